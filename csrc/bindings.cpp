@@ -1,0 +1,260 @@
+// Python and the dispatcher meet the engines here, and nothing else happens here.
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/extension.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "check.h"
+#include "kernels.h"
+#include "table.h"
+#include "tiles.h"
+
+namespace fastreduce {
+namespace {
+
+// ---- programs: built and verified in Python, once for each question, then kept
+
+struct Question {
+  std::string collective;
+  std::string algorithm;
+  int64_t ranks;
+  int64_t root;
+  auto operator<=>(const Question&) const = default;
+};
+
+std::mutex programs_mutex;
+std::map<Question, std::shared_ptr<const Program>> programs;
+
+std::shared_ptr<const Program> program_for(const Question& question) {
+  {
+    std::lock_guard lock(programs_mutex);
+    if (auto found = programs.find(question); found != programs.end()) return found->second;
+  }
+  // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
+  py::gil_scoped_acquire gil;
+  auto built = py::module_::import("fastreduce.plan")
+                   .attr("build")(question.collective, question.algorithm, question.ranks, question.root)
+                   .cast<std::shared_ptr<Program>>();
+  std::lock_guard lock(programs_mutex);
+  return programs[question] = built;
+}
+
+void forget_programs() {
+  std::lock_guard lock(programs_mutex);
+  programs.clear();
+}
+
+using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool>;
+
+std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
+                                      const std::vector<PyInstruction>& instructions) {
+  auto program = std::make_shared<Program>(Program{ranks, buffers, shards, {}, {}});
+  program->by_shard.resize(shards);
+  program->written.resize(buffers, false);
+  for (const auto& [rank, shard, srcs, dsts, completes] : instructions) {
+    program->by_shard.at(shard).push_back({rank, shard, srcs, dsts, completes});
+    for (int dst : dsts) program->written.at(dst) = true;
+  }
+  return program;
+}
+
+// ---- one call, whichever way it came
+
+void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
+  at::parallel_for(0, tasks, 1, body);
+}
+
+// Of a checked call.
+void execute(const Call& call, const Program& program) {
+  at::NoGradGuard no_grad;
+  const Tables tables(call, program);
+  for (const Table& table : tables.all()) run_tiles(program, table, on_torch_threads);
+  tables.write_back();
+}
+
+// The program's written buffers that are outputs (those behind the inputs, if there are any).
+std::vector<bool> written_outputs(const Call& call, const Program& program) {
+  return {program.written.begin() + call.inputs.ranks, program.written.end()};
+}
+
+void bump_versions(const TensorLists& lists, const std::vector<bool>& written) {
+  for (int64_t rank = 0; rank < lists.ranks; ++rank)
+    if (written[rank])
+      for (int64_t i = 0; i < lists.per_rank; ++i) lists.at(rank, i).unsafeGetTensorImpl()->bump_version();
+}
+
+// ---- the dispatcher's way: torch.compile, fake tensors, subclasses
+
+Call make_call(const std::string& collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
+               const std::string& op, int64_t root) {
+  TORCH_CHECK_VALUE(ranks > 0 && outputs.size() % ranks == 0 && inputs.size() % ranks == 0, outputs.size(),
+                    " tensors cannot belong to ", ranks, " ranks");
+  const auto per_rank = [&](at::TensorList list) { return static_cast<int64_t>(list.size()) / ranks; };
+  return {parse_collective(collective),
+          {inputs.empty() ? "tensors" : "outputs", outputs.vec(), ranks, per_rank(outputs)},
+          {"tensors", inputs.vec(), inputs.empty() ? 0 : ranks, per_rank(inputs)},
+          parse_op(op),
+          root};
+}
+
+void dispatched(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
+                std::string_view op, int64_t root, std::string_view algorithm) {
+  const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
+  check(call);
+  execute(call, *program_for({std::string(collective), std::string(algorithm), ranks, root}));
+}
+
+void dispatched_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t,
+                     std::string_view) {}
+
+void dispatch(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
+              std::string_view op, int64_t root, std::string_view algorithm) {
+  static const auto handle = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("fastreduce::collective_", "")
+                                 .typed<decltype(dispatched)>();
+  handle.call(collective, outputs, inputs, ranks, op, root, algorithm);
+}
+
+void dispatched_autograd(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
+                         std::string_view op, int64_t root, std::string_view algorithm) {
+  const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
+  const auto program = program_for({std::string(collective), std::string(algorithm), ranks, root});
+  check_autograd(call.outputs, written_outputs(call, *program));
+  at::AutoDispatchBelowAutograd below;
+  dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
+}
+
+void dispatched_inplace(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
+                        std::string_view op, int64_t root, std::string_view algorithm) {
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
+  }
+  const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
+  const auto program = program_for({std::string(collective), std::string(algorithm), ranks, root});
+  bump_versions(call.outputs, written_outputs(call, *program));
+}
+
+// ---- the direct way: lists of plain tensors
+
+bool needs_dispatcher(const TensorLists& lists) {
+  constexpr c10::DispatchKeySet beyond_us({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+                                           c10::DispatchKey::FuncTorchGradWrapper,
+                                           c10::DispatchKey::FuncTorchBatched});
+  for (const at::Tensor& tensor : lists.flat)
+    if (tensor.unsafeGetTensorImpl()->key_set().has_any(beyond_us)) return true;
+  return c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
+at::Tensor as_tensor(py::handle item, int64_t rank, int64_t index) {
+  if (THPVariable_Check(item.ptr())) return THPVariable_Unpack(item.ptr());
+  return py::module_::import("fastreduce.collectives").attr("_as_tensor")(item, rank, index).cast<at::Tensor>();
+}
+
+// Lists and tuples as they are, other iterables as a list, tensors and arrays as one item.
+bool is_list_of_tensors(py::handle item) {
+  return PyList_Check(item.ptr()) || PyTuple_Check(item.ptr()) ||
+         (!THPVariable_Check(item.ptr()) && !item.is_none() && !py::hasattr(item, "__dlpack__") &&
+          py::isinstance<py::iterable>(item) && !py::isinstance<py::str>(item));
+}
+
+py::object as_sequence(py::handle items) {
+  return py::reinterpret_steal<py::object>(PySequence_Fast(items.ptr(), "not iterable"));
+}
+
+TensorLists read_lists(py::handle items, const char* name) {
+  if (!is_list_of_tensors(items))
+    throw py::type_error(std::string(name) + " is " + Py_TYPE(items.ptr())->tp_name +
+                         "; want a list with one tensor, or one list of tensors, a rank");
+  const py::object ranks = as_sequence(items);
+  TensorLists lists;
+  lists.name = name;
+  lists.ranks = PySequence_Fast_GET_SIZE(ranks.ptr());
+  lists.flat.reserve(lists.ranks);
+  for (int64_t rank = 0; rank < lists.ranks; ++rank) {
+    const py::handle item = PySequence_Fast_GET_ITEM(ranks.ptr(), rank);
+    int64_t count = 1;
+    if (!is_list_of_tensors(item)) {
+      lists.flat.push_back(as_tensor(item, rank, 0));
+    } else {
+      const py::object tensors = as_sequence(item);
+      count = PySequence_Fast_GET_SIZE(tensors.ptr());
+      for (int64_t i = 0; i < count; ++i)
+        lists.flat.push_back(as_tensor(PySequence_Fast_GET_ITEM(tensors.ptr(), i), rank, i));
+    }
+    if (rank == 0) lists.per_rank = count;
+    TORCH_CHECK_VALUE(count == lists.per_rank, "rank ", rank, " has ", count, " tensors but rank 0 has ",
+                      lists.per_rank, "; every rank needs as many");
+  }
+  return lists;
+}
+
+std::string op_name(py::handle op) {
+  if (PyUnicode_Check(op.ptr())) return op.cast<std::string>();
+  return py::module_::import("fastreduce.collectives").attr("_op_name")(op).cast<std::string>();
+}
+
+void run(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op, int64_t root,
+         const std::string& algorithm) {
+  RECORD_FUNCTION("fastreduce::" + collective, std::vector<c10::IValue>());
+  const std::string op_text = op_name(op);
+  const bool in_place = inputs.is_none();
+  Call call{parse_collective(collective), read_lists(outputs, in_place ? "tensors" : "outputs"),
+            in_place ? TensorLists{} : read_lists(inputs, "tensors"), parse_op(op_text), root};
+  py::gil_scoped_release no_gil;
+  if (needs_dispatcher(call.outputs))
+    return dispatch(collective, call.outputs.flat, call.inputs.flat, call.ranks(), op_text, root, algorithm);
+  check(call);
+  const auto program = program_for({collective, algorithm, call.ranks(), root});
+  const std::vector<bool> written = written_outputs(call, *program);
+  check_autograd(call.outputs, written);
+  execute(call, *program);
+  bump_versions(call.outputs, written);
+}
+
+}  // namespace
+}  // namespace fastreduce
+
+TORCH_LIBRARY(fastreduce, library) {
+  library.def(
+      "collective_(str collective, Tensor(a!)[] outputs, Tensor[] inputs, int ranks, str op, int root, "
+      "str algorithm) -> ()");
+}
+TORCH_LIBRARY_IMPL(fastreduce, CPU, library) { library.impl("collective_", fastreduce::dispatched); }
+TORCH_LIBRARY_IMPL(fastreduce, CUDA, library) { library.impl("collective_", fastreduce::dispatched); }
+TORCH_LIBRARY_IMPL(fastreduce, Meta, library) { library.impl("collective_", fastreduce::dispatched_meta); }
+TORCH_LIBRARY_IMPL(fastreduce, Autograd, library) { library.impl("collective_", fastreduce::dispatched_autograd); }
+TORCH_LIBRARY_IMPL(fastreduce, ADInplaceOrView, library) {
+  library.impl("collective_", fastreduce::dispatched_inplace);
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace fastreduce;
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const c10::ValueError& e) {
+      PyErr_SetString(PyExc_ValueError, e.what_without_backtrace());
+    } catch (const c10::Error& e) {
+      PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
+    }
+  });
+  py::class_<Program, std::shared_ptr<Program>>(module, "Program")
+      .def(py::init(&make_program), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
+           py::arg("instructions"));
+  module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
+             py::arg("root"), py::arg("algorithm"));
+  module.def("forget_programs", &forget_programs);
+  module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
+  module.attr("built_for_torch") = TORCH_VERSION;
+  module.attr("compiler") = "g++ " __VERSION__;
+}

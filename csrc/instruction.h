@@ -1,0 +1,55 @@
+// What an engine sees: which shard moves from which ranks to which, and where that shard lies.
+// No torch in here: raw pointers, element counts and byte sizes only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace fastreduce {
+
+enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, f8_e4m3, f8_e5m2 };
+
+enum class Op { sum, avg, prod, min, max, band, bor, bxor };
+
+// One source is a copy, many sources are a reduction in the order given.
+struct Instruction {
+  int rank;
+  int shard;
+  std::vector<int> srcs;  // buffers read
+  std::vector<int> dsts;  // buffers written
+  bool completes;         // the result holds every rank's contribution: avg divides here
+};
+
+// Buffers 0..ranks-1 are the ranks' tensors; collectives whose results lie elsewhere
+// (reduce_scatter, all_gather) have the ranks' outputs as buffers ranks..2*ranks-1.
+struct Program {
+  int ranks;
+  int buffers;
+  int shards;
+  std::vector<std::vector<Instruction>> by_shard;  // program order within each shard
+  std::vector<bool> written;                       // by buffer
+};
+
+// One contiguous piece of one tensor of every buffer, all of it in one shard.
+// The pointers are `Table::pointers[first_pointer + buffer]`; a buffer that has no such piece
+// (the output of another rank's shard) holds nullptr and is named by no instruction.
+struct Row {
+  int shard;
+  int64_t elems;
+  size_t first_pointer;
+};
+
+struct Table {
+  DType dtype;
+  Op op;
+  int64_t elem_bytes;
+  std::vector<Row> rows;
+  std::vector<std::byte*> pointers;
+};
+
+// Calls body(begin, end) over a partition of [0, tasks), on as many threads as it likes.
+using ParallelFor = std::function<void(int64_t tasks, const std::function<void(int64_t, int64_t)>& body)>;
+
+}  // namespace fastreduce

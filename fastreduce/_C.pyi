@@ -1,0 +1,20 @@
+"""The extension built from csrc/."""
+
+from collections.abc import Sequence
+from typing import Any
+
+class Program:
+    def __init__(
+        self,
+        ranks: int,
+        buffers: int,
+        shards: int,
+        instructions: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool]],
+    ) -> None: ...
+
+def run(collective: str, outputs: Any, inputs: Any, op: Any, root: int, algorithm: str) -> None: ...
+def forget_programs() -> None: ...
+def cpu_kernels() -> str: ...
+
+built_for_torch: str
+compiler: str

@@ -1,0 +1,30 @@
+from fastreduce.algorithms.registry import algorithm
+from fastreduce.program import Instruction, Program
+
+
+@algorithm("ring")
+def ring(k: int) -> Program:
+    """Shard by shard round a ring: k - 1 steps that add, then k - 1 that copy.
+
+    *Dive into Deep Learning*, section 12.7.2 (ring synchronisation); Patarasuk and Yuan, "Bandwidth
+    optimal all-reduce algorithms for clusters of workstations", 2009. Each rank pulls from its left
+    neighbour into its own buffer: in place, without scratch memory. Shard s starts at rank s, so
+    its sum has an order of its own: all ranks and all runs agree, but not with `leader`.
+
+    >>> print(ring(2))
+    2 ranks, 2 shards, 4 instructions
+       0 rank 0 reduces shard 1 of [1, 0] into [0]
+       1 rank 1 reduces shard 0 of [0, 1] into [1]
+       2 rank 0 copies shard 0 of [1] into [0]
+       3 rank 1 copies shard 1 of [0] into [1]
+    """
+    steps = []
+    for step in range(k - 1):
+        for rank in range(k):
+            left = (rank - 1) % k
+            steps.append(Instruction(rank, (rank - step - 1) % k, (left, rank), (rank,)))
+    for step in range(k - 1):
+        for rank in range(k):
+            left = (rank - 1) % k
+            steps.append(Instruction(rank, (rank - step) % k, (left,), (rank,)))
+    return Program(k, k, steps)

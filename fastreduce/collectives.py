@@ -1,0 +1,180 @@
+"""The public calls: thin, documented, one call into the extension each.
+
+All take one tensor a rank, or one list of tensors a rank (the gradients of a whole model in one
+call), and return None: results are written in place. Where ranks meet different shapes, dtypes or
+devices, or share memory, a ValueError says which rank and tensor, and nothing has been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from fastreduce import _C
+
+if TYPE_CHECKING:
+    from torch.distributed import ReduceOp
+
+Tensors: TypeAlias = "Iterable[Any] | Iterable[Iterable[Any]]"
+Op: TypeAlias = "str | ReduceOp | ReduceOp.RedOpType"
+
+
+def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> None:
+    """Leave the reduction of all ranks' tensors in every one of them, in place.
+
+    Args:
+        tensors: one tensor a rank, or one list of tensors a rank; tensor i has the same shape and
+            dtype on every rank. torch tensors in CPU memory, or anything that speaks
+            ``__dlpack__`` over a writable buffer (NumPy, JAX), without a copy. Any strides, views,
+            0-dim and empty tensors.
+        op: "sum", "avg", "prod", "min", "max" (NaN wins), "band", "bor", "bxor", or the
+            `torch.distributed.ReduceOp` of that name. float16, bfloat16, float32 and float64 take
+            the first five, float8_e4m3fn and float8_e5m2 all of those but prod, complex64 and
+            complex128 sum and avg, integers (uint8, int8 to int64) all but avg, bool likewise
+            (sum is or, prod is and).
+        algorithm: "auto", "leader", "sharded", "ring" or a registered name
+            (`fastreduce.algorithm`).
+
+    Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded and
+    auto give float32 and float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x``
+    would, for any size and number of threads. 16- and 8-bit floats accumulate in float32 and are
+    rounded once. ring sums each shard in an order of its own. All ranks always end with the same
+    bits, run after run.
+
+    Raises:
+        TypeError: something is not a tensor (with rank and index), None where a gradient is missing.
+        ValueError: shapes, dtypes, devices, layouts or list lengths differ; tensors share memory;
+            unknown op or algorithm, or an op that the dtype does not have.
+        RuntimeError: a tensor requires grad while grad mode is on.
+
+    >>> import torch
+    >>> x = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
+    >>> allreduce(x)
+    >>> x
+    [tensor([11., 22.]), tensor([11., 22.])]
+    """
+    _run("allreduce", tensors, None, op, 0, algorithm)
+
+
+def reduce(tensors: Tensors, root: int = 0, op: Op = "sum") -> None:
+    """Leave the reduction of all ranks' tensors in rank ``root``'s; the others stay as they are.
+
+    Arguments, bits and errors as for `allreduce`; a ``root`` that is no rank is a ValueError.
+
+    >>> import torch
+    >>> x = [torch.tensor([1.0]), torch.tensor([10.0])]
+    >>> reduce(x, root=1)
+    >>> x
+    [tensor([1.]), tensor([11.])]
+    """
+    _run("reduce", tensors, None, op, root, "auto")
+
+
+def broadcast(tensors: Tensors, root: int = 0) -> None:
+    """Copy rank ``root``'s tensors into every other rank's. Any dense dtype.
+
+    Errors as for `allreduce`; a ``root`` that is no rank is a ValueError.
+
+    >>> import torch
+    >>> x = [torch.tensor([1.0]), torch.tensor([10.0])]
+    >>> broadcast(x, root=1)
+    >>> x
+    [tensor([10.]), tensor([10.])]
+    """
+    _run("broadcast", tensors, None, "sum", root, "auto")
+
+
+def reduce_scatter(outputs: Tensors, tensors: Tensors, op: Op = "sum") -> None:
+    """Leave shard r of the reduction of all ranks' tensors in rank r's output.
+
+    Args:
+        outputs: as in `allreduce`; each has one k-th of the elements of its rank's tensor.
+        tensors: as in `allreduce`; read, not written. Rank r's output may be its own shard of its
+            own tensor (in place, as NCCL allows).
+        op: as in `allreduce`.
+
+    Errors as for `allreduce`, and a ValueError where the element counts do not fit.
+
+    >>> import torch
+    >>> x = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
+    >>> out = [torch.empty(1), torch.empty(1)]
+    >>> reduce_scatter(out, x)
+    >>> out
+    [tensor([11.]), tensor([22.])]
+    """
+    _run("reduce_scatter", outputs, tensors, op, 0, "auto")
+
+
+def all_gather(outputs: Tensors, tensors: Tensors) -> None:
+    """Leave all ranks' tensors, one after the other, in every rank's output. Any dense dtype.
+
+    Args:
+        outputs: as in `allreduce`; each has k times the elements of its rank's tensor.
+        tensors: as in `allreduce`; read, not written. Rank r's tensor may be its own shard of its
+            own output (in place, as NCCL allows).
+
+    Errors as for `allreduce`, and a ValueError where the element counts do not fit.
+
+    >>> import torch
+    >>> out = [torch.empty(2), torch.empty(2)]
+    >>> all_gather(out, [torch.tensor([1.0]), torch.tensor([10.0])])
+    >>> out
+    [tensor([ 1., 10.]), tensor([ 1., 10.])]
+    """
+    _run("all_gather", outputs, tensors, "sum", 0, "auto")
+
+
+def _run(
+    collective: str, outputs: Tensors, inputs: Tensors | None, op: Op, root: int, algorithm: str
+) -> None:
+    if not torch.compiler.is_compiling():
+        _C.run(collective, outputs, inputs, op, root, algorithm)
+        return
+    # Under torch.compile: an operator that it can place in a graph, over flat lists.
+    rank_outputs, rank_inputs = _by_rank(outputs), _by_rank(inputs or [])
+    flat_outputs = [tensor for rank in rank_outputs for tensor in rank]
+    flat_inputs = [tensor for rank in rank_inputs for tensor in rank]
+    if flat_outputs:
+        torch.ops.fastreduce.collective_(
+            collective, flat_outputs, flat_inputs, len(rank_outputs), _op_name(op), root, algorithm
+        )
+
+
+def _by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
+    ranks = [[x] if isinstance(x, torch.Tensor) else list(x) for x in tensors]
+    if len({len(rank) for rank in ranks}) > 1:
+        raise ValueError(
+            f"ranks have {[len(rank) for rank in ranks]} tensors; want as many of each"
+        )
+    return ranks
+
+
+def _op_name(op: Op) -> str:
+    """The name of a ``torch.distributed.ReduceOp`` member."""
+    if isinstance(op, str):
+        return op
+    member = getattr(op, "op", op)  # a ReduceOp holds its member as .op
+    name = getattr(member, "name", None)
+    if not isinstance(name, str):
+        raise ValueError(f"unknown op {op!r}; want a name or a torch.distributed.ReduceOp")
+    return "prod" if name == "PRODUCT" else name.lower()
+
+
+def _as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
+    """A zero-copy view of an array that speaks ``__dlpack__``; the extension asks for non-tensors."""
+    where = f"rank {rank}, tensor {index}"
+    if item is None:
+        raise TypeError(
+            f"{where} is None: rank {rank}, parameter {index} has no gradient; "
+            "every rank must use every parameter, or leave it out on all ranks"
+        )
+    if not hasattr(item, "__dlpack__"):
+        raise TypeError(
+            f"{where} is {type(item).__name__}; want a tensor, or an array with __dlpack__"
+        )
+    # torch takes a read-only export for a writable one.
+    if not getattr(getattr(item, "flags", None), "writeable", True):
+        raise ValueError(f"{where} is read-only; want a writable array")
+    return torch.from_dlpack(item)

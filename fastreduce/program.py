@@ -1,0 +1,193 @@
+"""The one instruction, and programs made of it.
+
+A program says which rank reduces which shard of whose buffers into whose, and nothing about sizes,
+dtypes or devices. From the program alone follow its dependencies and its proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+class Instruction(NamedTuple):
+    """``rank`` reads ``shard`` of every buffer in ``srcs``, reduces in that order, writes ``dsts``.
+
+    One source is a copy, many are a reduction. A buffer may be both source and destination.
+
+    >>> Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
+    Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
+    """
+
+    rank: int
+    shard: int
+    srcs: tuple[int, ...]
+    dsts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        verb = "copies" if len(self.srcs) == 1 else "reduces"
+        return (
+            f"rank {self.rank} {verb} shard {self.shard} of {list(self.srcs)} "
+            f"into {list(self.dsts)}"
+        )
+
+
+# Which ranks' contributions a shard of a buffer must hold in the end; None where it may hold
+# anything. Given by (buffer, shard).
+Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
+
+
+class _Contributions(NamedTuple):
+    """Bit sets of ranks: in ``once`` those that are in the value, in ``twice`` those that are in
+    it more than once. Bit k stands for what an output held before the program ran."""
+
+    once: int
+    twice: int
+
+    def __add__(self, other: tuple[int, ...]) -> _Contributions:  # type: ignore[override]
+        once, twice = other
+        return _Contributions(self.once | once, self.twice | twice | (self.once & once))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A list of instructions for ``k`` ranks over buffers cut into ``shards`` equal parts.
+
+    Buffers 0 to k-1 are the ranks' tensors. Collectives whose results lie in other tensors
+    (reduce_scatter, all_gather) have ``2 * k`` buffers: rank r's output is buffer k + r.
+
+    >>> swap = Program(k=2, shards=1, instructions=[Instruction(0, 0, (0, 1), (0, 1))])
+    >>> swap.verify()
+    >>> swap.dependencies()
+    [()]
+    """
+
+    k: int
+    shards: int
+    instructions: Sequence[Instruction]
+    buffers: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "instructions", tuple(self.instructions))
+        object.__setattr__(self, "buffers", self.buffers or self.k)
+
+    def __str__(self) -> str:
+        lines = [f"{self.k} ranks, {self.shards} shards, {len(self.instructions)} instructions"]
+        return "\n".join([*lines, *(f"{i:4} {x}" for i, x in enumerate(self.instructions))])
+
+    def dependencies(self) -> list[tuple[int, ...]]:
+        """For each instruction, the earlier ones it must wait for, by index, ascending.
+
+        Read after write, write after read and write after write, for each shard of each buffer.
+        Orders that follow from others are left out where the same shard of the same buffer shows
+        them: a reader waits for the last writer, a writer for that and the readers since.
+        """
+        writer: dict[tuple[int, int], int] = {}
+        readers: dict[tuple[int, int], list[int]] = {}
+        result = []
+        for index, instruction in enumerate(self.instructions):
+            waits: set[int] = set()
+            for src in instruction.srcs:
+                cell = (src, instruction.shard)
+                waits.update([writer[cell]] if cell in writer else [])
+                readers.setdefault(cell, []).append(index)
+            for dst in instruction.dsts:
+                cell = (dst, instruction.shard)
+                waits.update([writer[cell]] if cell in writer else [])
+                waits.update(readers.pop(cell, []))
+                writer[cell] = index
+            result.append(tuple(sorted(waits - {index})))
+        return result
+
+    def verify(self, goal: Goal | None = None) -> None:
+        """Prove that the program reaches its goal (default: allreduce) for any data.
+
+        Every instruction is carried out on sets of contributions instead of numbers. Because the
+        order of conflicting instructions is derived from the program (`dependencies`), no two
+        unordered ones can conflict.
+
+        Raises:
+            ValueError: which instruction is malformed, or which rank misses whose contribution in
+                which shard, or counts whose twice.
+        """
+        for index, instruction in enumerate(self.instructions):
+            self._check_form(index, instruction)
+        if goal is None:
+            everyone = frozenset(range(self.k))
+            goal = lambda buffer, shard: everyone  # noqa: E731
+        state: dict[tuple[int, int], _Contributions] = {}
+        for _, instruction, value in self._values():
+            state.update({(dst, instruction.shard): value for dst in instruction.dsts})
+        for buffer in range(self.buffers):
+            for shard in range(self.shards):
+                wanted = goal(buffer, shard)
+                if wanted is not None:
+                    found = state.get((buffer, shard), self._initial(buffer))
+                    self._check_cell(buffer, shard, found, wanted)
+
+    def completes(self) -> list[bool]:
+        """For each instruction, whether it turns partial results into the sum over all ranks.
+
+        That is where an average divides: once on every way to every result.
+        """
+        everyone = (1 << self.k) - 1
+        return [
+            value.once == everyone and all(src.once != everyone for src in srcs)
+            for srcs, _, value in self._values()
+        ]
+
+    def _initial(self, buffer: int) -> _Contributions:
+        return _Contributions(1 << min(buffer, self.k), 0)
+
+    def _values(
+        self,
+    ) -> Iterator[tuple[list[_Contributions], Instruction, _Contributions]]:
+        state: dict[tuple[int, int], _Contributions] = {}
+        for instruction in self.instructions:
+            srcs = [
+                state.get((src, instruction.shard), self._initial(src)) for src in instruction.srcs
+            ]
+            value = _Contributions(0, 0)
+            for src in srcs:
+                value = value + src
+            yield srcs, instruction, value
+            state.update({(dst, instruction.shard): value for dst in instruction.dsts})
+
+    def _check_form(self, index: int, instruction: Instruction) -> None:
+        rank, shard, srcs, dsts = instruction
+        known = range(self.buffers)
+        problem = (
+            f"rank {rank} is not one of {self.k}"
+            if rank not in range(self.k)
+            else f"shard {shard} is not one of {self.shards}"
+            if shard not in range(self.shards)
+            else "it reads or writes nothing"
+            if not srcs or not dsts
+            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)} does not exist"
+            if any(b not in known for b in (*srcs, *dsts))
+            else "it writes one buffer twice"
+            if len(set(dsts)) < len(dsts)
+            else None
+        )
+        if problem:
+            raise ValueError(f"instruction {index} ({instruction}): {problem}")
+
+    def _check_cell(
+        self, buffer: int, shard: int, found: _Contributions, wanted: frozenset[int]
+    ) -> None:
+        where = f"rank {buffer % self.k} ends with shard {shard} of its " + (
+            "tensor" if buffer < self.k else "output"
+        )
+        ranks = range(self.k)
+        missing = [r for r in ranks if r in wanted and not found.once >> r & 1]
+        twice = [r for r in ranks if found.twice >> r & 1]
+        extra = [r for r in ranks if r not in wanted and found.once >> r & 1]
+        if missing:
+            raise ValueError(f"{where} without the contribution of rank {missing}")
+        if twice:
+            raise ValueError(f"{where} counting the contribution of rank {twice} more than once")
+        if extra:
+            raise ValueError(f"{where} with the contribution of rank {extra}, which is not wanted")
+        if found.once >> self.k & 1:
+            raise ValueError(f"{where} with what an output held before")
