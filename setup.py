@@ -37,7 +37,7 @@ def extension_arguments() -> dict:
         sorted(str(path) for path in Path("csrc").glob("*.cpp")),
         depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
         extra_compile_args=[
-            *("-std=c++20", "-O3", "-Wall", "-Wextra", "-ffp-contract=off", "-fopenmp"),
+            *("-std=c++20", "-O3", "-g0", "-Wall", "-Wextra", "-ffp-contract=off", "-fopenmp"),
             *(f"-isystem{path}" for path in include_paths()),
         ],
     )

@@ -211,7 +211,7 @@ void run(const std::string& collective, py::handle outputs, py::handle inputs, p
   Call call{parse_collective(collective), read_lists(outputs, in_place ? "tensors" : "outputs"),
             in_place ? TensorLists{} : read_lists(inputs, "tensors"), parse_op(op_text), root};
   py::gil_scoped_release no_gil;
-  if (needs_dispatcher(call.outputs))
+  if (needs_dispatcher(call.outputs) || needs_dispatcher(call.inputs))
     return dispatch(collective, call.outputs.flat, call.inputs.flat, call.ranks(), op_text, root, algorithm);
   check(call);
   const auto program = program_for({collective, algorithm, call.ranks(), root});
@@ -255,6 +255,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("root"), py::arg("algorithm"));
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
+  module.attr("cuda_engines") = false;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;
 }

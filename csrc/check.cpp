@@ -79,9 +79,10 @@ Arithmetic counterpart(at::ScalarType type, Op op) {
 void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const at::Tensor& first = lists.at(0, index);
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized(), lists.where(rank, index), " is ",
-                    tensor.is_quantized() ? "quantized" : "sparse", " (layout ", tensor.layout(),
-                    "); want a dense tensor: call .to_dense() or .dequantize() first");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
+                    lists.where(rank, index), " is ",
+                    tensor.is_quantized() ? "quantized" : tensor.is_nested() ? "nested" : "sparse", " (layout ",
+                    tensor.layout(), "); want a dense tensor: call .dequantize() or .to_dense() first");
   TORCH_CHECK_VALUE(!tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
                     "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
   TORCH_CHECK_VALUE(tensor.is_cpu(), lists.where(rank, index), " is on ", tensor.device(),

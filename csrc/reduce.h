@@ -131,7 +131,12 @@ C10_ALWAYS_INLINE void reduce_vector(const T* const* srcs, int num_srcs, T* cons
 #pragma GCC unroll 8
     for (int s = 1; s < K; ++s) fold_in<O, V>(srcs[s] + at, acc);
   } else {
-    for (int s = 1; s < num_srcs; ++s) fold_in<O, V>(srcs[s] + at, acc);
+    int s = 1;
+    for (; s + 4 <= num_srcs; s += 4) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) fold_in<O, V>(srcs[s + j] + at, acc);
+    }
+    for (; s < num_srcs; ++s) fold_in<O, V>(srcs[s] + at, acc);
   }
   for (int v = 0; v < V; ++v) acc[v] = O::finish(acc[v], contributions);
   T result[V];

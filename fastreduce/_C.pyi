@@ -16,5 +16,6 @@ def run(collective: str, outputs: Any, inputs: Any, op: Any, root: int, algorith
 def forget_programs() -> None: ...
 def cpu_kernels() -> str: ...
 
+cuda_engines: bool
 built_for_torch: str
 compiler: str

@@ -16,7 +16,7 @@ import torch  # the extension links against it
 __path__ = extend_path(__path__, __name__)
 
 try:
-    from fastreduce import _C
+    from fastreduce import _C  # noqa: F401
 except ImportError as error:
     raise ImportError(
         f"fastreduce's extension does not load with torch {torch.__version__}: it is not built, or "

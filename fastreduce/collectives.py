@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from fastreduce import _C
 
@@ -44,7 +45,7 @@ def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> N
     bits, run after run.
 
     Raises:
-        TypeError: something is not a tensor (with rank and index), None where a gradient is missing.
+        TypeError: something is no tensor (with rank and index), None where a gradient is missing.
         ValueError: shapes, dtypes, devices, layouts or list lengths differ; tensors share memory;
             unknown op or algorithm, or an op that the dtype does not have.
         RuntimeError: a tensor requires grad while grad mode is on.
@@ -163,7 +164,7 @@ def _op_name(op: Op) -> str:
 
 
 def _as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
-    """A zero-copy view of an array that speaks ``__dlpack__``; the extension asks for non-tensors."""
+    """A zero-copy view of an array; the extension asks for what is not a tensor."""
     where = f"rank {rank}, tensor {index}"
     if item is None:
         raise TypeError(
@@ -177,4 +178,4 @@ def _as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
     # torch takes a read-only export for a writable one.
     if not getattr(getattr(item, "flags", None), "writeable", True):
         raise ValueError(f"{where} is read-only; want a writable array")
-    return torch.from_dlpack(item)
+    return from_dlpack(item)

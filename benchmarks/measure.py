@@ -1,0 +1,114 @@
+"""What every benchmark needs: alternating timing, the machine's description, results on disk."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fastreduce
+from fastreduce import _C
+
+Row = dict[str, Any]
+_ROW = "{:>11} {:>11} {:>9} {:>6} {:>2} {:>9} {:>11} {:>8} {:>8} {:>9} {:>7}"
+HEADER = "\n".join(
+    [
+        _ROW.format(
+            *("#size", "count", "type", "redop", "k", "algorithm", "time"),
+            *("algbw", "busbw", "of limit", "#wrong"),
+        ),
+        _ROW.format("#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", ""),
+    ]
+)
+
+# One sample lasts at least this long, or the clock and the loop around it would show.
+SAMPLE_S = 1e-3
+
+
+def alternate(
+    competitors: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
+) -> dict[str, float]:
+    """Median seconds of one call of each competitor, measured in turn, round after round."""
+    repeats = {}
+    for name, call in competitors.items():
+        for _ in range(warmup):
+            call()
+        repeats[name] = max(1, round(SAMPLE_S / max(_seconds(call, 1), 1e-7)))
+    samples: dict[str, list[float]] = {name: [] for name in competitors}
+    for _ in range(rounds):
+        for name, call in competitors.items():
+            samples[name].append(_seconds(call, repeats[name]) / repeats[name])
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def _seconds(call: Callable[[], Any], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return time.perf_counter() - begin
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what this was measured."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "kernels": _C.cpu_kernels(),
+        "fastreduce": fastreduce.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(terse=True),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        fields = dict(
+            [part.strip() for part in line.split(":", 1)]
+            for line in info.read_text().split("\n\n")[0].splitlines()
+        )
+        return "{model name} (family {cpu family}, model {model})".format_map(fields)
+    return platform.processor()
+
+
+def preamble(about: Mapping[str, Any]) -> str:
+    return "\n".join(f"# {key}: {value}" for key, value in about.items())
+
+
+def show(row: Row) -> None:
+    """One line under `HEADER`."""
+    print(
+        _ROW.format(
+            *(row[key] for key in ("size_bytes", "count_elems", "type", "redop", "k", "algorithm")),
+            f"{row['time_s'] * 1e6:.2f}",
+            f"{row['algbw_gb_per_s']:.2f}",
+            f"{row['busbw_gb_per_s']:.2f}",
+            f"{row['of_limit']:.2f}",
+            row["wrong_elems"],
+        ),
+        flush=True,
+    )
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"# wrote {path}")
+
+
+def size_bytes(text: str) -> int:
+    """``256``, ``64K``, ``256M`` or ``1G`` (powers of 1024, as nccl-tests reads its -b and -e)."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    return int(number) * unit

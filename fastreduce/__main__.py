@@ -1,0 +1,8 @@
+"""``python -m fastreduce``: the same commands as ``fastreduce``."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

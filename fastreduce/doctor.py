@@ -1,0 +1,101 @@
+"""One screen on what is installed, what it runs on, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import fastreduce
+from fastreduce import _C, algorithms
+
+
+def report() -> str:
+    """The screen that ``fastreduce doctor`` prints.
+
+    >>> print(report().splitlines()[0].split()[0])
+    fastreduce
+    """
+    sections = {
+        "fastreduce": _package(),
+        "extension": _extension(),
+        "devices": _devices(),
+        "missing": _missing() or [("nothing", "all that fastreduce uses on this machine is here")],
+    }
+    width = max(len(name) for lines in sections.values() for name, _ in lines)
+    return "\n".join(
+        line
+        for title, lines in sections.items()
+        for line in (title, *(f"  {name:<{width}}  {text}" for name, text in lines))
+    )
+
+
+def _package() -> list[tuple[str, str]]:
+    return [
+        ("version", fastreduce.__version__),
+        ("from", str(Path(fastreduce.__file__).parent)),
+        ("python", f"{platform.python_version()} on {platform.platform(terse=True)}"),
+        ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
+        *((name, _version(name)) for name in ("numpy", "matplotlib")),
+        ("algorithms", ", ".join(["auto", *algorithms.names()])),
+    ]
+
+
+def _extension() -> list[tuple[str, str]]:
+    return [
+        ("file", str(_C.__file__)),
+        ("built with", f"{_C.compiler}, for torch {_C.built_for_torch}"),
+        ("CPU kernels", f"{_C.cpu_kernels()} (chosen at run time)"),
+        ("CUDA engines", "none in this version: CUDA tensors are refused"),
+    ]
+
+
+def _devices() -> list[tuple[str, str]]:
+    lines = [("CPU", f"{os.cpu_count()} cores")]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for i in range(count):
+        of = torch.cuda.get_device_properties(i)
+        lines.append(
+            (
+                f"cuda:{i}",
+                f"{of.name}, {of.total_memory / 1e9:.0f} GB, compute {of.major}.{of.minor}",
+            )
+        )
+        peers = [
+            f"cuda:{j}" for j in range(count) if j != i and torch.cuda.can_device_access_peer(i, j)
+        ]
+        lines.append(("  peers", ", ".join(peers) or "none"))
+    if not count:
+        lines.append(("GPUs", "none that torch can use, so no peer access"))
+    return lines
+
+
+def _missing() -> list[tuple[str, str]]:
+    from fastreduce.training.data import DEBIAN, VARIABLE
+
+    lines = []
+    if torch.version.cuda is None:
+        lines.append(("CUDA in torch", "a CPU build; a CUDA build: pip install torch"))
+    elif not torch.cuda.is_available():
+        lines.append(("NVIDIA driver", f"torch has CUDA {torch.version.cuda} but finds no GPU"))
+    if shutil.which("nvcc") is None:
+        lines.append(("nvcc", "no CUDA compiler on the PATH; needed to build CUDA engines only"))
+    if not DEBIAN.exists() and VARIABLE not in os.environ:
+        lines.append(
+            (
+                "Fashion-MNIST",
+                "`fastreduce train` will fetch it; or: apt-get install dataset-fashion-mnist",
+            )
+        )
+    return lines
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"missing: pip install {name}"

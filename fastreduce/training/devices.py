@@ -1,0 +1,66 @@
+"""Which devices a training runs on, and which replica is on which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fastreduce import _C
+
+CPU = torch.device("cpu")
+
+
+def usable_devices(names: Sequence[str] | None = None) -> list[torch.device]:
+    """Return the devices of these names; without names all GPUs, or the CPU if there is none.
+
+    GPUs count where fastreduce was built with the engines to reduce on them.
+
+    Raises ValueError for a name that is no device or one that this machine has not.
+
+    >>> usable_devices(["cpu", "cpu"])
+    [device(type='cpu'), device(type='cpu')]
+    """
+    if names is None:
+        count = torch.cuda.device_count() if _C.cuda_engines else 0
+        return [torch.device("cuda", i) for i in range(count)] or [CPU]
+    return [_usable_device(name) for name in names]
+
+
+def _usable_device(name: str) -> torch.device:
+    try:
+        probe = torch.zeros((), device=name)
+        # Read back: a device that computes nothing ("meta") makes tensors, but no values.
+        probe.item()
+    # What torch raises depends on what is missing; for a build without CUDA an AssertionError.
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        here = ", ".join(map(str, usable_devices()))
+        raise ValueError(
+            f"devices: found {name!r}, which cannot be used here ({reason}), wanted such as {here}"
+        ) from None
+    return probe.device
+
+
+def default_replicas(devices: Sequence[torch.device]) -> int:
+    """Return one replica a device, but two where the only device is the CPU.
+
+    >>> default_replicas([CPU])
+    2
+    """
+    return 2 if list(devices) == [CPU] else len(devices)
+
+
+def deal_devices(devices: Sequence[torch.device], replicas: int) -> tuple[torch.device, ...]:
+    """Return the device of each of ``replicas``, dealt out over ``devices`` in turn.
+
+    Raises ValueError where a device would get no replica.
+
+    >>> deal_devices([CPU], 2)
+    (device(type='cpu'), device(type='cpu'))
+    """
+    if replicas < max(1, len(devices)):
+        raise ValueError(
+            f"replicas: found {replicas}, wanted at least {max(1, len(devices))}, one a device"
+        )
+    return tuple(devices[i % len(devices)] for i in range(replicas))

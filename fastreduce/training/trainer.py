@@ -1,0 +1,209 @@
+"""Training of LeNet on Fashion-MNIST by data-parallel replicas, an epoch at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import fastreduce
+
+from .data import FashionMNIST, load
+from .devices import deal_devices, usable_devices
+from .lenet import get_params, initial_params
+from .parallel import accuracy, check_replicas, loop_allreduce, train_batch
+from .stopwatch import stopwatch
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a training run is: two runs of equal configs on one machine give the same bits.
+
+    ``devices`` names one device a replica, the same one several times if need be. ``batch_size``
+    counts the examples of all replicas together. ``allreduce`` is "auto", "loop" or the name of
+    an algorithm. ``steps`` bounds the steps of an epoch. Raises ValueError for what cannot be.
+
+    >>> Config(devices=(torch.device("cpu"),) * 2, allreduce="loop").batch_size
+    256
+    """
+
+    devices: tuple[torch.device, ...]
+    batch_size: int = 256
+    lr: float = 0.2
+    epochs: int = 10
+    allreduce: str = "auto"
+    seed: int = 0
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = {
+            "replicas": len(self.devices),
+            "batch size": self.batch_size,
+            "epochs": self.epochs,
+            "steps": 1 if self.steps is None else self.steps,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name}: found {count}, wanted at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
+        known = ("auto", "loop", *fastreduce.algorithms.names())
+        if self.allreduce not in known:
+            raise ValueError(
+                f"allreduce: found {self.allreduce!r}, wanted one of {', '.join(known)}"
+            )
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch reached: mean loss while training, accuracy after it, seconds of each part.
+
+    ``epoch_s`` is the training steps' time, ``allreduce_s`` of it in allreduce; the evaluation
+    comes on top.
+    """
+
+    epoch: int
+    loss: float
+    test_accuracy: float
+    epoch_s: float
+    allreduce_s: float
+    evaluation_s: float
+
+    @property
+    def allreduce_share(self) -> float:
+        return self.allreduce_s / self.epoch_s
+
+
+class Trainer:
+    """Replicas of LeNet, one a device of ``config``, and the data they train on.
+
+    >>> from fastreduce.training.data import SAMPLE
+    >>> config = Config((torch.device("cpu"),) * 2, epochs=2, steps=1, allreduce="loop")
+    >>> [epoch.epoch for epoch in Trainer(config, load(SAMPLE), progress=False).epochs()]
+    [1, 2]
+    """
+
+    def __init__(self, config: Config, data: FashionMNIST, *, progress: bool = True) -> None:
+        self.config = config
+        self._generator = torch.Generator().manual_seed(config.seed)
+        params = initial_params(self._generator)
+        self.device_params = [get_params(params, device) for device in config.devices]
+        # All on the first device: a batch is then picked, and split, without the host.
+        self._train, self._test = (s.to(config.devices[0]) for s in (data.train, data.test))
+        self._watch = stopwatch(config.devices[0])
+        self._progress = progress
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Train ``config.epochs`` epochs, and yield each as it ends.
+
+        Raises ReplicasDiffer where an epoch leaves replicas that are not bit-identical.
+        """
+        for number in range(1, self.config.epochs + 1):
+            yield self._run_epoch(number)
+
+    def _run_epoch(self, number: int) -> Epoch:
+        start_s = time.perf_counter()
+        batches = self._batches()
+        loss = self._train_on(batches, f"epoch {number}") / sum(len(rows) for rows in batches)
+        epoch_s = time.perf_counter() - start_s
+        check_replicas(self.device_params)
+        images, labels = self._test.images, self._test.labels
+        test_accuracy = accuracy(images, labels, self.device_params, self.config.devices)
+        return Epoch(
+            epoch=number,
+            loss=loss,
+            test_accuracy=test_accuracy,
+            epoch_s=epoch_s,
+            allreduce_s=self._watch.read_s(),
+            evaluation_s=time.perf_counter() - start_s - epoch_s,
+        )
+
+    def _batches(self) -> Sequence[Tensor]:
+        # Drawn on the CPU, so that the order does not depend on the device.
+        order = torch.randperm(len(self._train), generator=self._generator)
+        order = order.to(self.config.devices[0])
+        return torch.split(order, self.config.batch_size)[: self.config.steps]
+
+    def _train_on(self, batches: Sequence[Tensor], title: str) -> float:
+        """Take one step a batch of row numbers; return the sum of all examples' losses."""
+        devices = self.config.devices
+        # Added up where they are: to read a loss in the loop would make every step wait.
+        losses = [torch.zeros((), device=d) for d in devices]
+        hidden = None if self._progress else True  # None: where stderr is no terminal.
+        with _deterministic_cudnn():
+            for rows in tqdm(batches, title, unit="step", leave=False, disable=hidden):
+                shard_losses = train_batch(
+                    self._train.images[rows],
+                    self._train.labels[rows],
+                    self.device_params,
+                    devices,
+                    self.config.lr,
+                    allreduce=self._timed_allreduce,
+                )
+                for total, shard_loss in zip(losses, shard_losses, strict=True):
+                    total += shard_loss
+        for device in devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        return sum(total.item() for total in losses)
+
+    def _timed_allreduce(self, gradients: list[list[Tensor]]) -> None:
+        with self._watch:
+            if self.config.allreduce == "loop":
+                loop_allreduce(gradients)
+            else:
+                fastreduce.allreduce(gradients, algorithm=self.config.allreduce)
+
+
+@contextmanager
+def _deterministic_cudnn() -> Iterator[None]:
+    """Keep cuDNN to algorithms that give the same bits in every run."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
+def closing_line(epochs: Sequence[Epoch], devices: Sequence[torch.device]) -> str:
+    """Return the book's last line: accuracy reached, mean seconds an epoch, devices."""
+    mean_s = sum(epoch.epoch_s for epoch in epochs) / len(epochs)
+    return f"test acc: {epochs[-1].test_accuracy:.2f}, {mean_s:.1f} sec/epoch on {list(devices)}"
+
+
+def train(
+    num_gpus: int,
+    batch_size: int,
+    lr: float,
+    *,
+    num_epochs: int = 10,
+    steps: int | None = None,
+    data: FashionMNIST | None = None,
+) -> list[Epoch]:
+    """Train LeNet on Fashion-MNIST with ``num_gpus`` replicas, and print the book's last line.
+
+    Replicas are dealt out over the GPUs that there are; without any, they share the CPU.
+    ``data`` is found by `load` if not given. Returns what each epoch reached. Raises ValueError
+    as `Config` does, and what `load` and `fastreduce.allreduce` raise.
+
+    Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Training".
+
+    >>> from fastreduce.training.data import SAMPLE
+    >>> [epoch] = train(2, 256, 0.2, num_epochs=1, steps=1, data=load(SAMPLE))  # doctest: +ELLIPSIS
+    test acc: 0..., ... sec/epoch on [device(type=...), device(type=...)]
+    """
+    # No more devices than replicas, as a device would be left without one.
+    devices = deal_devices(usable_devices()[: max(1, num_gpus)], num_gpus)
+    config = Config(devices, batch_size, lr, num_epochs, steps=steps)
+    epochs = list(Trainer(config, data or load()).epochs())
+    print(closing_line(epochs, devices))
+    return epochs

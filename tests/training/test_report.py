@@ -1,0 +1,82 @@
+"""Metrics are JSON lines that are whole at every moment; the picture is drawn without a display."""
+
+import json
+import subprocess
+import sys
+
+import matplotlib.image
+import pytest
+import torch
+
+from fastreduce.training import Config, Epoch
+from fastreduce.training.report import Metrics, plot
+
+CONFIG = Config(devices=(torch.device("cpu"),) * 2)
+EPOCHS = [Epoch(i, 2.3 / i, 0.2 * i, 2.0, 0.5, 0.1) for i in (1, 2, 3)]
+
+
+def test_metrics_are_a_first_line_about_the_run_and_a_line_an_epoch(tiny, tmp_path):
+    path = tmp_path / "new" / "metrics.jsonl"
+    metrics = Metrics(path, CONFIG, tiny)
+    for number, epoch in enumerate(EPOCHS, start=1):
+        metrics.add(epoch)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len(lines) == 1 + number
+    assert lines[0]["config"] == {
+        "devices": ["cpu", "cpu"],
+        "batch_size": 256,
+        "lr": 0.2,
+        "epochs": 10,
+        "allreduce": "auto",
+        "seed": 0,
+        "steps": None,
+    }
+    assert lines[0]["data"]["train_images"] == 10
+    assert lines[0]["versions"]["torch"] == torch.__version__
+    assert lines[1] == {
+        "epoch": 1,
+        "loss": 2.3,
+        "test_accuracy": 0.2,
+        "epoch_s": 2.0,
+        "allreduce_s": 0.5,
+        "evaluation_s": 0.1,
+        "allreduce_share": 0.25,
+    }
+
+
+def test_metrics_of_an_earlier_run_are_replaced(tiny, tmp_path):
+    for _ in range(2):
+        metrics = Metrics(tmp_path / "metrics.jsonl", CONFIG, tiny)
+        metrics.add(EPOCHS[0])
+    assert len(metrics.path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_diverged_is_null_as_json_has_no_nan(tiny, tmp_path, loss):
+    metrics = Metrics(tmp_path / "metrics.jsonl", CONFIG, tiny)
+    diverged = Epoch(1, loss, 0.1, 2.0, 0.5, 0.1)
+    metrics.add(diverged)
+    assert json.loads(metrics.path.read_text().splitlines()[1])["loss"] is None
+    plot([diverged], tmp_path / "curve.png", "diverged")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_picture_is_a_png_with_something_on_it(tmp_path, count):
+    plot(EPOCHS[:count], tmp_path / "curve.png", "title")
+    pixels = matplotlib.image.imread(tmp_path / "curve.png")
+    assert pixels.shape[:2] == (540, 1350)
+    assert pixels.min() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("fastreduce", "fastreduce.training"),
+        ("fastreduce", "matplotlib"),
+        ("fastreduce.cli", "fastreduce.training"),
+        ("fastreduce.training", "matplotlib"),
+    ],
+)
+def test_imports_stay_light(imported, absent):
+    code = f"import sys, {imported}; sys.exit({absent!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
