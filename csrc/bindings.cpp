@@ -33,11 +33,14 @@ struct Question {
 
 std::mutex programs_mutex;
 std::map<Question, std::shared_ptr<const Program>> programs;
+int64_t programs_generation = 0;
 
 std::shared_ptr<const Program> program_for(const Question& question) {
+  int64_t generation;
   {
     std::lock_guard lock(programs_mutex);
     if (auto found = programs.find(question); found != programs.end()) return found->second;
+    generation = programs_generation;
   }
   // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
   py::gil_scoped_acquire gil;
@@ -45,26 +48,28 @@ std::shared_ptr<const Program> program_for(const Question& question) {
                    .attr("build")(question.collective, question.algorithm, question.ranks, question.root)
                    .cast<std::shared_ptr<Program>>();
   std::lock_guard lock(programs_mutex);
-  return programs[question] = built;
+  // An algorithm that was replaced meanwhile serves this call, but no later one.
+  if (generation == programs_generation) programs[question] = built;
+  return built;
 }
 
 void forget_programs() {
   std::lock_guard lock(programs_mutex);
   programs.clear();
+  ++programs_generation;
 }
 
-using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool>;
+using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
 std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
-                                      const std::vector<PyInstruction>& instructions) {
-  auto program = std::make_shared<Program>(Program{ranks, buffers, shards, {}, {}});
-  program->by_shard.resize(shards);
-  program->written.resize(buffers, false);
-  for (const auto& [rank, shard, srcs, dsts, completes] : instructions) {
-    program->by_shard.at(shard).push_back({rank, shard, srcs, dsts, completes});
-    for (int dst : dsts) program->written.at(dst) = true;
+                                      const std::vector<PyInstruction>& described) {
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> waits;
+  for (const auto& [rank, shard, srcs, dsts, completes, earlier] : described) {
+    instructions.push_back({rank, shard, srcs, dsts, completes});
+    waits.push_back(earlier);
   }
-  return program;
+  return std::make_shared<Program>(ranks, buffers, shards, std::move(instructions), std::move(waits));
 }
 
 // ---- one call, whichever way it came
@@ -203,8 +208,18 @@ std::string op_name(py::handle op) {
   return py::module_::import("fastreduce.collectives").attr("_op_name")(op).cast<std::string>();
 }
 
-void run(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op, int64_t root,
-         const std::string& algorithm) {
+int64_t read_root(py::handle root) {
+  if (!PyIndex_Check(root.ptr()))
+    throw py::type_error(std::string("root is ") + Py_TYPE(root.ptr())->tp_name + "; want the number of a rank");
+  return root.cast<int64_t>();
+}
+
+void run(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op, py::handle root_arg,
+         py::handle algorithm_arg) {
+  if (!PyUnicode_Check(algorithm_arg.ptr()))
+    throw py::type_error(std::string("algorithm is ") + Py_TYPE(algorithm_arg.ptr())->tp_name + "; want its name");
+  const auto algorithm = algorithm_arg.cast<std::string>();
+  const int64_t root = read_root(root_arg);
   RECORD_FUNCTION("fastreduce::" + collective, std::vector<c10::IValue>());
   const std::string op_text = op_name(op);
   const bool in_place = inputs.is_none();

@@ -76,13 +76,20 @@ Arithmetic counterpart(at::ScalarType type, Op op) {
   }
 }
 
+std::string kind_of_layout(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "nested";
+  if (tensor.is_quantized()) return "quantized";
+  std::ostringstream text;
+  text << (tensor.is_mkldnn() ? "opaque" : "sparse") << " (layout " << tensor.layout() << ")";
+  return text.str();
+}
+
 void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const at::Tensor& first = lists.at(0, index);
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
-                    lists.where(rank, index), " is ",
-                    tensor.is_quantized() ? "quantized" : tensor.is_nested() ? "nested" : "sparse", " (layout ",
-                    tensor.layout(), "); want a dense tensor: call .dequantize() or .to_dense() first");
+  TORCH_CHECK_VALUE(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided,
+                    lists.where(rank, index), " is ", kind_of_layout(tensor),
+                    "; want a dense tensor: call .dequantize() or .to_dense() first");
   TORCH_CHECK_VALUE(!tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
                     "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
   TORCH_CHECK_VALUE(tensor.is_cpu(), lists.where(rank, index), " is on ", tensor.device(),
@@ -164,6 +171,8 @@ void check_autograd(const TensorLists& lists, const std::vector<bool>& written) 
       TORCH_CHECK(inference_mode || !tensor.is_inference(),
                   "Inplace update to inference tensor outside InferenceMode is not allowed (",
                   lists.where(rank, i), ")");
+      TORCH_CHECK(!tensor._fw_grad(0).defined(), lists.where(rank, i),
+                  " has a forward-mode tangent, which a reduction across ranks would leave as it is");
       if (!grad_mode || !tensor.requires_grad()) continue;
       TORCH_CHECK(!tensor.is_leaf(), "a leaf Variable that requires grad is being used in an in-place operation (",
                   lists.where(rank, i), "): reduce its .grad, or call under torch.no_grad()");

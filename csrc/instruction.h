@@ -2,9 +2,11 @@
 // No torch in here: raw pointers, element counts and byte sizes only.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace fastreduce {
@@ -24,12 +26,39 @@ struct Instruction {
 
 // Buffers 0..ranks-1 are the ranks' tensors; collectives whose results lie elsewhere
 // (reduce_scatter, all_gather) have the ranks' outputs as buffers ranks..2*ranks-1.
-struct Program {
+class Program {
+ public:
+  Program(int ranks, int buffers, int shards, std::vector<Instruction> instructions,
+          std::vector<std::vector<int>> waits)
+      : id(next_id()),
+        ranks(ranks),
+        buffers(buffers),
+        shards(shards),
+        instructions(std::move(instructions)),
+        waits(std::move(waits)),
+        by_shard(shards),
+        written(buffers, false) {
+    for (const Instruction& instruction : this->instructions) {
+      by_shard.at(instruction.shard).push_back(&instruction);
+      for (int dst : instruction.dsts) written.at(dst) = true;
+    }
+  }
+  Program(Program&&) = default;  // not copied: by_shard points into instructions
+
+  uint64_t id;
   int ranks;
   int buffers;
   int shards;
-  std::vector<std::vector<Instruction>> by_shard;  // program order within each shard
-  std::vector<bool> written;                       // by buffer
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> waits;  // by instruction: the earlier ones it must come after
+  std::vector<std::vector<const Instruction*>> by_shard;  // program order within each shard
+  std::vector<bool> written;                              // by buffer
+
+ private:
+  static uint64_t next_id() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+  }
 };
 
 // One contiguous piece of one tensor of every buffer, all of it in one shard.

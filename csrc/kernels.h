@@ -23,7 +23,7 @@
 namespace fastreduce {
 
 // dsts <- op(srcs) over `elems` elements of every buffer; a destination may be one of the sources.
-// An average divides by `contributions`, the number of ranks.
+// An average divides by `contributions`: the number of ranks where it completes, else 1.
 using Reduce = void (*)(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts,
                         int num_dsts, int64_t elems, int contributions);
 

@@ -1,4 +1,5 @@
-// The kernel body: dsts <- op(srcs) over a range. All arithmetic on user data is in this file.
+// The kernel body: dsts <- op(srcs) over a range. All arithmetic on user data is in this file, for
+// the CPU and for CUDA.
 //
 // Everything here has internal linkage on purpose: the header is compiled once per instruction set
 // (reduce_*.cpp), and one copy must never be linked in place of another.
@@ -102,29 +103,36 @@ struct BXor : Bitwise {
   }
 };
 
-// V elements held in registers between the loads and the stores.
+// V elements held in registers between the loads and the stores. Engines that have better loads,
+// conversions or stores for a type of pointer overload these three.
 template <int V, class T, class A>
-C10_ALWAYS_INLINE void widen(const T* src, A (&acc)[V]) {
+C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(const T* src, A (&acc)[V]) {
   for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(src[v]);
 }
 
 template <int V, class T, class A>
-C10_ALWAYS_INLINE void narrow(const A (&acc)[V], T* dst) {
-  for (int v = 0; v < V; ++v) dst[v] = static_cast<T>(acc[v]);
+C10_HOST_DEVICE C10_ALWAYS_INLINE void narrow(const A (&acc)[V], T* values) {
+  for (int v = 0; v < V; ++v) values[v] = static_cast<T>(acc[v]);
 }
 
-template <class O, int V, class T, class A>
-C10_ALWAYS_INLINE void fold_in(const T* src, A (&acc)[V]) {
+template <int V, class T>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], T* dst) {
+  std::memcpy(dst, values, sizeof values);
+}
+
+template <class O, int V, class Src, class A>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(Src src, A (&acc)[V]) {
   A next[V];
   widen<V>(src, next);
   for (int v = 0; v < V; ++v) acc[v] = O::fold(acc[v], next[v]);
 }
 
-// K sources and D destinations, known at compile time or (0) at run time. All loads of a vector
-// come before its stores, so a destination may be one of the sources.
-template <class T, class O, int K, int D, int V>
-C10_ALWAYS_INLINE void reduce_vector(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts,
-                                     int64_t at, int contributions) {
+// K sources and D destinations, known at compile time or (0) at run time; srcs[i] and dsts[i] are
+// pointers of any kind. All loads of a vector come before its stores, so a destination may be one
+// of the sources.
+template <class T, class O, int K, int D, int V, class Srcs, class Dsts>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts,
+                                                     int num_dsts, int64_t at, int contributions) {
   Accumulator<T> acc[V];
   widen<V>(srcs[0] + at, acc);
   if constexpr (K > 0) {
@@ -143,103 +151,52 @@ C10_ALWAYS_INLINE void reduce_vector(const T* const* srcs, int num_srcs, T* cons
   narrow<V>(acc, result);
   if constexpr (D > 0) {
 #pragma GCC unroll 8
-    for (int d = 0; d < D; ++d) std::memcpy(dsts[d] + at, result, sizeof result);
+    for (int d = 0; d < D; ++d) store<V>(result, dsts[d] + at);
   } else {
-    for (int d = 0; d < num_dsts; ++d) std::memcpy(dsts[d] + at, result, sizeof result);
+    for (int d = 0; d < num_dsts; ++d) store<V>(result, dsts[d] + at);
   }
 }
 
-template <class T, class O, int K, int D>
-C10_ALWAYS_INLINE void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts,
-                                    int64_t elems, int contributions) {
-  // Two cache lines a source for 16-bit floats, whose conversions need the independent work; one
-  // for the rest. Measured on Zen 5: more spills registers, less leaves a third of the speed.
-  constexpr int V = (sizeof(T) == 2 && !std::is_integral_v<T> ? 128 : 64) / sizeof(T);
-  int64_t at = 0;
-  for (; at + V <= elems; at += V)
-    reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, contributions);
-  for (; at < elems; ++at)
-    reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, contributions);
-}
+// ---- the one dispatch: make.template make<T, O>() for a dtype and an operation, or nullptr where
+// the operation makes no sense for the dtype
 
-// Pointers known to be K many are kept in a local array, which the compiler turns into registers.
-template <class T, class O, int K>
-void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts,
-            int64_t elems, int contributions) {
-  auto all_srcs = reinterpret_cast<const T* const*>(srcs);
-  auto all_dsts = reinterpret_cast<T* const*>(dsts);
-  if constexpr (K == 0) {
-    reduce_range<T, O, 0, 0>(all_srcs, num_srcs, all_dsts, num_dsts, elems, contributions);
-  } else {
-    const T* src[K];
-    std::copy_n(all_srcs, K, src);
-    if (num_dsts == K) {
-      T* dst[K];
-      std::copy_n(all_dsts, K, dst);
-      reduce_range<T, O, K, K>(src, K, dst, K, elems, contributions);
-    } else {
-      reduce_range<T, O, K, 0>(src, K, all_dsts, num_dsts, elems, contributions);
-    }
-  }
-}
-
-template <class T>
-void copy(const std::byte* const* srcs, int, std::byte* const* dsts, int num_dsts, int64_t elems, int) {
-  for (int d = 0; d < num_dsts; ++d)
-    if (dsts[d] != srcs[0]) std::memcpy(dsts[d], srcs[0], elems * sizeof(T));
-}
-
-template <class T, class O>
-Reduce by_sources(int num_srcs) {
-  if constexpr (!O::template accepts<T>) {
+template <class T, class O, class Make>
+auto make_if_accepted(const Make& make) -> decltype(make.template make<float, Sum>()) {
+  if constexpr (O::template accepts<T>)
+    return make.template make<T, O>();
+  else
     return nullptr;
-  } else if constexpr (is_float8<T>) {
-    // The conversions dominate: unrolling the sources gains nothing and costs code.
-    return num_srcs == 1 ? copy<T> : reduce<T, O, 0>;
-  } else {
-    switch (num_srcs) {
-      case 1: return copy<T>;
-      case 2: return reduce<T, O, 2>;
-      case 3: return reduce<T, O, 3>;
-      case 4: return reduce<T, O, 4>;
-      case 5: return reduce<T, O, 5>;
-      case 6: return reduce<T, O, 6>;
-      case 7: return reduce<T, O, 7>;
-      case 8: return reduce<T, O, 8>;
-      default: return reduce<T, O, 0>;
-    }
-  }
 }
 
-template <class O>
-Reduce by_dtype(DType dtype, int num_srcs) {
+template <class O, class Make>
+auto by_dtype(DType dtype, const Make& make) -> decltype(make.template make<float, Sum>()) {
   switch (dtype) {
-    case DType::u8: return by_sources<uint8_t, O>(num_srcs);
-    case DType::i8: return by_sources<int8_t, O>(num_srcs);
-    case DType::i16: return by_sources<int16_t, O>(num_srcs);
-    case DType::i32: return by_sources<int32_t, O>(num_srcs);
-    case DType::i64: return by_sources<int64_t, O>(num_srcs);
-    case DType::f16: return by_sources<c10::Half, O>(num_srcs);
-    case DType::bf16: return by_sources<c10::BFloat16, O>(num_srcs);
-    case DType::f32: return by_sources<float, O>(num_srcs);
-    case DType::f64: return by_sources<double, O>(num_srcs);
-    case DType::f8_e4m3: return by_sources<c10::Float8_e4m3fn, O>(num_srcs);
-    case DType::f8_e5m2: return by_sources<c10::Float8_e5m2, O>(num_srcs);
+    case DType::u8: return make_if_accepted<uint8_t, O>(make);
+    case DType::i8: return make_if_accepted<int8_t, O>(make);
+    case DType::i16: return make_if_accepted<int16_t, O>(make);
+    case DType::i32: return make_if_accepted<int32_t, O>(make);
+    case DType::i64: return make_if_accepted<int64_t, O>(make);
+    case DType::f16: return make_if_accepted<c10::Half, O>(make);
+    case DType::bf16: return make_if_accepted<c10::BFloat16, O>(make);
+    case DType::f32: return make_if_accepted<float, O>(make);
+    case DType::f64: return make_if_accepted<double, O>(make);
+    case DType::f8_e4m3: return make_if_accepted<c10::Float8_e4m3fn, O>(make);
+    case DType::f8_e5m2: return make_if_accepted<c10::Float8_e5m2, O>(make);
   }
   return nullptr;
 }
 
-// nullptr where the operation makes no sense for the dtype.
-[[maybe_unused]] Reduce select(DType dtype, Op op, int num_srcs) {
+template <class Make>
+auto select(DType dtype, Op op, const Make& make) -> decltype(make.template make<float, Sum>()) {
   switch (op) {
-    case Op::sum: return by_dtype<Sum>(dtype, num_srcs);
-    case Op::avg: return by_dtype<Avg>(dtype, num_srcs);
-    case Op::prod: return by_dtype<Prod>(dtype, num_srcs);
-    case Op::min: return by_dtype<Min>(dtype, num_srcs);
-    case Op::max: return by_dtype<Max>(dtype, num_srcs);
-    case Op::band: return by_dtype<BAnd>(dtype, num_srcs);
-    case Op::bor: return by_dtype<BOr>(dtype, num_srcs);
-    case Op::bxor: return by_dtype<BXor>(dtype, num_srcs);
+    case Op::sum: return by_dtype<Sum>(dtype, make);
+    case Op::avg: return by_dtype<Avg>(dtype, make);
+    case Op::prod: return by_dtype<Prod>(dtype, make);
+    case Op::min: return by_dtype<Min>(dtype, make);
+    case Op::max: return by_dtype<Max>(dtype, make);
+    case Op::band: return by_dtype<BAnd>(dtype, make);
+    case Op::bor: return by_dtype<BOr>(dtype, make);
+    case Op::bxor: return by_dtype<BXor>(dtype, make);
   }
   return nullptr;
 }

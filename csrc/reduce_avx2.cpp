@@ -31,9 +31,9 @@ C10_ALWAYS_INLINE void narrow(const float (&acc)[V], c10::Half* dst) {
 }  // namespace
 }  // namespace fastreduce
 
-#include "reduce.h"
+#include "reduce_cpu.h"
 
 namespace fastreduce {
-Reduce select_avx2(DType dtype, Op op, int num_srcs) { return select(dtype, op, num_srcs); }
+Reduce select_avx2(DType dtype, Op op, int num_srcs) { return select(dtype, op, CpuKernel{num_srcs}); }
 }  // namespace fastreduce
 #endif

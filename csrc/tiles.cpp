@@ -50,8 +50,8 @@ struct Tiles {
       while (tile >= first_tile[r + 1]) ++r;
       const Row& row = table.rows[r];
       const int64_t at = (tile - first_tile[r]) * tile_elems;
-      for (const Instruction& instruction : program.by_shard[row.shard])
-        execute(instruction, row, at, std::min(tile_elems, row.elems - at), srcs.data(), dsts.data());
+      for (const Instruction* instruction : program.by_shard[row.shard])
+        execute(*instruction, row, at, std::min(tile_elems, row.elems - at), srcs.data(), dsts.data());
     }
   }
 
@@ -62,8 +62,8 @@ struct Tiles {
     const int num_dsts = static_cast<int>(instruction.dsts.size());
     for (int s = 0; s < num_srcs; ++s) srcs[s] = buffers[instruction.srcs[s]] + at * table.elem_bytes;
     for (int d = 0; d < num_dsts; ++d) dsts[d] = buffers[instruction.dsts[d]] + at * table.elem_bytes;
-    const Op op = table.op == Op::avg && !instruction.completes ? Op::sum : table.op;
-    select(table.dtype, op, num_srcs)(srcs, num_srcs, dsts, num_dsts, elems, program.ranks);
+    select(table.dtype, table.op, num_srcs)(srcs, num_srcs, dsts, num_dsts, elems,
+                                            instruction.completes ? program.ranks : 1);
   }
 };
 

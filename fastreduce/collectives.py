@@ -175,7 +175,13 @@ def _as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
         raise TypeError(
             f"{where} is {type(item).__name__}; want a tensor, or an array with __dlpack__"
         )
-    # torch takes a read-only export for a writable one.
+    # torch takes a read-only export for a writable one, and ends the process over negative strides.
     if not getattr(getattr(item, "flags", None), "writeable", True):
         raise ValueError(f"{where} is read-only; want a writable array")
-    return from_dlpack(item)
+    strides = getattr(item, "strides", None)
+    if isinstance(strides, tuple) and any(isinstance(s, int) and s < 0 for s in strides):
+        raise ValueError(f"{where} has negative strides {strides}; want a copy without them")
+    try:
+        return from_dlpack(item)
+    except (BufferError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{where} cannot be taken through __dlpack__: {error}") from error

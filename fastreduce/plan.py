@@ -33,7 +33,8 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "auto") 
         case "reduce":
             return Program(k, 1, [Instruction(root, 0, ranks, (root,))])
         case "broadcast":
-            return Program(k, 1, [Instruction(root, 0, (root,), ranks)])
+            others = tuple(rank for rank in ranks if rank != root)
+            return Program(k, 1, [Instruction(root, 0, (root,), others)] if others else [])
         case "reduce_scatter":
             return Program(k, k, [Instruction(r, r, ranks, (outputs[r],)) for r in ranks], 2 * k)
         case "all_gather":
@@ -86,7 +87,9 @@ def build(collective: str, algorithm: str, k: int, root: int) -> _C.Program:
     except ValueError as error:
         raise ValueError(f"algorithm {algorithm!r} for {k} ranks is wrong: {error}") from None
     instructions = [
-        (*instruction, completes)
-        for instruction, completes in zip(chosen.instructions, chosen.completes(), strict=True)
+        (*instruction, completes, waits)
+        for instruction, completes, waits in zip(
+            chosen.instructions, chosen.completes(), chosen.dependencies(), strict=True
+        )
     ]
     return _C.Program(k, chosen.buffers, chosen.shards, instructions)

@@ -111,6 +111,8 @@ class Program:
             ValueError: which instruction is malformed, or which rank misses whose contribution in
                 which shard, or counts whose twice.
         """
+        if self.k < 1 or self.shards < 1:
+            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
         for index, instruction in enumerate(self.instructions):
             self._check_form(index, instruction)
         if goal is None:

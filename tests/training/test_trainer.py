@@ -155,6 +155,9 @@ def test_gpus_are_taken_where_there_are_any(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert usable_devices() == [CPU]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("fastreduce._C.cuda_engines", False)
+    assert usable_devices() == [CPU]
+    monkeypatch.setattr("fastreduce._C.cuda_engines", True)
     assert usable_devices() == gpus
     assert (default_replicas(gpus), default_replicas(gpus[:1]), default_replicas([CPU])) == (
         2,

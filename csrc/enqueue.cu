@@ -1,0 +1,168 @@
+#include "enqueue.h"
+
+#include <algorithm>
+
+#include "launch.h"
+#include "peers.h"
+
+namespace fastreduce {
+namespace {
+
+// From here on the copy engine beats a kernel's peer reads and leaves the multiprocessors free;
+// below, one launch for all rows beats a call for each. Predicted, not yet measured.
+constexpr int64_t kCopyEngineBytes = 1 << 20;
+
+constexpr int64_t kLineBytes = 64;
+
+}  // namespace
+
+Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+                 const std::vector<int>& lane_of_rank, int slices)
+    : program_(program),
+      tables_(tables),
+      lanes_(lanes),
+      lane_of_rank_(lane_of_rank),
+      slices_(slices),
+      awaited_(program.instructions.size(), false),
+      known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
+      recorded_(program.instructions.size() * slices),
+      issued_(lanes.size(), 0) {
+  const auto lane_of = [&](size_t i) { return lane_of_rank_[program_.instructions[i].rank]; };
+  for (size_t i = 0; i < program_.instructions.size(); ++i)
+    for (int earlier : program_.waits[i])
+      if (lane_of(earlier) != lane_of(i)) awaited_[earlier] = true;
+}
+
+void Enqueue::run() {
+  for (size_t i = 0; i < program_.instructions.size(); ++i)
+    for (int slice = 0; slice < slices_; ++slice) {
+      wait(i, slice);
+      execute(program_.instructions[i], slice);
+      ++issued_[lane_of_rank_[program_.instructions[i].rank]];
+      if (awaited_[i]) record(i, slice);
+    }
+}
+
+// A lane is behind whatever the tasks it waited for were behind: latest first, most waits are moot.
+void Enqueue::wait(size_t instruction, int slice) {
+  const int lane = lane_of_rank_[program_.instructions[instruction].rank];
+  const std::vector<int>& waits = program_.waits[instruction];
+  for (auto earlier = waits.rbegin(); earlier != waits.rend(); ++earlier) {
+    const int other = lane_of_rank_[program_.instructions[*earlier].rank];
+    if (other == lane) continue;
+    const size_t task = *earlier * slices_ + slice;
+    const std::vector<int64_t>& behind = recorded_[task];
+    if (known_[lane][other] >= behind[other]) continue;
+    cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0),
+               "cudaStreamWaitEvent");
+    for (size_t l = 0; l < lanes_.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
+  }
+}
+
+void Enqueue::record(size_t instruction, int slice) {
+  const int lane = lane_of_rank_[program_.instructions[instruction].rank];
+  const size_t task = instruction * slices_ + slice;
+  const cudaEvent_t event = lanes_[lane]->event(task);
+  cuda_check(cudaEventRecord(event, lanes_[lane]->stream.get()), "cudaEventRecord");
+  recorded_[task] = known_[lane];
+  recorded_[task][lane] = issued_[lane];
+}
+
+bool Enqueue::reaches(const Lane& lane, int buffer) const { return can_reach(lane.device, device_of(buffer)); }
+
+void Enqueue::execute(const Instruction& instruction, int slice) {
+  Lane& lane = *lanes_[lane_of_rank_[instruction.rank]];
+  const DeviceGuard guard(lane.device);
+  const auto reached = [&](int buffer) { return reaches(lane, buffer); };
+  if (std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
+      std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached))
+    execute_directly(instruction, slice, lane);
+  else
+    execute_staged(instruction, slice, lane);
+}
+
+template <class Visit>  // visit(table, the piece's address in every buffer, elements)
+void Enqueue::for_each_piece(int shard, int slice, const Visit& visit) const {
+  std::vector<std::byte*> pointers(program_.buffers);
+  for (const Table& table : tables_)
+    for (const Row& row : table.rows) {
+      if (row.shard != shard) continue;
+      const int64_t line_elems = kLineBytes / table.elem_bytes;
+      const int64_t per_slice = ((row.elems + slices_ - 1) / slices_ + line_elems - 1) / line_elems * line_elems;
+      const int64_t begin = std::min(row.elems, slice * per_slice);
+      const int64_t elems = std::min(row.elems - begin, per_slice);
+      if (elems == 0) continue;
+      for (int buffer = 0; buffer < program_.buffers; ++buffer) {
+        std::byte* const first = table.pointers[row.first_pointer + buffer];
+        pointers[buffer] = first ? first + begin * table.elem_bytes : nullptr;
+      }
+      visit(table, pointers, elems);
+    }
+}
+
+void Enqueue::execute_directly(const Instruction& instruction, int slice, Lane& lane) {
+  const std::vector<const Instruction*> only{&instruction};
+  for (const Table& table : tables_) {
+    Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+    for_each_piece(instruction.shard, slice, [&](const Table& of, const auto& pointers, int64_t elems) {
+      if (&of != &table) return;
+      const int src = instruction.srcs[0], dst = instruction.dsts[0];
+      if (instruction.srcs.size() == 1 && instruction.dsts.size() == 1 && device_of(src) != device_of(dst) &&
+          elems * table.elem_bytes >= kCopyEngineBytes)
+        cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src),
+                                       elems * table.elem_bytes, lane.stream.get()),
+                   "cudaMemcpyPeerAsync");
+      else
+        launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
+    });
+    launcher.flush();
+  }
+}
+
+void Enqueue::execute_staged(const Instruction& instruction, int slice, Lane& lane) {
+  for_each_piece(instruction.shard, slice, [&](const Table& table, std::vector<std::byte*> pointers, int64_t elems) {
+    const int64_t most = kStageBytes / table.elem_bytes;
+    for (int64_t at = 0; at < elems; at += most) {
+      execute_chunk(instruction, table, pointers, std::min(most, elems - at), lane);
+      for (std::byte*& pointer : pointers) pointer = pointer ? pointer + kStageBytes : nullptr;
+    }
+  });
+}
+
+// Sources out of reach are brought into scratch memory, destinations out of reach are fed from the
+// first that was in reach, or from scratch memory.
+void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+                            int64_t elems, Lane& lane) {
+  const int64_t bytes = elems * table.elem_bytes;
+  Instruction local = instruction;
+  local.dsts.clear();
+  std::vector<int> far_srcs, far_dsts;
+  for (int src : instruction.srcs)
+    if (!reaches(lane, src)) far_srcs.push_back(src);
+  for (int dst : instruction.dsts) (reaches(lane, dst) ? local.dsts : far_dsts).push_back(dst);
+
+  std::byte* const scratch = lane.scratch(static_cast<int>(far_srcs.size()) + 1);
+  const auto add_scratch = [&](size_t piece) {
+    pointers.push_back(scratch + piece * kStageBytes);
+    return static_cast<int>(pointers.size()) - 1;
+  };
+  lane.stage.begin(lane.device, lane.stream.get());
+  for (size_t i = 0; i < far_srcs.size(); ++i) {
+    const int piece = add_scratch(i);
+    lane.stage.copy(pointers[piece], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i]), bytes);
+    std::replace(local.srcs.begin(), local.srcs.end(), far_srcs[i], piece);
+  }
+  const int result = local.dsts.empty() ? add_scratch(far_srcs.size()) : local.dsts[0];
+  if (local.dsts.empty()) local.dsts.push_back(result);
+
+  const std::vector<const Instruction*> only{&local};
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+  launcher.add(only, program_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
+  launcher.flush();
+
+  const int result_device = result < program_.buffers ? device_of(result) : lane.device;
+  if (!far_dsts.empty()) lane.stage.begin(lane.device, lane.stream.get());
+  for (int dst : far_dsts) lane.stage.copy(pointers[dst], device_of(dst), pointers[result], result_device, bytes);
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda_engines.h"
+#include "lanes.h"
+
+namespace fastreduce {
+
+// Puts one call's instructions on the lanes' streams, in program order, with the fewest waits that
+// order them. Every shard is cut into slices, which pass the program independently.
+class Enqueue {
+ public:
+  Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+          const std::vector<int>& lane_of_rank, int slices);
+  void run();
+
+ private:
+  struct Pieces {  // one instruction's part of one row
+    const Table& table;
+    std::vector<std::byte*> pointers;
+    int64_t elems;
+  };
+  template <class Visit>
+  void for_each_piece(int shard, int slice, const Visit& visit) const;
+  void wait(size_t instruction, int slice);
+  void record(size_t instruction, int slice);
+  void execute(const Instruction& instruction, int slice);
+  void execute_directly(const Instruction& instruction, int slice, Lane& lane);
+  void execute_staged(const Instruction& instruction, int slice, Lane& lane);
+  void execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+                     int64_t elems, Lane& lane);
+  int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % program_.ranks]]->device; }
+  bool reaches(const Lane& lane, int buffer) const;
+
+  const Program& program_;
+  const std::vector<Table>& tables_;
+  const std::vector<Lane*>& lanes_;
+  const std::vector<int>& lane_of_rank_;
+  int slices_;
+  std::vector<bool> awaited_;                   // by instruction: another lane waits for it
+  std::vector<std::vector<int64_t>> known_;     // [lane][other]: tasks of other that lane is behind
+  std::vector<std::vector<int64_t>> recorded_;  // by task: what its lane was behind, itself included
+  std::vector<int64_t> issued_;                 // by lane: tasks so far
+};
+
+}  // namespace fastreduce

@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <cstdlib>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "cuda_engines.h"
+#include "enqueue.h"
+#include "launch.h"
+
+namespace fastreduce {
+namespace {
+
+// Shards of this size and more travel in slices, so that a rank passes on the first while it
+// receives the second; smaller slices spend more on launches than they hide. Predicted.
+constexpr int64_t kSliceBytes = 1 << 20;
+constexpr int kMaxSlices = 8;
+
+// Graphs kept: a training step repeats a handful of calls, and each graph holds its pointers' table.
+constexpr size_t kMaxGraphs = 64;
+
+bool graphs_wanted() {
+  static const bool wanted = [] {
+    const char* setting = std::getenv("FASTREDUCE_GRAPHS");
+    return !setting || std::string(setting) != "0";
+  }();
+  return wanted;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status;
+  cuda_check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status == cudaStreamCaptureStatusActive;
+}
+
+int choose_slices(const Program& program, const std::vector<Table>& tables) {
+  const bool one_step = std::all_of(program.waits.begin(), program.waits.end(),
+                                    [](const std::vector<int>& waits) { return waits.empty(); });
+  if (one_step) return 1;
+  int64_t bytes = 0;
+  for (const Table& table : tables)
+    for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes;
+  return static_cast<int>(std::clamp<int64_t>(bytes / program.shards / kSliceBytes, 1, kMaxSlices));
+}
+
+// A device's stream as torch sees it.
+struct Current {
+  int device;
+  cudaStream_t stream;
+  bool operator==(const Current&) const = default;
+};
+
+class EventsEngine {
+ public:
+  void run(const Program& program, const std::vector<Table>& tables, const Placement& placement);
+
+ private:
+  struct Cached {
+    std::vector<uint64_t> key;
+    GraphExec exec;  // empty until the second use
+  };
+  struct Call {
+    std::vector<Lane*> lanes;
+    std::vector<int> lane_of_rank;
+    std::vector<Current> currents;
+    int slices;
+    Lane& hub() const { return *lanes.front(); }
+  };
+  Call prepare(const Program& program, const std::vector<Table>& tables, const Placement& placement);
+  Lane& lane(int device, int index);
+  void enqueue(const Program& program, const std::vector<Table>& tables, const Call& call);
+  void fork(const Call& call);
+  void join(const Call& call);
+  void before(const Call& call);
+  void after(const Call& call);
+  Cached& cached(std::vector<uint64_t> key, bool& is_new);
+  GraphExec capture(const Program& program, const std::vector<Table>& tables, const Call& call);
+
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, std::unique_ptr<Lane>> lanes_;
+  std::map<std::pair<int, cudaStream_t>, Event> ready_;
+  std::list<Cached> graphs_;  // most recently used first
+};
+
+Lane& EventsEngine::lane(int device, int index) {
+  auto& lane = lanes_[{device, index}];
+  if (!lane) lane = std::make_unique<Lane>(device);
+  return *lane;
+}
+
+EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vector<Table>& tables,
+                                         const Placement& placement) {
+  Call call;
+  call.slices = placement.slices > 0 ? placement.slices : choose_slices(program, tables);
+  for (int rank = 0; rank < program.ranks; ++rank) {
+    const int device = placement.device_of_rank[rank];
+    Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0);
+    auto found = std::find(call.lanes.begin(), call.lanes.end(), own);
+    if (found == call.lanes.end()) found = call.lanes.insert(found, own);
+    call.lane_of_rank.push_back(static_cast<int>(found - call.lanes.begin()));
+    const Current current{device, placement.current[rank]};
+    if (std::find(call.currents.begin(), call.currents.end(), current) == call.currents.end())
+      call.currents.push_back(current);
+  }
+  return call;
+}
+
+void wait(cudaStream_t stream, cudaEvent_t event) {
+  cuda_check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+}
+
+void record(cudaEvent_t event, cudaStream_t stream) { cuda_check(cudaEventRecord(event, stream), "cudaEventRecord"); }
+
+// The hub comes after what is on torch's streams, and torch's streams after the hub.
+void EventsEngine::before(const Call& call) {
+  for (const Current& current : call.currents) {
+    Event& ready = ready_[{current.device, current.stream}];
+    const DeviceGuard guard(current.device);
+    if (!ready.get()) ready = make_event();
+    record(ready.get(), current.stream);
+    wait(call.hub().stream.get(), ready.get());
+  }
+}
+
+void EventsEngine::after(const Call& call) {
+  const DeviceGuard guard(call.hub().device);
+  record(call.hub().joined.get(), call.hub().stream.get());
+  for (const Current& current : call.currents) wait(current.stream, call.hub().joined.get());
+}
+
+// The other lanes come after the hub, and the hub after them.
+void EventsEngine::fork(const Call& call) {
+  if (call.lanes.size() == 1) return;
+  const DeviceGuard guard(call.hub().device);
+  record(call.hub().joined.get(), call.hub().stream.get());
+  for (Lane* lane : call.lanes)
+    if (lane != &call.hub()) wait(lane->stream.get(), call.hub().joined.get());
+}
+
+void EventsEngine::join(const Call& call) {
+  for (Lane* lane : call.lanes) {
+    if (lane == &call.hub()) continue;
+    const DeviceGuard guard(lane->device);
+    record(lane->joined.get(), lane->stream.get());
+    wait(call.hub().stream.get(), lane->joined.get());
+  }
+}
+
+void EventsEngine::enqueue(const Program& program, const std::vector<Table>& tables, const Call& call) {
+  fork(call);
+  Enqueue(program, tables, call.lanes, call.lane_of_rank, call.slices).run();
+  join(call);
+}
+
+EventsEngine::Cached& EventsEngine::cached(std::vector<uint64_t> key, bool& is_new) {
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Cached& c) { return c.key == key; });
+  is_new = found == graphs_.end();
+  if (is_new)
+    graphs_.push_front({std::move(key), GraphExec()});
+  else
+    graphs_.splice(graphs_.begin(), graphs_, found);
+  if (graphs_.size() > kMaxGraphs) graphs_.pop_back();
+  return graphs_.front();
+}
+
+GraphExec EventsEngine::capture(const Program& program, const std::vector<Table>& tables, const Call& call) {
+  const DeviceGuard guard(call.hub().device);
+  const cudaStream_t hub = call.hub().stream.get();
+  cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t raw = nullptr;
+  try {
+    enqueue(program, tables, call);
+  } catch (...) {
+    cudaStreamEndCapture(hub, &raw);
+    cudaGetLastError();
+    const Graph broken(raw);
+    throw;
+  }
+  cuda_check(cudaStreamEndCapture(hub, &raw), "cudaStreamEndCapture");
+  const Graph graph(raw);
+  cudaGraphExec_t exec;
+  cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
+  return GraphExec(exec);
+}
+
+std::vector<uint64_t> key_of(const Program& program, const std::vector<Table>& tables, const Placement& placement,
+                             int slices) {
+  std::vector<uint64_t> key{program.id, static_cast<uint64_t>(slices), placement.lane_per_rank};
+  for (const Table& table : tables) {
+    key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
+    for (const Row& row : table.rows) key.push_back(row.elems);
+    for (std::byte* pointer : table.pointers) key.push_back(reinterpret_cast<uintptr_t>(pointer));
+  }
+  return key;
+}
+
+void EventsEngine::run(const Program& program, const std::vector<Table>& tables, const Placement& placement) {
+  std::lock_guard lock(mutex_);
+  Call call = prepare(program, tables, placement);
+  std::vector<Current> capturing;
+  std::copy_if(call.currents.begin(), call.currents.end(), std::back_inserter(capturing),
+               [](const Current& current) { return is_capturing(current.stream); });
+  try {
+    if (!capturing.empty()) {
+      call.currents = capturing;  // the user's capture forks to the lanes and joins back
+      before(call);
+      enqueue(program, tables, call);
+      return after(call);
+    }
+    before(call);
+    bool is_new = true;
+    Cached* const entry = graphs_wanted() ? &cached(key_of(program, tables, placement, call.slices), is_new) : nullptr;
+    if (is_new) {
+      enqueue(program, tables, call);
+    } else {
+      if (!entry->exec.get()) entry->exec = capture(program, tables, call);
+      const DeviceGuard guard(call.hub().device);
+      cuda_check(cudaGraphLaunch(entry->exec.get(), call.hub().stream.get()), "cudaGraphLaunch");
+    }
+    after(call);
+  } catch (...) {
+    // Half of the call may be under way: when the error arrives nothing runs on the tensors any more.
+    if (capturing.empty())
+      for (Lane* lane : call.lanes) lane->synchronize();
+    cudaGetLastError();
+    throw;
+  }
+}
+
+}  // namespace
+
+void run_events(const Program& program, const std::vector<Table>& tables, const Placement& placement) {
+  static auto* const engine = new EventsEngine;  // never destroyed: CUDA may be gone before it
+  engine->run(program, tables, placement);
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,132 @@
+"""The same bits, however a call is cut: by threads, buckets, runs and instruction sets."""
+
+import hashlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import OPS, assert_same, integer_bits, noise, reduced, threads
+from subprocesses import output_of, run_python
+
+from fastreduce import _C, allreduce
+
+IN_RANK_ORDER = ("leader", "sharded", "auto")
+LOOP_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
+
+
+def after(tensors, **how):
+    copies = [x.clone() for x in tensors]
+    allreduce(copies, **how)
+    return copies
+
+
+@pytest.mark.parametrize("dtype", LOOP_DTYPES, ids=str)
+@pytest.mark.parametrize("k", [2, 3, 8, 17])
+@pytest.mark.parametrize("algorithm", [*IN_RANK_ORDER, "ring"])
+def test_any_number_of_threads(algorithm, k, dtype):
+    tensors = noise(k, (100_003,), dtype)
+    by_one = after(tensors, algorithm=algorithm)
+    for count in (2, 3):
+        with threads(count):
+            by_many = after(tensors, algorithm=algorithm)
+        for one, other in zip(by_one, by_many, strict=True):
+            assert_same(one, other)
+
+
+def test_leader_and_sharded_agree_and_ring_does_not():
+    tensors = noise(4, (10_000,), torch.float32)
+    leader, sharded, ring = (after(tensors, algorithm=x)[0] for x in ("leader", "sharded", "ring"))
+    assert_same(leader, sharded)
+    with pytest.raises(AssertionError):  # so that comparing bits means something
+        assert_same(leader, ring)
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(2, 5),
+    st.lists(st.integers(0, 9000), min_size=1, max_size=6),
+    st.sampled_from(IN_RANK_ORDER),
+    st.sampled_from(LOOP_DTYPES),
+)
+def test_any_bucketing(k, sizes, algorithm, dtype):
+    """One list of tensors, one call a tensor, and all of them as one tensor."""
+    whole = noise(k, (sum(sizes),), dtype)
+    in_one = after(whole, algorithm=algorithm)
+    in_a_list = [list(x.clone().split(sizes)) for x in whole]
+    allreduce(in_a_list, algorithm=algorithm)
+    one_by_one = [x.clone().split(sizes) for x in whole]
+    for tensors in zip(*one_by_one, strict=True):
+        allreduce(tensors, algorithm=algorithm)
+    for rank in range(k):
+        assert_same(torch.cat(in_a_list[rank]), in_one[rank])
+        assert_same(torch.cat(one_by_one[rank]), in_one[rank])
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 5000), st.integers(0, 70), st.sampled_from(LOOP_DTYPES))
+def test_any_offset(elems, offset, dtype):
+    """A slice has the bits that it has within the whole, wherever its vectors begin."""
+    whole = noise(3, (offset + elems,), dtype)
+    wanted = reduced("sum", whole)[offset:]
+    slices = [x[offset:] for x in whole]
+    allreduce(slices)
+    assert_same(slices[2], wanted)
+
+
+def digest(call=allreduce):
+    """Of all results: each dtype and op, each kernel for a number of ranks, vectors and tails."""
+    found = hashlib.sha256()
+    for dtype, ops in OPS.items():
+        for op in ops:
+            for k in (2, 3, 4, 5, 6, 7, 8, 9):
+                tensors = noise(k, (397,), dtype, seed=k)
+                call(tensors, op)
+                found.update(integer_bits(tensors[k - 1]).numpy().tobytes())
+    return found.hexdigest()
+
+
+PRINT_DIGEST = """
+    from fastreduce import _C
+    from test_bits import digest
+    print(_C.cpu_kernels(), digest())
+"""
+
+
+@pytest.mark.parametrize("kernels", ["baseline", "avx2", "avx512"])
+def test_any_instruction_set(kernels):
+    done = run_python(PRINT_DIGEST, FASTREDUCE_CPU=kernels)
+    if "cannot run here" in done.stderr:
+        pytest.skip(f"this CPU has no {kernels}")
+    assert done.stdout.split() == [kernels, digest()], done.stderr
+
+
+def test_control_the_digest_sees_one_bit():
+    def with_one_wrong_bit(tensors, op):
+        allreduce(tensors, op)
+        if (op, len(tensors), tensors[0].dtype) == ("max", 7, torch.float16):
+            tensors[-1].view(torch.int16)[396] ^= 1
+
+    assert digest(with_one_wrong_bit) != digest()
+
+
+def test_the_best_instruction_set_is_the_default():
+    code = "from fastreduce import _C; print(_C.cpu_kernels())"
+    best = output_of(code)
+    assert best == _C.cpu_kernels()
+    flags = torch.backends.cpu.get_cpu_capability()
+    assert best == {"AVX512": "avx512", "AVX2": "avx2"}.get(flags, best)
+
+
+def test_an_unknown_instruction_set_names_those_of_this_cpu():
+    code = """
+        import torch, fastreduce
+        tensors = [torch.ones(3), torch.ones(3)]
+        try:
+            fastreduce.allreduce(tensors)
+        except ValueError as error:
+            print(error, tensors[0].tolist())
+    """
+    said = output_of(code, FASTREDUCE_CPU="sse9")
+    assert said.startswith("FASTREDUCE_CPU=sse9 cannot run here: this CPU has baseline")
+    assert said.endswith("[1.0, 1.0, 1.0]")

@@ -1,0 +1,107 @@
+"""Arrays that speak __dlpack__ are taken beside tensors, without a copy."""
+
+import numpy as np
+import pytest
+import torch
+from reference import assert_same, noise, reduced
+from subprocesses import run_python
+
+from fastreduce import all_gather, allreduce, reduce_scatter
+
+
+class Exporter:
+    """An array of a library that torch has never heard of."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool]
+)
+def test_numpy_arrays_are_reduced_where_they_lie(dtype):
+    tensors = noise(3, (500,), dtype)
+    arrays = [x.clone().numpy() for x in tensors]
+    addresses = [x.ctypes.data for x in arrays]
+    allreduce(arrays)
+    for array, address in zip(arrays, addresses, strict=True):
+        assert array.ctypes.data == address
+        assert_same(torch.from_numpy(array), reduced("sum", tensors))
+
+
+def test_all_kinds_together():
+    values = noise(4, (100,), torch.float32)
+    mixed = [values[0].clone(), values[1].numpy().copy(), Exporter(values[2].clone())]
+    mixed.append(torch.nn.Parameter(values[3].clone(), requires_grad=False))
+    allreduce(mixed)
+    for item in (mixed[0], torch.from_numpy(mixed[1]), mixed[2].tensor, mixed[3].data):
+        assert_same(item, reduced("sum", values))
+
+
+def test_lists_of_arrays():
+    ranks = [[np.full(3, 10.0**r), Exporter(torch.full((2,), r))] for r in range(3)]
+    allreduce(ranks)
+    for array, exporter in ranks:
+        assert array.tolist() == [111.0] * 3
+        assert exporter.tensor.tolist() == [3, 3]
+
+
+def test_outputs_and_inputs():
+    inputs = [np.arange(4.0), np.arange(4.0) * 10]
+    outputs = [np.zeros(2), np.zeros(2)]
+    reduce_scatter(outputs, inputs)
+    assert [x.tolist() for x in outputs] == [[0.0, 11.0], [22.0, 33.0]]
+    all_gather(inputs, outputs)
+    assert [x.tolist() for x in inputs] == [[0.0, 11.0, 22.0, 33.0]] * 2
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x.T, lambda x: x[:, ::2], lambda x: x[1:], lambda x: x[3, 4:5].reshape(())],
+    ids=["transposed", "stepped", "sliced", "0-dim"],
+)
+def test_views_of_arrays(view):
+    arrays = [x.numpy() for x in noise(2, (6, 8), torch.float64)]
+    wanted = view(arrays[0]) + view(arrays[1])
+    rest = [x.copy() for x in arrays]
+    allreduce([view(x) for x in arrays])
+    for array, old in zip(arrays, rest, strict=True):
+        np.testing.assert_array_equal(view(array), wanted)
+        view(old)[...] = wanted
+        np.testing.assert_array_equal(array, old)  # and nothing else changed
+
+
+def test_read_only_arrays_are_refused():
+    arrays = [np.ones(3), np.ones(3)]
+    arrays[1].setflags(write=False)
+    with pytest.raises(ValueError, match="rank 1, tensor 0 is read-only"):
+        allreduce(arrays)
+    assert [x.tolist() for x in arrays] == [[1.0] * 3] * 2
+
+
+def test_negative_strides_are_an_error():
+    """torch.from_dlpack ends the process on them, so they must not reach it."""
+    done = run_python("""
+        import numpy as np, fastreduce
+        arrays = [np.arange(4.0), np.arange(4.0)[::-1]]
+        try:
+            fastreduce.allreduce(arrays)
+        except ValueError as error:
+            print(error, [x.tolist() for x in arrays])
+    """)
+    assert done.returncode == 0, done.stderr[:300]
+    assert "rank 1, tensor 0" in done.stdout and "stride" in done.stdout
+    assert "[0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0]" in done.stdout
+
+
+def test_the_memory_of_one_array_in_two_ranks_is_refused():
+    array = np.arange(6.0)
+    with pytest.raises(ValueError, match="rank 1, tensor 0 shares memory with rank 0, tensor 0"):
+        allreduce([array[:4], array[2:]])
+    assert array.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

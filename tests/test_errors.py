@@ -1,0 +1,265 @@
+"""Every kind of bad input: what is raised, what it says, and that nothing was written."""
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from reference import bytes_of
+from torch.distributed import ReduceOp
+
+from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
+
+f32, f64, i32 = torch.float32, torch.float64, torch.int32
+
+
+def ones(*shape, dtype=f32, **options):
+    return torch.ones(shape, dtype=dtype, **options)
+
+
+def of(dtype, *shape):
+    return [torch.ones(shape or 4, dtype=torch.uint8).to(dtype) for _ in range(2)]
+
+
+def read_only():
+    array = np.ones(3, np.float32)
+    array.setflags(write=False)
+    return array
+
+
+def on(device):
+    return ones(3, device=device)
+
+
+def learned(elems=3):
+    return ones(elems, requires_grad=True)
+
+
+def inferred():
+    with torch.inference_mode():
+        return ones(3)
+
+
+def quantized():
+    return torch.quantize_per_tensor(ones(3), 0.1, 0, torch.qint8)
+
+
+def freed():
+    tensor = ones(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def nested():
+    return torch.nested.nested_tensor([ones(2), ones(3)])
+
+
+def views(*cuts):
+    memory = torch.arange(12.0)
+    return [cut(memory) for cut in cuts]
+
+
+def tied():
+    weight = ones(3)
+    return [[weight, ones(2), weight], [ones(3), ones(2), ones(3)]]
+
+
+def windows():
+    return torch.arange(6.0).as_strided((4, 3), (1, 1))
+
+
+# What each op is not defined for.
+UNDEFINED = {
+    "avg": (torch.uint8, torch.int8, torch.int16, i32, torch.int64, torch.bool),
+    "band": (torch.float16, torch.bfloat16, f32, f64, torch.complex64),
+    "bor": (f32, torch.float8_e4m3fn),
+    "bxor": (f64, torch.float8_e5m2),
+    "prod": (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
+    "min": (torch.complex64,),
+    "max": (torch.complex128,),
+    "sum": (torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.float8_e4m3fnuz),
+}
+OPS = "sum, avg, prod, min, max, band, bor, bxor"
+LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
+
+mean = partial(allreduce, op="mean")
+no_op = partial(allreduce, op=3)
+premultiplied = partial(allreduce, op=ReduceOp.PREMUL_SUM)
+avg = partial(allreduce, op="avg")
+rnig = partial(allreduce, algorithm="rnig")
+no_name = partial(allreduce, algorithm=3)
+to_2, to_text = partial(reduce, root=2), partial(reduce, root="0")
+from_minus_1 = partial(broadcast, root=-1)
+scatter, gather = reduce_scatter, all_gather
+
+T, V, R = TypeError, ValueError, RuntimeError
+# id: the call, its arguments, the exception, words of its message
+# fmt: off
+ROWS = {
+    # no list of tensors at all
+    "no ranks": (allreduce, lambda: [[]], V, "no ranks"),
+    "tensor": (allreduce, lambda: [ones(2, 3)], T, "tensors is Tensor", "want a list"),
+    "array": (allreduce, lambda: [np.ones(3)], T, "ndarray", "want a list"),
+    "string": (allreduce, lambda: ["ab"], T, "tensors is str", "want a list"),
+    "number": (allreduce, lambda: [3.0], T, "tensors is float", "want a list"),
+    "nothing": (allreduce, lambda: [None], T, "tensors is NoneType", "want a list"),
+    "dict": (allreduce, lambda: [{"w": ones(3)}], T, "rank 0, tensor 0 is str"),
+    "no outputs": (gather, lambda: [None, [ones(3)]], T, "outputs is NoneType"),
+    # something in the list that is no tensor
+    "number for a rank": (allreduce, lambda: [[ones(3), 3]], T, "rank 1, tensor 0 is int"),
+    "string among tensors": (
+        allreduce, lambda: [[[ones(3), ones(2)], [ones(3), "x"]]], T, "rank 1, tensor 1 is str"),
+    "lists too deep": (allreduce, lambda: [[[[ones(3)]]]], T, "rank 0, tensor 0 is list"),
+    "no gradient": (
+        allreduce, lambda: [[[ones(3), ones(2)], [ones(3), None]]], T,
+        "rank 1, parameter 1 has no gradient"),
+    "None for a rank": (
+        allreduce, lambda: [[ones(3), None]], T, "rank 1, parameter 0 has no gradient"),
+    "array of objects": (
+        allreduce, lambda: [[ones(3), np.array([None] * 3)]], V, "rank 1, tensor 0"),
+    "array of strings": (allreduce, lambda: [[np.array(["a"]), ones(1)]], V, "rank 0, tensor 0"),
+    "foreign byte order": (
+        allreduce, lambda: [[ones(3), np.ones(3, ">f4")]], V, "rank 1, tensor 0"),
+    "read-only array": (
+        allreduce, lambda: [[ones(3), read_only()]], V, "rank 1, tensor 0 is read-only"),
+    # ranks that differ
+    "lengths": (
+        allreduce, lambda: [[[ones(3)], [ones(3), ones(3)]]], V,
+        "rank 1 has 2 tensors but rank 0 has 1"),
+    "tensor beside list": (
+        allreduce, lambda: [[ones(3), [ones(3), ones(3)]]], V, "rank 1 has 2 tensors"),
+    "shapes": (
+        allreduce, lambda: [[ones(3), ones(3), ones(4)]], V,
+        "rank 2, tensor 0 has shape [4] but rank 0, tensor 0 has shape [3]"),
+    "shapes of equal counts": (
+        allreduce, lambda: [[[ones(1), ones(2, 3)], [ones(1), ones(3, 2)]]], V,
+        "rank 1, tensor 1 has shape [3, 2]", "[2, 3]"),
+    "0-dim and 1-dim": (allreduce, lambda: [[ones(), ones(1)]], V, "shape [1]", "shape []"),
+    "dtypes": (
+        allreduce, lambda: [[ones(3), ones(3, dtype=f64)]], V,
+        "rank 1, tensor 0 is double but rank 0, tensor 0 is float"),
+    "dtypes, moved": (broadcast, lambda: [[ones(3), ones(3, dtype=i32)]], V, "is int but"),
+    "devices": (
+        allreduce, lambda: [[ones(3), on("meta")]], V, "rank 1, tensor 0 is on meta", "CPU"),
+    # where the engine cannot go
+    "meta": (allreduce, lambda: [[on("meta"), on("meta")]], V, "rank 0, tensor 0 is on meta"),
+    "cuda": (allreduce, lambda: [[on("cuda"), on("cuda")]], V, "is on cuda:0", "CPU"),
+    "cuda beside cpu": (allreduce, lambda: [[ones(3), on("cuda")]], V, "is on cuda:0"),
+    "sparse": (
+        allreduce, lambda: [[ones(3), ones(3).to_sparse()]], V,
+        "rank 1, tensor 0 is sparse", "to_dense"),
+    "compressed": (
+        allreduce, lambda: [[ones(3, 3).to_sparse_csr(), ones(3, 3)]], V, "tensor 0 is sparse"),
+    "quantized": (
+        allreduce, lambda: [[quantized(), quantized()]], V,
+        "rank 0, tensor 0 is quantized", "dequantize"),
+    "nested": (allreduce, lambda: [[nested(), nested()]], V, "rank 0, tensor 0", "nested"),
+    # memory
+    "freed": (allreduce, lambda: [[ones(3), freed()]], V, "rank 1, tensor 0 has no memory"),
+    "one tensor twice": (
+        allreduce, lambda: [[ones(3)] * 2], V,
+        "rank 1, tensor 0 shares memory with rank 0, tensor 0", "clone"),
+    "alias": (
+        allreduce, lambda: [views(lambda x: x, lambda x: x.view(12))], V, "shares memory"),
+    "overlap": (
+        allreduce, lambda: [views(lambda x: x[:7], lambda x: x[5:])], V, "shares memory"),
+    "overlap backwards": (
+        allreduce, lambda: [views(lambda x: x[6:], lambda x: x[:6], lambda x: x[5:11])], V,
+        "shares memory"),
+    "steps that meet": (
+        allreduce, lambda: [views(lambda x: x[::3], lambda x: x[1:9:2])], V, "shares memory"),
+    "tied parameters": (
+        allreduce, lambda: [tied()], V, "rank 0, tensor 2 shares memory with rank 0, tensor 0"),
+    "expanded": (
+        allreduce, lambda: [[ones(3, 4), ones(1, 4).expand(3, 4)]], V,
+        "rank 1, tensor 0 overlaps itself", "contiguous"),
+    "windows": (
+        allreduce, lambda: [[windows(), ones(4, 3)]], V, "rank 0, tensor 0 overlaps itself"),
+    "output over another's input": (
+        scatter, lambda: [[(x := ones(4))[2:], ones(2)], [x, ones(4)]], V,
+        "the output of rank 0, tensor 0", "shares memory"),
+    "input over another's output": (
+        gather, lambda: [[(x := ones(4)), ones(4)], [ones(2), x[2:]]], V,
+        "the output of rank 0, tensor 0", "shares memory"),
+    # op, dtype, algorithm, root
+    "unknown op": (mean, lambda: [of(f32)], V, "unknown op 'mean'", f"known are {OPS}"),
+    "op of another type": (no_op, lambda: [of(f32)], V, "unknown op 3"),
+    "op of NCCL only": (premultiplied, lambda: [of(f32)], V, "unknown op 'premul_sum'"),
+    **{
+        f"{op} of {dtype}": (
+            partial(allreduce, op=op), lambda dtype=dtype: [of(dtype)], V,
+            f"op '{op}' is not defined for", "tensor 0")
+        for op, dtypes in UNDEFINED.items() for dtype in dtypes
+    },
+    "op of a later dtype": (
+        avg, lambda: [[[ones(3), ones(3, dtype=i32)] for _ in range(2)]], V,
+        "op 'avg' is not defined for Int (tensor 1)"),
+    "unknown algorithm": (
+        rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ", "ring"),
+    "algorithm of another type": (no_name, lambda: [of(f32)], T, "algorithm"),
+    "root too large": (to_2, lambda: [of(f32)], V, "root 2", "there are 2"),
+    "root below 0": (from_minus_1, lambda: [of(f32)], V, "root -1"),
+    "root of another type": (to_text, lambda: [of(f32)], T, "root"),
+    # outputs
+    "too few outputs": (
+        scatter, lambda: [[ones(2)], of(f32)], V,
+        "outputs have 1 ranks of 1 tensors but tensors have 2 ranks of 1"),
+    "too few lists": (
+        gather, lambda: [[[ones(4)], [ones(4)]], [of(f32, 2), of(f32, 2)]], V,
+        "outputs have 2 ranks of 1 tensors but tensors have 2 ranks of 2"),
+    "shards too large": (
+        scatter, lambda: [of(f32, 3), of(f32, 4)], V,
+        "rank 0, tensor 0 has 4 elements", "has 3", "2 times as many"),
+    "not divisible": (scatter, lambda: [of(f32, 2), of(f32, 5)], V, "has 5 elements"),
+    "gathered into too little": (
+        gather, lambda: [of(f32, 3), of(f32, 2)], V,
+        "the output of rank 0, tensor 0 has 3 elements"),
+    "outputs of another dtype": (gather, lambda: [of(f64, 4), of(f32, 2)], V, "the same dtype"),
+    "outputs that differ": (
+        gather, lambda: [[ones(4), ones(2, 2)], of(f32, 2)], V,
+        "the output of rank 1, tensor 0 has shape [2, 2]"),
+    # autograd
+    "leaf": (allreduce, lambda: [[ones(3), learned()]], R, LEAF, "rank 1, tensor 0"),
+    "leaf as an output": (
+        gather, lambda: [[ones(6), learned(6)], of(f32, 3)], R,
+        LEAF, "the output of rank 1, tensor 0"),
+    "result of an operation": (
+        allreduce, lambda: [[learned() * 2, learned() * 2]], R,
+        "rank 0, tensor 0 requires grad", "no_grad"),
+    "inference tensor": (
+        allreduce, lambda: [[ones(3), inferred()]], R,
+        "Inplace update to inference tensor outside InferenceMode", "rank 1, tensor 0"),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.filterwarnings("ignore")  # torch's, of prototype layouts
+def test_bad_input(row):
+    if "cuda" in row and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    call, arguments, exception, *words = ROWS[row]
+    arguments = arguments()
+    before = bytes_of(arguments)
+    with pytest.raises(exception) as caught:
+        call(*arguments)
+    assert type(caught.value) is exception
+    for word in words:
+        assert word in str(caught.value)
+    assert bytes_of(arguments) == before
+
+
+def test_control_what_was_written_shows():
+    arguments = [[[ones(3), np.ones(2)], [ones(6)[::2], np.ones(2)]]]
+    before = bytes_of(arguments)
+    allreduce(*arguments)
+    after = bytes_of(arguments)
+    assert len(before) == 4
+    assert all(one != other for one, other in zip(before, after, strict=True))
+
+
+def test_messages_carry_no_stack_of_c_plus_plus():
+    with pytest.raises(ValueError) as caught:
+        allreduce([ones(3), ones(4)])
+    assert not re.search(r"Exception raised from|frame #|\.cpp", str(caught.value))

@@ -1,0 +1,99 @@
+"""What is installed: a light import, true stubs and examples that run."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+from importlib import metadata, resources
+
+import pytest
+import torch
+from subprocesses import output_of
+
+import fastreduce
+from fastreduce import _C
+
+# tests/training has the examples of these.
+ELSEWHERE = ("fastreduce.training", "fastreduce.cli", "fastreduce.__main__")
+MODULES = ["fastreduce"] + [
+    name
+    for _, name, _ in pkgutil.walk_packages(fastreduce.__path__, "fastreduce.")
+    if not name.startswith(ELSEWHERE) and name != "fastreduce._C"
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    module = importlib.import_module(name)
+    found = doctest.testmod(module)
+    assert found.failed == 0
+
+
+def test_control_there_are_examples_in_what_users_call():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in ("allreduce", "reduce", "broadcast", "reduce_scatter", "all_gather", "algorithm"):
+        assert any(x.examples for x in finder.find(getattr(fastreduce, name))), name
+
+
+class TestImport:
+    HEAVY = ("matplotlib", "fastreduce.training", "fastreduce.cli", "PIL", "tqdm", "platformdirs")
+
+    def test_is_light(self):
+        code = "import sys, torch; before = set(sys.modules); import fastreduce; "
+        new = output_of(code + "print(*sorted(set(sys.modules) - before))").split()
+        assert "fastreduce" in new
+        assert [x for x in new if x.startswith(self.HEAVY)] == []
+
+    def test_control_what_is_heavy_would_show(self):
+        code = "import sys, fastreduce.training, matplotlib; print(*sys.modules)"
+        loaded = output_of(code).split()
+        assert {"matplotlib", "fastreduce.training"} <= {*loaded} & {*self.HEAVY}
+
+    def test_leaves_torch_as_it_was(self):
+        code = """
+            import torch, warnings
+            state = lambda: (torch.get_num_threads(), torch.get_default_dtype(),
+                             torch.is_grad_enabled(), torch.random.get_rng_state().sum().item())
+            before = state()
+            warnings.simplefilter("error")
+            import fastreduce
+            print(state() == before)
+        """
+        assert output_of(code) == "True"
+
+
+def test_an_extension_that_does_not_load_says_how_to_get_one():
+    code = """
+        import sys, torch
+        sys.modules["fastreduce._C"] = None
+        try:
+            import fastreduce
+        except ImportError as error:
+            print(error)
+    """
+    said = output_of(code)
+    assert torch.__version__ in said and "pip install" in said
+
+
+class TestNames:
+    def test_all_are_there_and_documented(self):
+        for name in fastreduce.__all__:
+            assert getattr(fastreduce, name).__doc__, name
+
+    def test_stub_names_what_the_extension_has(self):
+        stub = ast.parse(resources.files("fastreduce").joinpath("_C.pyi").read_text())
+        named = {
+            node.target.id if isinstance(node, ast.AnnAssign) else node.name
+            for node in stub.body
+            if isinstance(node, ast.AnnAssign | ast.FunctionDef | ast.ClassDef)
+        }
+        assert named == {name for name in vars(_C) if not name.startswith("_")}
+
+    def test_types_are_announced(self):
+        assert resources.files("fastreduce").joinpath("py.typed").is_file()
+
+    def test_version_is_that_of_the_distribution(self):
+        assert fastreduce.__version__ == metadata.version("fastreduce")
+
+    def test_built_for_this_torch(self):
+        assert _C.built_for_torch.split(".")[:2] == torch.__version__.split(".")[:2]

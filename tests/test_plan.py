@@ -1,0 +1,77 @@
+"""Which program serves a call, and that each collective's reaches its goal."""
+
+import random
+
+import pytest
+from programs import sums
+
+from fastreduce import _C, Program
+from fastreduce.algorithms import leader, names, registry
+from fastreduce.plan import AUTO, build, goal, program
+
+COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "all_gather")
+CASES = [
+    (collective, k, root)
+    for collective in COLLECTIVES
+    for k in (1, 2, 3, 8, 17)
+    for root in ({0, k // 2, k - 1} if collective in ("reduce", "broadcast") else {0})
+]
+
+
+def wanted(collective, k, root, values):
+    """What each (buffer, shard) must hold in the end, said again without goal()."""
+    everyone = {(b, s): sum(values[:k]) * (s + 1) for b in range(2 * k) for s in range(k)}
+    own = {(b, s): values[b] * (s + 1) for b in range(k) for s in range(k)}
+    shard = {(k + r, r): everyone[k + r, r] for r in range(k)}
+    gathered = {(k + r, s): values[s] * (s + 1) for r in range(k) for s in range(k)}
+    return {
+        "allreduce": {(b, 0): everyone[b, 0] for b in range(k)},
+        "reduce": {(b, 0): everyone[b, 0] if b == root else own[b, 0] for b in range(k)},
+        "broadcast": {(b, 0): own[root, 0] for b in range(k)},
+        "reduce_scatter": own | shard,
+        "all_gather": own | gathered,
+    }[collective]
+
+
+@pytest.mark.parametrize(("collective", "k", "root"), CASES)
+class TestProgram:
+    def test_is_proven(self, collective, k, root):
+        program(collective, k, root=root).verify(goal(collective, k, root))
+
+    def test_is_right_by_brute_force(self, collective, k, root):
+        choose = random.Random(k)
+        values = [choose.getrandbits(64) for _ in range(2 * k)]
+        found = sums(program(collective, k, root=root), values)
+        for cell, value in wanted(collective, k, root, values).items():
+            assert found[cell] == value
+
+    def test_can_be_built_for_the_engine(self, collective, k, root):
+        assert isinstance(build(collective, "auto", k, root), _C.Program)
+
+    def test_control_the_goal_refuses_less(self, collective, k, root):
+        chosen = program(collective, k, root=root)
+        fewer = Program(k, chosen.shards, chosen.instructions[:-1], chosen.buffers)
+        if k > 1 or chosen.buffers > k:
+            with pytest.raises(ValueError, match=r"rank .* ends with shard"):
+                fewer.verify(goal(collective, k, root))
+
+
+def test_auto_is_one_of_the_registered():
+    assert AUTO in registry
+    assert program("allreduce", 3) == registry[AUTO](3)
+
+
+@pytest.mark.parametrize("name", names())
+def test_names_reach_their_algorithm(name):
+    assert program("allreduce", 3, algorithm=name) == registry[name](3)
+
+
+def test_an_unknown_algorithm_names_the_known():
+    with pytest.raises(ValueError, match=r"unknown algorithm 'rnig'; known are auto, .*leader"):
+        program("allreduce", 2, algorithm="rnig")
+
+
+def test_each_result_of_leader_is_written_by_one_instruction():
+    assert program("allreduce", 4, algorithm="leader") == leader(4)
+    assert len(program("reduce", 4, root=2).instructions) == 1
+    assert [x.rank for x in program("reduce_scatter", 4).instructions] == [0, 1, 2, 3]

@@ -1,0 +1,150 @@
+"""The engine under AddressSanitizer, UBSan and ThreadSanitizer (cpp/engine_test.cpp), and mutants
+of it that must not get through."""
+
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from torch.utils.cpp_extension import include_paths
+
+CSRC = Path(__file__).parent.parent / "csrc"
+CPP = Path(__file__).parent / "cpp"
+ENGINE = ("tiles.cpp", "kernels.cpp")
+KERNELS = "few_kernels.cpp"
+PARTS = ("engine_test.cpp", KERNELS, *ENGINE)
+CXX = os.environ.get("CXX", "g++")
+FLAGS = ("-std=c++20", "-O1", "-g1", "-ffp-contract=off", "-pthread")
+# Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
+SEEN = "-fno-builtin-memcpy"
+SANITIZERS = {
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-fsanitize=thread",),
+}
+
+pytestmark = pytest.mark.skipif(not shutil.which(CXX), reason=f"no compiler {CXX}")
+
+
+@dataclass(frozen=True)
+class Build:
+    """Object files of one sanitizer, over the sources in ``csrc``."""
+
+    sanitizer: str
+    folder: Path
+    csrc: Path = CSRC
+
+    def compile(self, source: Path, *options: str) -> Path:
+        made = self.folder / f"{source.stem}.o"
+        includes = [f"-I{self.csrc}", *(f"-isystem{path}" for path in include_paths())]
+        self._call(*FLAGS, *includes, *options, "-c", source, "-o", made)
+        return made
+
+    def link(self, objects: list[Path]) -> Path:
+        self._call("-pthread", *objects, "-o", self.folder / "engine_test")
+        return self.folder / "engine_test"
+
+    def _call(self, *arguments: object) -> None:
+        command = [CXX, *SANITIZERS[self.sanitizer], *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """By sanitizer and source, of the unchanged sources: mutants are linked with most of them."""
+    builds = {x: Build(x, tmp_path_factory.mktemp(x)) for x in SANITIZERS}
+    jobs = {"engine_test.cpp": [CPP / "engine_test.cpp"], KERNELS: [CPP / KERNELS, SEEN]}
+    jobs |= {name: [CSRC / name, SEEN] for name in ENGINE}
+    with ThreadPoolExecutor(2) as workers:
+        made = {
+            (sanitizer, name): workers.submit(build.compile, *job)
+            for sanitizer, build in builds.items()
+            for name, job in jobs.items()
+        }
+    return {key: future.result() for key, future in made.items()}
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_engine(sanitizer, objects, tmp_path):
+    parts = [objects[sanitizer, name] for name in PARTS]
+    done = run(Build(sanitizer, tmp_path).link(parts))
+    assert (done.returncode, done.stderr) == (0, "")
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) > 2000 and rest == "cases right\n"
+
+
+# What is wrong: the file, its text, the text in its place, who finds it, what is said of it.
+MUTANTS = {
+    "one source too few": (
+        *(
+            "tiles.cpp",
+            "(instruction.srcs.size())",
+            "(std::max<size_t>(instruction.srcs.size(), 2) - 1)",
+        ),
+        *("address", "wrong value"),
+    ),
+    "one destination too few": (
+        *(
+            "tiles.cpp",
+            "(instruction.dsts.size())",
+            "(std::max<size_t>(instruction.dsts.size(), 2) - 1)",
+        ),
+        *("address", "wrong value"),
+    ),
+    "order of sources swapped": (
+        *("tiles.cpp", "instruction.srcs[s]", "instruction.srcs[num_srcs - 1 - s]"),
+        *("address", "leader, 3 ranks, 1 elements, offset 0: wrong value"),
+    ),
+    "one element too few": (
+        *("tiles.cpp", "row.elems - at)", "row.elems - at - 1)"),
+        *("address", "wrong value"),
+    ),
+    "one element too far": (
+        *("tiles.cpp", "row.elems - at)", "row.elems - at + 1)"),
+        *("address", "heap-buffer-overflow"),
+    ),
+    "one element too far, without a sanitizer's help": (
+        *("tiles.cpp", "row.elems - at)", "row.elems - at + 1)"),
+        *("thread", "bytes changed around a buffer"),
+    ),
+    "one element too far in the kernel": (
+        *("reduce_cpu.h", "for (; at < elems; ++at)", "for (; at <= elems; ++at)"),
+        *("address", "heap-buffer-overflow"),
+    ),
+    "overflow of signed integers": (
+        *("reduce.h", "static_cast<Wrap<A>>(a) + static_cast<Wrap<A>>(b)", "a + b"),
+        *("address", "signed integer overflow"),
+    ),
+    "two threads in one tile": (
+        *("tiles.cpp", "tiles.run(begin, end); }", "tiles.run(begin, std::min(end + 1, count)); }"),
+        *("thread", "ThreadSanitizer: data race"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, tmp_path):
+    file, text, other, sanitizer, words = MUTANTS[name]
+    csrc = tmp_path / "csrc"
+    shutil.copytree(CSRC, csrc)
+    before = (csrc / file).read_text()
+    assert before.count(text) == 1, f"{file} has changed: say this mutant anew"
+    (csrc / file).write_text(before.replace(text, other))
+    build = Build(sanitizer, tmp_path, csrc)
+    parts = {x: objects[sanitizer, x] for x in PARTS}
+    if file in ENGINE:
+        parts[file] = build.compile(csrc / file, SEEN)
+    else:
+        parts[KERNELS] = build.compile(CPP / KERNELS, SEEN, "-DFEWEST_KERNELS")
+    done = run(build.link([*parts.values()]), "fewest kernels")
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
