@@ -36,12 +36,19 @@ struct LaunchArgs {
   int32_t num_rows = 0;
   int32_t num_tiles = 0;
   int32_t tile_elems = 0;
+  int32_t elem_bytes = 0;
   RowArg rows[kMaxRows];
   std::byte* pointers[kMaxPointers];
   InstructionArg instructions[kMaxInstructions];
   uint16_t operands[kMaxOperands];  // buffers, relative to the row's first pointer
 };
 static_assert(sizeof(LaunchArgs) <= 32764);
+
+// 256 threads leave registers for 8 unrolled sources; the occupancy query sets the blocks.
+constexpr int kThreads = 256;
+
+using Kernel = void (*)(LaunchArgs);
+Kernel cuda_kernel(DType dtype, Op op);
 
 // Collects rows and launches whenever a launch is full, and what is left when told to.
 class Launcher {

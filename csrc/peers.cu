@@ -6,22 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "cuda_raii.h"
+#include "lanes.h"
 #include "launch.h"
 
 namespace fastreduce {
 namespace {
 
 constexpr int64_t kProofBytes = 64 * 1024;
-
-using DeviceMemory = Owned<std::byte*, [](std::byte* memory) { return cudaFree(memory); }>;
-
-DeviceMemory allocate(int device) {
-  const DeviceGuard guard(device);
-  void* memory;
-  cuda_check(cudaMalloc(&memory, kProofBytes), "cudaMalloc");
-  return DeviceMemory(static_cast<std::byte*>(memory));
-}
 
 // A value that tells its address, so that a transfer to the wrong place shows.
 std::vector<unsigned char> pattern(unsigned salt) {
@@ -41,10 +32,10 @@ bool holds(const DeviceMemory& memory, const std::vector<unsigned char>& bytes) 
   return found == bytes;
 }
 
-void copy_by_kernel(int device, cudaStream_t stream, std::byte* dst, std::byte* src) {
+void copy_by_kernel(int device, cudaStream_t stream, const DeviceMemory& dst, const DeviceMemory& src) {
   const Instruction instruction{0, 0, {0}, {1}, false};
   const std::vector<const Instruction*> instructions{&instruction};
-  std::byte* const pointers[] = {src, dst};
+  std::byte* const pointers[] = {static_cast<std::byte*>(src.get()), static_cast<std::byte*>(dst.get())};
   Launcher launcher(DType::u8, Op::sum, 1, device, stream);
   launcher.add(instructions, 1, pointers, 2, kProofBytes);
   launcher.flush();
@@ -53,15 +44,16 @@ void copy_by_kernel(int device, cudaStream_t stream, std::byte* dst, std::byte* 
 
 // "" where kernel reads, kernel writes and the copy engine all carry the data, else what did not.
 std::string failure(int device, int other) {
-  const DeviceMemory here = allocate(device), there = allocate(other);
+  const DeviceMemory here = allocate_device(device, kProofBytes),
+                     there = allocate_device(other, kProofBytes);
   const DeviceGuard guard(device);
   const Stream stream = make_stream();
   fill(here, pattern(1));
   fill(there, pattern(2));
-  copy_by_kernel(device, stream.get(), here.get(), there.get());
+  copy_by_kernel(device, stream.get(), here, there);
   if (!holds(here, pattern(2))) return "a kernel reads wrong data";
   fill(here, pattern(3));
-  copy_by_kernel(device, stream.get(), there.get(), here.get());
+  copy_by_kernel(device, stream.get(), there, here);
   if (!holds(there, pattern(3))) return "a kernel's writes do not arrive";
   fill(here, pattern(4));
   cuda_check(cudaMemcpyPeerAsync(there.get(), other, here.get(), device, kProofBytes, stream.get()),
@@ -75,20 +67,17 @@ std::string why_not(int device, int other) {
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
   if (!can) return "the driver offers no peer access";
-  {
-    const DeviceGuard guard(device);
-    const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
-    if (status == cudaErrorPeerAccessAlreadyEnabled)
-      cudaGetLastError();  // sticky: it would be blamed on the next launch
-    else
-      cuda_check(status, "cudaDeviceEnablePeerAccess");
-  }
+  const DeviceGuard guard(device);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
+    cudaGetLastError();  // sticky: it would be blamed on the next launch
+  else
+    cuda_check(status, "cudaDeviceEnablePeerAccess");
+  if (status == cudaErrorTooManyPeers) return "the device has as many peers as it can";
   const std::string problem = failure(device, other);
-  if (!problem.empty()) {
-    // The copy engine would use the broken path too as long as it is enabled.
-    const DeviceGuard guard(device);
+  // The copy engine would use the broken path too as long as it is enabled.
+  if (!problem.empty() && status == cudaSuccess)
     cuda_check(cudaDeviceDisablePeerAccess(other), "cudaDeviceDisablePeerAccess");
-  }
   return problem;
 }
 

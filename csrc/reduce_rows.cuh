@@ -1,0 +1,153 @@
+// The kernel: persistent blocks take tiles of a launch's rows through their instructions.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "launch.h"
+#include "reduce.h"
+
+namespace fastreduce {
+namespace {
+
+// ---- device: memory seen in aligned vectors of `Bytes` (0: single elements)
+
+template <class T, int Bytes>
+constexpr int kVectorElems = Bytes > static_cast<int>(sizeof(T)) ? Bytes / static_cast<int>(sizeof(T)) : 1;
+
+template <class T, int Bytes>
+struct alignas(kVectorElems<T, Bytes> * sizeof(T)) Vector {
+  T elems[kVectorElems<T, Bytes>];
+};
+
+template <class T, int Bytes>
+struct VectorPointer {
+  T* first;
+  C10_HOST_DEVICE VectorPointer operator+(int64_t elems) const { return {first + elems}; }
+  C10_HOST_DEVICE Vector<T, Bytes>& operator*() const { return *reinterpret_cast<Vector<T, Bytes>*>(first); }
+};
+
+// In place the read-only cache must not be used: the same launch writes what it reads.
+template <int V, class T, int Bytes, class A>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(VectorPointer<T, Bytes> src, A (&acc)[V]) {
+  const Vector<T, Bytes> vector = *src;
+#pragma unroll
+  for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(vector.elems[v]);
+}
+
+template <int V, class T, int Bytes>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], VectorPointer<T, Bytes> dst) {
+  Vector<T, Bytes> vector;
+#pragma unroll
+  for (int v = 0; v < V; ++v) vector.elems[v] = values[v];
+  *dst = vector;
+}
+
+// An instruction's operands, looked up where they are used: parameters are cached constants.
+template <class T, int Bytes>
+struct Operands {
+  const LaunchArgs& args;
+  int first_operand;
+  int first_pointer;
+  C10_HOST_DEVICE VectorPointer<T, Bytes> operator[](int i) const {
+    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]])};
+  }
+};
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+// Every instruction gives an element to the same thread, so a thread meets only its own writes and
+// a row needs no barrier between its instructions.
+template <class T, class O, int K, int Bytes>
+__device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                             Range range) {
+  constexpr int V = kVectorElems<T, Bytes>;
+  const Operands<T, Bytes> srcs{args, instruction.first_operand, row.first_pointer};
+  const Operands<T, Bytes> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer};
+  for (int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * V; at + V <= range.end;
+       at += static_cast<int64_t>(blockDim.x) * V) {
+    if constexpr (K == 1) {
+      const Vector<T, Bytes> vector = *(srcs[0] + at);
+      for (int d = 0; d < instruction.num_dsts; ++d) *(dsts[d] + at) = vector;
+    } else {
+      reduce_vector<T, O, K, 0, V>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
+                                   instruction.contributions);
+    }
+  }
+}
+
+template <class T, class O>
+__device__ void reduce_unaligned(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                                 Range range, int bytes) {
+  const bool copies = instruction.num_srcs == 1;
+  if (bytes == 8)
+    copies ? reduce_elems<T, O, 1, 8>(args, row, instruction, range)
+           : reduce_elems<T, O, 0, 8>(args, row, instruction, range);
+  else if (bytes == 4)
+    copies ? reduce_elems<T, O, 1, 4>(args, row, instruction, range)
+           : reduce_elems<T, O, 0, 4>(args, row, instruction, range);
+  else
+    copies ? reduce_elems<T, O, 1, 0>(args, row, instruction, range)
+           : reduce_elems<T, O, 0, 0>(args, row, instruction, range);
+}
+
+template <class T, class O>
+__device__ void reduce_aligned(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                               Range range) {
+  switch (instruction.num_srcs) {
+    case 1: return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
+    case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);
+    case 3: return reduce_elems<T, O, 3, 16>(args, row, instruction, range);
+    case 4: return reduce_elems<T, O, 4, 16>(args, row, instruction, range);
+    case 5: return reduce_elems<T, O, 5, 16>(args, row, instruction, range);
+    case 6: return reduce_elems<T, O, 6, 16>(args, row, instruction, range);
+    case 7: return reduce_elems<T, O, 7, 16>(args, row, instruction, range);
+    case 8: return reduce_elems<T, O, 8, 16>(args, row, instruction, range);
+    default: return reduce_elems<T, O, 0, 16>(args, row, instruction, range);
+  }
+}
+
+// The elements of one tile, its whole vectors, and single elements before and behind them.
+template <class T, class O>
+__device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
+  const int64_t body = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
+  const int64_t end = body + args.tile_elems < row.elems ? body + args.tile_elems : row.elems;
+  const int vector_elems = row.vector_bytes > sizeof(T) ? row.vector_bytes / static_cast<int>(sizeof(T)) : 1;
+  const int64_t tail = body + (end - body) / vector_elems * vector_elems;
+  for (int i = row.first_instruction; i < row.end_instruction; ++i) {
+    const InstructionArg& instruction = args.instructions[i];
+    if (tile == 0 && row.head_elems > 0) reduce_unaligned<T, O>(args, row, instruction, {0, row.head_elems}, 0);
+    if (row.vector_bytes == 16)
+      reduce_aligned<T, O>(args, row, instruction, {body, tail});
+    else
+      reduce_unaligned<T, O>(args, row, instruction, {body, tail}, row.vector_bytes);
+    if (tail < end) reduce_unaligned<T, O>(args, row, instruction, {tail, end}, 0);
+  }
+}
+
+template <class T, class O>
+__global__ void __launch_bounds__(kThreads) reduce_rows(const __grid_constant__ LaunchArgs args) {
+  for (int tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
+    int low = 0, high = args.num_rows - 1;
+    while (low < high) {  // the last row that begins at or before this tile
+      const int middle = (low + high + 1) / 2;
+      if (args.rows[middle].first_tile <= tile)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    run_tile<T, O>(args, args.rows[low], tile - args.rows[low].first_tile);
+  }
+}
+
+struct CudaKernel {
+  template <class T, class O>
+  Kernel make() const {
+    return reduce_rows<T, O>;
+  }
+};
+
+}  // namespace
+}  // namespace fastreduce
