@@ -2,6 +2,9 @@
 
 import importlib.util
 import os
+import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,37 +17,115 @@ if importlib.util.find_spec("torch") is None:
     sys.path.append(sysconfig.get_paths()["purelib"])
 
 
-def check_cuda_choice() -> None:
-    """FASTREDUCE_CUDA=0|1 forces the choice; this version has CPU engines only."""
+# Native code for every generation, and PTX for what comes after. sm_80 code runs on 8.6 and 8.9.
+ARCHITECTURES = {(13, 0): "7.5;8.0;9.0;10.0;12.0+PTX", (12, 8): "7.5;8.0;9.0;10.0;12.0+PTX"}
+OLDER_ARCHITECTURES = "7.5;8.0;9.0+PTX"
+
+
+def cuda_root() -> Path | None:
+    """The toolkit's folder: nvcc on the PATH may be a script somewhere else."""
+    nvcc = shutil.which("nvcc")
+    candidates = [
+        *(os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ),
+        *([Path(nvcc).resolve().parent.parent] if nvcc else []),
+        "/usr/local/cuda",
+    ]
+    roots = (Path(path) for path in candidates)
+    return next((x for x in roots if (x / "include" / "cuda_runtime_api.h").exists()), None)
+
+
+def nvcc_version(root: Path) -> tuple[int, int]:
+    text = subprocess.run([root / "bin" / "nvcc", "--version"], capture_output=True, text=True)
+    found = re.search(r"release (\d+)\.(\d+)", text.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def cuda_runtime(root: Path, torch_folder: Path, major: int) -> Path | None:
+    """The libcudart that torch loads, or else the toolkit's: some toolkits have headers only."""
+    name = f"libcudart.so.{major}"
+    beside = [*torch_folder.parent.glob(f"nvidia/*/lib/{name}"), torch_folder / "lib" / name]
+    return next((x for x in [*beside, root / "lib64" / name] if x.exists()), None)
+
+
+def missing_for_cuda() -> str | None:
+    """What keeps the CUDA engines from being built, or None."""
+    import torch
+
+    root = cuda_root()
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a CPU build; pip install torch brings a CUDA build"
+    if root is None:
+        return "no CUDA toolkit found; install nvcc and set CUDA_HOME to its root"
+    major, minor = nvcc_version(root)
+    if (major, minor) < (12, 4) or major != int(torch.version.cuda.split(".")[0]):
+        return f"nvcc {major}.{minor} does not fit torch's CUDA {torch.version.cuda}"
+    if cuda_runtime(root, Path(torch.__file__).parent, major) is None:
+        return f"no libcudart.so.{major} beside torch or in {root}"
+    return None
+
+
+def wants_cuda() -> bool:
+    """FASTREDUCE_CUDA=1 asks for the CUDA engines; no default while no GPU has run them."""
     choice = os.environ.get("FASTREDUCE_CUDA", "0")
-    if choice == "1":
-        sys.exit(
-            "FASTREDUCE_CUDA=1: this version of fastreduce has no CUDA engines to build; "
-            "unset it, or set it to 0, to build the CPU extension"
-        )
-    if choice != "0":
+    if choice not in ("0", "1"):
         sys.exit(f"FASTREDUCE_CUDA={choice}: want 0 (CPU only) or 1 (with CUDA)")
+    missing = missing_for_cuda() if choice == "1" else None
+    if missing:
+        sys.exit(f"FASTREDUCE_CUDA=1, but {missing}")
+    return choice == "1"
+
+
+def cuda_arguments() -> dict:
+    import torch
+
+    root = cuda_root()
+    version = nvcc_version(root)
+    os.environ["CUDA_HOME"] = str(root)  # before torch's helper looks for it
+    if not torch.cuda.is_available():  # else the GPU at hand
+        newest = next((x for v, x in ARCHITECTURES.items() if version >= v), OLDER_ARCHITECTURES)
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", newest)
+    runtime = cuda_runtime(root, Path(torch.__file__).parent, version[0])
+    return {
+        "libraries": ["c10_cuda", "torch_cuda"],
+        "library_dirs": [str(runtime.parent)],
+        "extra_link_args": [f"-l:{runtime.name}"],
+        "include_dirs": [str(root / "include")],
+    }
 
 
 def extension_arguments() -> dict:
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
+    with_cuda = wants_cuda()
+    sources = {str(path) for path in Path("csrc").glob("*.cpp")}
+    sources |= {str(path) for path in Path("csrc").glob("*.cu")} if with_cuda else set()
+    sources -= set() if with_cuda else {"csrc/cuda_call.cpp"}
+    includes = [option for path in include_paths() for option in ("-isystem", path)]
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
     # instruction set. -fopenmp only compiles: torch's own OpenMP runtime, already a dependency of
     # libtorch_cpu, is the one to share threads with, so none is linked.
+    warnings = ["-Wall", "-Wextra"]
     extension = CppExtension(
         "fastreduce._C",
-        sorted(str(path) for path in Path("csrc").glob("*.cpp")),
-        depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
-        extra_compile_args=[
-            *("-std=c++20", "-O3", "-g0", "-Wall", "-Wextra", "-ffp-contract=off", "-fopenmp"),
-            *(f"-isystem{path}" for path in include_paths()),
-        ],
+        sorted(sources),
+        depends=sorted(str(path) for path in Path("csrc").glob("*.*h")),
+        extra_compile_args={
+            "cxx": [
+                *("-std=c++20", "-O3", "-g0", *warnings, "-ffp-contract=off", "-fopenmp"),
+                *includes,
+            ],
+            # -fmad=false: no product is fused into a sum, so the bits are the CPU's.
+            "nvcc": [
+                *("-std=c++20", "-O3", "-fmad=false", "--expt-relaxed-constexpr", "--threads=2"),
+                f"-Xcompiler={','.join([*warnings, '-Wno-unknown-pragmas'])}",
+                *includes,
+            ],
+        },
+        **(cuda_arguments() if with_cuda else {}),
     )
     return {"ext_modules": [extension], "cmdclass": {"build_ext": BuildExtension}}
 
 
-check_cuda_choice()
 if importlib.util.find_spec("torch") is None:
     setup(setup_requires=["torch"])  # an empty environment: pip fetches it for this build
 else:

@@ -1,5 +1,4 @@
 // Python and the dispatcher meet the engines here, and nothing else happens here.
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -13,10 +12,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "check.h"
+#include "call.h"
 #include "kernels.h"
-#include "table.h"
-#include "tiles.h"
 
 namespace fastreduce {
 namespace {
@@ -24,12 +21,16 @@ namespace {
 // ---- programs: built and verified in Python, once for each question, then kept
 
 struct Question {
-  std::string collective;
+  Collective collective;
   std::string algorithm;
   int64_t ranks;
   int64_t root;
   auto operator<=>(const Question&) const = default;
 };
+
+Question question_of(const Call& call, const std::string& algorithm) {
+  return {call.collective, resolve(call, algorithm), call.ranks(), call.root};
+}
 
 std::mutex programs_mutex;
 std::map<Question, std::shared_ptr<const Program>> programs;
@@ -45,7 +46,7 @@ std::shared_ptr<const Program> program_for(const Question& question) {
   // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
   py::gil_scoped_acquire gil;
   auto built = py::module_::import("fastreduce.plan")
-                   .attr("build")(question.collective, question.algorithm, question.ranks, question.root)
+                   .attr("build")(name_of(question.collective), question.algorithm, question.ranks, question.root)
                    .cast<std::shared_ptr<Program>>();
   std::lock_guard lock(programs_mutex);
   // An algorithm that was replaced meanwhile serves this call, but no later one.
@@ -72,31 +73,6 @@ std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
   return std::make_shared<Program>(ranks, buffers, shards, std::move(instructions), std::move(waits));
 }
 
-// ---- one call, whichever way it came
-
-void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, tasks, 1, body);
-}
-
-// Of a checked call.
-void execute(const Call& call, const Program& program) {
-  at::NoGradGuard no_grad;
-  const Tables tables(call, program);
-  for (const Table& table : tables.all()) run_tiles(program, table, on_torch_threads);
-  tables.write_back();
-}
-
-// The program's written buffers that are outputs (those behind the inputs, if there are any).
-std::vector<bool> written_outputs(const Call& call, const Program& program) {
-  return {program.written.begin() + call.inputs.ranks, program.written.end()};
-}
-
-void bump_versions(const TensorLists& lists, const std::vector<bool>& written) {
-  for (int64_t rank = 0; rank < lists.ranks; ++rank)
-    if (written[rank])
-      for (int64_t i = 0; i < lists.per_rank; ++i) lists.at(rank, i).unsafeGetTensorImpl()->bump_version();
-}
-
 // ---- the dispatcher's way: torch.compile, fake tensors, subclasses
 
 Call make_call(const std::string& collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
@@ -115,7 +91,7 @@ void dispatched(std::string_view collective, at::TensorList outputs, at::TensorL
                 std::string_view op, int64_t root, std::string_view algorithm) {
   const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
   check(call);
-  execute(call, *program_for({std::string(collective), std::string(algorithm), ranks, root}));
+  execute(call, *program_for(question_of(call, std::string(algorithm))));
 }
 
 void dispatched_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t,
@@ -132,7 +108,7 @@ void dispatch(std::string_view collective, at::TensorList outputs, at::TensorLis
 void dispatched_autograd(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
                          std::string_view op, int64_t root, std::string_view algorithm) {
   const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
-  const auto program = program_for({std::string(collective), std::string(algorithm), ranks, root});
+  const auto program = program_for(question_of(call, std::string(algorithm)));
   check_autograd(call.outputs, written_outputs(call, *program));
   at::AutoDispatchBelowAutograd below;
   dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
@@ -145,7 +121,7 @@ void dispatched_inplace(std::string_view collective, at::TensorList outputs, at:
     dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
   }
   const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
-  const auto program = program_for({std::string(collective), std::string(algorithm), ranks, root});
+  const auto program = program_for(question_of(call, std::string(algorithm)));
   bump_versions(call.outputs, written_outputs(call, *program));
 }
 
@@ -229,7 +205,7 @@ void run(const std::string& collective, py::handle outputs, py::handle inputs, p
   if (needs_dispatcher(call.outputs) || needs_dispatcher(call.inputs))
     return dispatch(collective, call.outputs.flat, call.inputs.flat, call.ranks(), op_text, root, algorithm);
   check(call);
-  const auto program = program_for({collective, algorithm, call.ranks(), root});
+  const auto program = program_for(question_of(call, algorithm));
   const std::vector<bool> written = written_outputs(call, *program);
   check_autograd(call.outputs, written);
   execute(call, *program);
@@ -270,7 +246,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("root"), py::arg("algorithm"));
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
-  module.attr("cuda_engines") = false;
+  module.attr("cuda_engines") = cuda_backend != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;
 }

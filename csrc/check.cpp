@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "call.h"
 #include "kernels.h"
 
 namespace fastreduce {
@@ -35,9 +36,10 @@ auto parse(const Names& names, const std::string& wanted, const char* what) {
   TORCH_CHECK_VALUE(false, "unknown ", what, " '", wanted, "'; known are ", known);
 }
 
-const char* name_of(Op wanted) {
-  for (const auto& [name, op] : kOps)
-    if (op == wanted) return name;
+template <class Names, class Value>
+const char* find_name(const Names& names, Value wanted) {
+  for (const auto& [name, value] : names)
+    if (value == wanted) return name;
   return "?";
 }
 
@@ -84,16 +86,30 @@ std::string kind_of_layout(const at::Tensor& tensor) {
   return text.str();
 }
 
+void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
+  const at::Tensor& tensor = lists.at(rank, index);
+  TORCH_CHECK_VALUE(!tensor.is_cuda() || cuda_backend, lists.where(rank, index), " is on ", tensor.device(),
+                    "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
+  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
+                    "; want a tensor in CPU memory or on a CUDA device");
+  TORCH_CHECK_VALUE(tensor.is_cuda() == lists.at(0, 0).is_cuda(), lists.where(rank, index), " is on ",
+                    tensor.device(), " but ", lists.where(0, 0), " is on ", lists.at(0, 0).device(),
+                    "; move all ranks to GPUs or all to the CPU");
+  TORCH_CHECK_VALUE(tensor.device() == lists.at(rank, 0).device(), lists.where(rank, index), " is on ",
+                    tensor.device(), " but ", lists.where(rank, 0), " is on ", lists.at(rank, 0).device(),
+                    "; want all tensors of a rank on one device");
+  const auto address = reinterpret_cast<uintptr_t>(tensor.is_cuda() ? tensor.data_ptr() : nullptr);
+  TORCH_CHECK_VALUE(address % tensor.element_size() == 0, lists.where(rank, index),
+                    " does not lie at a multiple of its element size, which CUDA cannot read; pass .clone()");
+}
+
 void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const at::Tensor& first = lists.at(0, index);
   TORCH_CHECK_VALUE(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided,
                     lists.where(rank, index), " is ", kind_of_layout(tensor),
                     "; want a dense tensor: call .dequantize() or .to_dense() first");
-  TORCH_CHECK_VALUE(!tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
-                    "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
-  TORCH_CHECK_VALUE(tensor.is_cpu(), lists.where(rank, index), " is on ", tensor.device(),
-                    "; want a tensor in CPU memory");
+  check_device(lists, rank, index);
   TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ",
                     tensor.dtype(), " but ", lists.where(0, index), " is ", first.dtype(),
                     "; every rank needs the same dtype");
@@ -134,6 +150,8 @@ std::string TensorLists::where(int64_t rank, int64_t index) const {
 
 Collective parse_collective(const std::string& name) { return parse(kCollectives, name, "collective"); }
 
+const char* name_of(Collective collective) { return find_name(kCollectives, collective); }
+
 Op parse_op(const std::string& name) { return parse(kOps, name, "op"); }
 
 Arithmetic arithmetic(const Call& call, at::ScalarType type, int64_t index) {
@@ -143,7 +161,7 @@ Arithmetic arithmetic(const Call& call, at::ScalarType type, int64_t index) {
   if (is_bitwise(found.op) && c10::isIntegralType(type, /*includeBool=*/true))
     found = {DType::u8, found.op, elem_bytes};
   const bool defined = found.per_elem > 0 && select_baseline(found.dtype, found.op, 2) != nullptr;
-  TORCH_CHECK_VALUE(defined, "op '", name_of(call.op), "' is not defined for ", c10::toString(type), " (tensor ",
+  TORCH_CHECK_VALUE(defined, "op '", find_name(kOps, call.op), "' is not defined for ", c10::toString(type), " (tensor ",
                     index, "); floats take sum, avg, prod, min, max (float8 no prod), complex sum and avg, "
                     "integers and bool sum, prod, min, max, band, bor, bxor");
   return found;
@@ -155,6 +173,12 @@ void check(const Call& call) {
                     call.ranks(), ", numbered from 0");
   check_lists(call.outputs);
   check_lists(call.inputs);
+  for (int64_t rank = 0; rank < call.inputs.ranks && call.inputs.ranks == call.ranks(); ++rank)
+    if (call.inputs.per_rank > 0 && call.outputs.per_rank > 0)
+      TORCH_CHECK_VALUE(call.inputs.at(rank, 0).device() == call.outputs.at(rank, 0).device(),
+                        call.outputs.where(rank, 0), " is on ", call.outputs.at(rank, 0).device(), " but ",
+                        call.inputs.where(rank, 0), " is on ", call.inputs.at(rank, 0).device(),
+                        "; want a rank's output beside its tensor");
   if (call.collective == Collective::reduce_scatter) check_shards(call, call.inputs, call.outputs);
   if (call.collective == Collective::all_gather) check_shards(call, call.outputs, call.inputs);
   for (int64_t i = 0; i < call.outputs.per_rank; ++i) arithmetic(call, call.outputs.at(0, i).scalar_type(), i);

@@ -32,12 +32,14 @@ struct Call {
   int64_t root = 0;
 
   int64_t ranks() const { return outputs.ranks; }
+  bool on_cuda() const { return !outputs.flat.empty() && outputs.flat.front().is_cuda(); }
   bool moves_only() const {
     return collective == Collective::broadcast || collective == Collective::all_gather;
   }
 };
 
 Collective parse_collective(const std::string& name);
+const char* name_of(Collective collective);
 Op parse_op(const std::string& name);
 
 // How the kernels see one torch element under one operation: `per_elem` elements of `dtype`.

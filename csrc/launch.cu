@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "cuda_raii.h"
@@ -82,6 +84,9 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int cont
                    std::byte* const* pointers, int num_pointers, int64_t elems) {
   if (elems == 0 || instructions.empty()) return;
   if (!fits(instructions, num_pointers)) flush();
+  if (!fits(instructions, num_pointers))
+    throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
+                                " buffers and their instructions do not fit one launch; use fewer ranks a call");
   if (&instructions != last_instructions_) add_instructions(instructions, contributions);
   const int count = static_cast<int>(instructions.size());
   RowArg row{elems,

@@ -11,6 +11,13 @@
 
 #include "kernels.h"
 
+// The two compilers have two names for it.
+#ifdef __CUDACC__
+#define FASTREDUCE_UNROLL _Pragma("unroll")
+#else
+#define FASTREDUCE_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace fastreduce {
 namespace {
 
@@ -136,12 +143,12 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_s
   Accumulator<T> acc[V];
   widen<V>(srcs[0] + at, acc);
   if constexpr (K > 0) {
-#pragma GCC unroll 8
+    FASTREDUCE_UNROLL
     for (int s = 1; s < K; ++s) fold_in<O, V>(srcs[s] + at, acc);
   } else {
     int s = 1;
     for (; s + 4 <= num_srcs; s += 4) {
-#pragma GCC unroll 4
+      FASTREDUCE_UNROLL
       for (int j = 0; j < 4; ++j) fold_in<O, V>(srcs[s + j] + at, acc);
     }
     for (; s < num_srcs; ++s) fold_in<O, V>(srcs[s] + at, acc);
@@ -150,7 +157,7 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_s
   T result[V];
   narrow<V>(acc, result);
   if constexpr (D > 0) {
-#pragma GCC unroll 8
+    FASTREDUCE_UNROLL
     for (int d = 0; d < D; ++d) store<V>(result, dsts[d] + at);
   } else {
     for (int d = 0; d < num_dsts; ++d) store<V>(result, dsts[d] + at);

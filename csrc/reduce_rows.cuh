@@ -30,14 +30,14 @@ struct VectorPointer {
 template <int V, class T, int Bytes, class A>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(VectorPointer<T, Bytes> src, A (&acc)[V]) {
   const Vector<T, Bytes> vector = *src;
-#pragma unroll
+  FASTREDUCE_UNROLL
   for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(vector.elems[v]);
 }
 
 template <int V, class T, int Bytes>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], VectorPointer<T, Bytes> dst) {
   Vector<T, Bytes> vector;
-#pragma unroll
+  FASTREDUCE_UNROLL
   for (int v = 0; v < V; ++v) vector.elems[v] = values[v];
   *dst = vector;
 }
@@ -78,53 +78,54 @@ __device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const In
   }
 }
 
+// Vectors of 16 bytes are unrolled over the sources; narrower ones and single elements are rare.
 template <class T, class O>
-__device__ void reduce_unaligned(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                                 Range range, int bytes) {
-  const bool copies = instruction.num_srcs == 1;
-  if (bytes == 8)
-    copies ? reduce_elems<T, O, 1, 8>(args, row, instruction, range)
-           : reduce_elems<T, O, 0, 8>(args, row, instruction, range);
-  else if (bytes == 4)
-    copies ? reduce_elems<T, O, 1, 4>(args, row, instruction, range)
-           : reduce_elems<T, O, 0, 4>(args, row, instruction, range);
-  else
-    copies ? reduce_elems<T, O, 1, 0>(args, row, instruction, range)
-           : reduce_elems<T, O, 0, 0>(args, row, instruction, range);
-}
-
-template <class T, class O>
-__device__ void reduce_aligned(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                               Range range) {
-  switch (instruction.num_srcs) {
-    case 1: return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
-    case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);
-    case 3: return reduce_elems<T, O, 3, 16>(args, row, instruction, range);
-    case 4: return reduce_elems<T, O, 4, 16>(args, row, instruction, range);
-    case 5: return reduce_elems<T, O, 5, 16>(args, row, instruction, range);
-    case 6: return reduce_elems<T, O, 6, 16>(args, row, instruction, range);
-    case 7: return reduce_elems<T, O, 7, 16>(args, row, instruction, range);
-    case 8: return reduce_elems<T, O, 8, 16>(args, row, instruction, range);
-    default: return reduce_elems<T, O, 0, 16>(args, row, instruction, range);
+__device__ void reduce_segment(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                               Range range, int bytes) {
+  const int num_srcs = instruction.num_srcs;
+  if (num_srcs == 1) {
+    switch (bytes) {
+      case 16: return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
+      case 8: return reduce_elems<T, O, 1, 8>(args, row, instruction, range);
+      case 4: return reduce_elems<T, O, 1, 4>(args, row, instruction, range);
+      default: return reduce_elems<T, O, 1, 0>(args, row, instruction, range);
+    }
   }
+  switch (bytes) {
+    case 16: break;
+    case 8: return reduce_elems<T, O, 0, 8>(args, row, instruction, range);
+    case 4: return reduce_elems<T, O, 0, 4>(args, row, instruction, range);
+    default: return reduce_elems<T, O, 0, 0>(args, row, instruction, range);
+  }
+  if constexpr (!is_float8<T>) {  // whose conversions dominate
+    switch (num_srcs) {
+      case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);
+      case 3: return reduce_elems<T, O, 3, 16>(args, row, instruction, range);
+      case 4: return reduce_elems<T, O, 4, 16>(args, row, instruction, range);
+      case 5: return reduce_elems<T, O, 5, 16>(args, row, instruction, range);
+      case 6: return reduce_elems<T, O, 6, 16>(args, row, instruction, range);
+      case 7: return reduce_elems<T, O, 7, 16>(args, row, instruction, range);
+      case 8: return reduce_elems<T, O, 8, 16>(args, row, instruction, range);
+    }
+  }
+  reduce_elems<T, O, 0, 16>(args, row, instruction, range);
 }
 
-// The elements of one tile, its whole vectors, and single elements before and behind them.
+// The elements of one tile: single ones up to the first aligned address, vectors, single ones.
 template <class T, class O>
 __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
-  const int64_t body = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
-  const int64_t end = body + args.tile_elems < row.elems ? body + args.tile_elems : row.elems;
+  const int64_t begin = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
+  const int64_t end = begin + args.tile_elems < row.elems ? begin + args.tile_elems : row.elems;
   const int vector_elems = row.vector_bytes > sizeof(T) ? row.vector_bytes / static_cast<int>(sizeof(T)) : 1;
-  const int64_t tail = body + (end - body) / vector_elems * vector_elems;
-  for (int i = row.first_instruction; i < row.end_instruction; ++i) {
-    const InstructionArg& instruction = args.instructions[i];
-    if (tile == 0 && row.head_elems > 0) reduce_unaligned<T, O>(args, row, instruction, {0, row.head_elems}, 0);
-    if (row.vector_bytes == 16)
-      reduce_aligned<T, O>(args, row, instruction, {body, tail});
-    else
-      reduce_unaligned<T, O>(args, row, instruction, {body, tail}, row.vector_bytes);
-    if (tail < end) reduce_unaligned<T, O>(args, row, instruction, {tail, end}, 0);
-  }
+  const int64_t tail = begin + (end - begin) / vector_elems * vector_elems;
+  for (int i = row.first_instruction; i < row.end_instruction; ++i)
+    for (int segment = 0; segment < 3; ++segment) {
+      const Range range = segment == 0   ? Range{tile == 0 ? 0 : begin, begin}
+                          : segment == 1 ? Range{begin, tail}
+                                         : Range{tail, end};
+      if (range.begin < range.end)
+        reduce_segment<T, O>(args, row, args.instructions[i], range, segment == 1 ? row.vector_bytes : 0);
+    }
 }
 
 template <class T, class O>

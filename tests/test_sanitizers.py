@@ -1,67 +1,27 @@
 """The engine under AddressSanitizer, UBSan and ThreadSanitizer (cpp/engine_test.cpp), and mutants
 of it that must not get through."""
 
-import os
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from torch.utils.cpp_extension import include_paths
+from builds import CSRC, Build, mutated, needs_compiler, run
 
-CSRC = Path(__file__).parent.parent / "csrc"
 CPP = Path(__file__).parent / "cpp"
 ENGINE = ("tiles.cpp", "kernels.cpp")
 KERNELS = "few_kernels.cpp"
 PARTS = ("engine_test.cpp", KERNELS, *ENGINE)
-CXX = os.environ.get("CXX", "g++")
-FLAGS = ("-std=c++20", "-O1", "-g1", "-ffp-contract=off", "-pthread")
 # Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
 SEEN = "-fno-builtin-memcpy"
-SANITIZERS = {
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    "thread": ("-fsanitize=thread",),
-}
+SANITIZED = ("address", "thread")
 
-pytestmark = pytest.mark.skipif(not shutil.which(CXX), reason=f"no compiler {CXX}")
-
-
-@dataclass(frozen=True)
-class Build:
-    """Object files of one sanitizer, over the sources in ``csrc``."""
-
-    sanitizer: str
-    folder: Path
-    csrc: Path = CSRC
-
-    def compile(self, source: Path, *options: str) -> Path:
-        made = self.folder / f"{source.stem}.o"
-        includes = [f"-I{self.csrc}", *(f"-isystem{path}" for path in include_paths())]
-        self._call(*FLAGS, *includes, *options, "-c", source, "-o", made)
-        return made
-
-    def link(self, objects: list[Path]) -> Path:
-        self._call("-pthread", *objects, "-o", self.folder / "engine_test")
-        return self.folder / "engine_test"
-
-    def _call(self, *arguments: object) -> None:
-        command = [CXX, *SANITIZERS[self.sanitizer], *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
-def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory):
     """By sanitizer and source, of the unchanged sources: mutants are linked with most of them."""
-    builds = {x: Build(x, tmp_path_factory.mktemp(x)) for x in SANITIZERS}
+    builds = {x: Build(x, tmp_path_factory.mktemp(x)) for x in SANITIZED}
     jobs = {"engine_test.cpp": [CPP / "engine_test.cpp"], KERNELS: [CPP / KERNELS, SEEN]}
     jobs |= {name: [CSRC / name, SEEN] for name in ENGINE}
     with ThreadPoolExecutor(2) as workers:
@@ -73,7 +33,7 @@ def objects(tmp_path_factory):
     return {key: future.result() for key, future in made.items()}
 
 
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("sanitizer", SANITIZED)
 def test_engine(sanitizer, objects, tmp_path):
     parts = [objects[sanitizer, name] for name in PARTS]
     done = run(Build(sanitizer, tmp_path).link(parts))
@@ -134,11 +94,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_found(name, objects, tmp_path):
     file, text, other, sanitizer, words = MUTANTS[name]
-    csrc = tmp_path / "csrc"
-    shutil.copytree(CSRC, csrc)
-    before = (csrc / file).read_text()
-    assert before.count(text) == 1, f"{file} has changed: say this mutant anew"
-    (csrc / file).write_text(before.replace(text, other))
+    csrc = mutated(tmp_path, file, text, other)
     build = Build(sanitizer, tmp_path, csrc)
     parts = {x: objects[sanitizer, x] for x in PARTS}
     if file in ENGINE:

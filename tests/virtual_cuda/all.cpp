@@ -1,0 +1,12 @@
+// The whole runtime as one translation unit: one quick compile for each sanitizer.
+#include "checker.cpp"
+#include "devices.cpp"
+#include "graphs.cpp"
+#include "memory.cpp"
+#include "queue.cpp"
+#include "runtime.cpp"
+#include "scheduler.cpp"
+#include "snapshot.cpp"
+#include "streams.cpp"
+#include "transfers.cpp"
+#include "work.cpp"

@@ -1,0 +1,118 @@
+// What a .cu file needs beside the API: the language's keywords, built-in variables and launches.
+// A block is one thread: blockDim reads 1, 1, 1 whatever the launch asked for.
+#pragma once
+
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+
+#include "cuda_runtime_api.h"
+#include "virtual_cuda.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ __inline__ __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static thread_local
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+inline constinit thread_local uint3 threadIdx{0, 0, 0};
+inline constinit thread_local uint3 blockIdx{0, 0, 0};
+inline constinit thread_local dim3 blockDim{1, 1, 1};
+inline constinit thread_local dim3 gridDim{1, 1, 1};
+
+inline void __syncthreads() {}
+
+struct cudaLaunchAttribute {
+  int id;
+};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+namespace virtual_cuda {
+
+struct Launch {
+  const void* function;
+  const char* args_name;  // mangled
+  size_t parameter_bytes;
+  std::function<void()> block;
+  std::function<void(int device, Accesses& out)> declare;  // empty: the kernel declares nothing
+};
+
+cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch);
+cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value);
+cudaError_t occupancy(int* blocks, int block_size, size_t dynamic_smem_bytes);
+
+template <class Args>
+concept Declares = requires(const Args& args, int device, Accesses& out) {
+  declare_accesses(args, device, out);
+};
+
+}  // namespace virtual_cuda
+
+template <class... Expected, class... Actual>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
+                               Actual&&... args) {
+  auto bound = std::tuple<std::decay_t<Expected>...>(std::forward<Actual>(args)...);
+  virtual_cuda::Launch launch{reinterpret_cast<const void*>(kernel), typeid(kernel).name(),
+                              (size_t{0} + ... + sizeof(Expected)), {}, {}};
+  if constexpr (sizeof...(Expected) == 1) {
+    using Args = std::tuple_element_t<0, decltype(bound)>;
+    launch.args_name = typeid(Args).name();
+    if constexpr (virtual_cuda::Declares<Args>)
+      launch.declare = [bound](int device, virtual_cuda::Accesses& out) {
+        declare_accesses(std::get<0>(bound), device, out);
+      };
+  }
+  launch.block = [kernel, bound] { std::apply(kernel, bound); };
+  return virtual_cuda::launch(*config, std::move(launch));
+}
+
+template <class Function>
+cudaError_t cudaFuncSetAttribute(Function* function, cudaFuncAttribute attribute, int value) {
+  return virtual_cuda::set_function_attribute(reinterpret_cast<const void*>(function), attribute, value);
+}
+
+template <class Function>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function, int block_size,
+                                                          size_t dynamic_smem_bytes) {
+  return virtual_cuda::occupancy(blocks, block_size, dynamic_smem_bytes);
+}
+
+template <class T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0) {
+  return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
+}
+template <class T>
+cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags) {
+  return cudaHostAlloc(reinterpret_cast<void**>(pointer), bytes, flags);
+}

@@ -1,0 +1,179 @@
+// Captures, and the graphs that come out of them.
+#include <algorithm>
+
+#include "runtime.h"
+
+namespace virtual_cuda {
+
+void Runtime::capture_error(Capture& capture, cudaError_t code, const std::string& why) {
+  require(!capture.invalid, cudaErrorStreamCaptureInvalidated);
+  capture.invalid = true;
+  report("not allowed while capturing: " + why);
+  throw Error{code};
+}
+
+// What cudaThreadExchangeStreamCaptureMode documents: a thread in relaxed mode is never forbidden,
+// one in thread-local mode only by its own captures, one in global mode by global ones of others too.
+void Runtime::not_while_capturing(const char* name) {
+  const cudaStreamCaptureMode mode = host_thread().mode;
+  if (mode == cudaStreamCaptureModeRelaxed) return;
+  for (const auto& capture : captures) {
+    const bool own = capture->thread == std::this_thread::get_id() &&
+                     capture->mode != cudaStreamCaptureModeRelaxed;
+    const bool global = mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
+    if (own || global) capture_error(*capture, cudaErrorStreamCaptureUnsupported, name);
+  }
+}
+
+void Runtime::not_captured(CUstream_st& stream, const char* name) {
+  if (!stream.capture) return;
+  capture_error(*stream.capture, cudaErrorStreamCaptureUnsupported,
+                std::string(name) + " of a captured stream");
+}
+
+void Runtime::end_capture(std::shared_ptr<Capture> capture) {
+  capture->ended = true;
+  capture->graph.lanes = static_cast<int>(capture->streams.size());
+  for (CUstream_st* stream : capture->streams) {
+    stream->capture = nullptr;
+    stream->frontier.clear();
+  }
+  capture->streams.clear();
+  std::erase(captures, capture);
+}
+
+void Runtime::leave_capture(CUstream_st& stream) {
+  const auto capture = stream.capture;
+  report("not allowed while capturing: cudaStreamDestroy of a captured stream");
+  capture->invalid = true;
+  std::erase(capture->streams, &stream);
+  if (capture->origin == &stream) end_capture(capture);
+}
+
+namespace {
+
+// Every item must lead to the stream in which the capture began.
+bool joined(const CUgraph_st& graph, std::vector<int> reached) {
+  std::vector<bool> seen(graph.items.size());
+  while (!reached.empty()) {
+    const int item = reached.back();
+    reached.pop_back();
+    if (seen[item]) continue;
+    seen[item] = true;
+    const auto& after = graph.items[item].after;
+    reached.insert(reached.end(), after.begin(), after.end());
+  }
+  return std::find(seen.begin(), seen.end(), false) == seen.end();
+}
+
+void begin_capture(Runtime& rt, CUstream_st& stream, cudaStreamCaptureMode mode) {
+  require(!stream.legacy, cudaErrorStreamCaptureUnsupported);
+  require(!stream.capture, cudaErrorIllegalState);
+  stream.capture = std::make_shared<Capture>();
+  stream.capture->mode = mode;
+  stream.capture->thread = std::this_thread::get_id();
+  stream.capture->origin = &stream;
+  stream.capture->streams = {&stream};
+  stream.frontier.clear();
+  rt.captures.push_back(stream.capture);
+}
+
+CUgraph_st finish_capture(Runtime& rt, CUstream_st& stream) {
+  require(stream.capture != nullptr, cudaErrorIllegalState);
+  const auto capture = stream.capture;
+  require(capture->origin == &stream, cudaErrorStreamCaptureUnmatched);
+  const bool same_thread = capture->thread == std::this_thread::get_id();
+  require(same_thread || capture->mode == cudaStreamCaptureModeRelaxed, cudaErrorStreamCaptureWrongThread);
+  const std::vector<int> frontier = stream.frontier;
+  rt.end_capture(capture);
+  require(!capture->invalid, cudaErrorStreamCaptureInvalidated);
+  require(joined(capture->graph, frontier), cudaErrorStreamCaptureUnjoined);
+  return std::move(capture->graph);
+}
+
+void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
+  if (stream.capture) {  // the items become part of the capture, one after the other
+    for (const auto& item : exec.graph.items) rt.submit(stream, item.work);
+    return;
+  }
+  Node* start = rt.enqueue(*stream.queue, nullptr, {exec.last}, exec.clock);
+  const Clock start_clock = stream.queue->clock;
+  std::vector<Node*> nodes;
+  std::vector<Clock> clocks;
+  Clock all = start_clock;
+  for (const auto& item : exec.graph.items) {
+    std::vector<Node*> after{start};
+    Clock clock = start_clock;
+    for (int i : item.after) {
+      after.push_back(nodes[i]);
+      join(clock, clocks[i]);
+    }
+    Queue& lane = *exec.lanes[item.lane];
+    nodes.push_back(rt.enqueue(lane, item.work, std::move(after), clock));
+    clocks.push_back(lane.clock);
+    join(all, lane.clock);
+  }
+  exec.last = rt.enqueue(*stream.queue, nullptr, std::move(nodes), all);
+  exec.clock = stream.queue->clock;
+}
+
+}  // namespace
+}  // namespace virtual_cuda
+
+using namespace virtual_cuda;
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return call("cudaStreamIsCapturing", [&](Runtime& rt) {
+    const auto& capture = rt.stream(handle).capture;
+    *status = !capture           ? cudaStreamCaptureStatusNone
+              : capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                 : cudaStreamCaptureStatusActive;
+  });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return call("cudaStreamBeginCapture", [&](Runtime& rt) { begin_capture(rt, rt.stream(stream), mode); });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  return call(
+      "cudaStreamEndCapture",
+      [&](Runtime& rt) { *graph = rt.graphs.add(finish_capture(rt, rt.stream(stream))); },
+      [&](Runtime& rt) { finish_capture(rt, rt.stream(stream)); });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call("cudaThreadExchangeStreamCaptureMode", [&](Runtime&) { std::swap(*mode, host_thread().mode); });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  return call("cudaGraphInstantiate", [&](Runtime& rt) {
+    CUgraphExec_st created;
+    created.graph = rt.graphs.at(graph);
+    for (int lane = 0; lane < created.graph.lanes; ++lane)
+      created.lanes.push_back(rt.new_queue(host_thread().device));
+    *exec = rt.execs.add(std::move(created));
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return call("cudaGraphLaunch",
+              [&](Runtime& rt) { launch_graph(rt, rt.execs.at(exec), rt.stream(stream)); });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  auto body = [&](Runtime& rt) {
+    rt.graphs.at(graph);
+    rt.graphs.erase(graph);
+  };
+  return call("cudaGraphDestroy", body, body);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  auto body = [&](Runtime& rt) {
+    for (Queue* lane : rt.execs.at(exec).lanes) rt.retire(lane);
+    rt.execs.erase(exec);
+  };
+  return call("cudaGraphExecDestroy", body, body);
+}

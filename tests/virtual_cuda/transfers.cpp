@@ -1,0 +1,150 @@
+// The API's allocations, copies, memsets and launches.
+#include "work.h"
+
+using namespace virtual_cuda;
+
+namespace virtual_cuda {
+namespace {
+
+constexpr size_t kParameterBytes = 32764, kDefaultSharedMemory = 48 * 1024;
+
+uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+void allocate(Runtime& rt, const char* name, int device, void** pointer, size_t bytes) {
+  require(pointer != nullptr, cudaErrorInvalidValue);
+  rt.not_while_capturing(name);
+  *pointer = nullptr;
+  if (bytes == 0) return;
+  *pointer = rt.memory.allocate(device, bytes);
+  require(*pointer != nullptr, cudaErrorMemoryAllocation);
+}
+
+void release(Runtime& rt, const char* name, bool host, void* pointer) {
+  rt.not_while_capturing(name);
+  if (pointer == nullptr) return;
+  Allocation* allocation = rt.memory.find(address(pointer));
+  const bool whole = allocation != nullptr && allocation->begin == address(pointer) && !allocation->freed;
+  if (!whole || (allocation->device == kHost) != host) {
+    rt.report(std::string(name) + " of what is no allocation: " +
+              rt.memory.describe(address(pointer), address(pointer)));
+    throw Error{cudaErrorInvalidValue};
+  }
+  if (!rt.checker.check_free(*allocation)) rt.wait_all();
+  if (!rt.memory.release(*allocation))
+    rt.report("out of bounds: something wrote next to " +
+              rt.memory.describe(allocation->begin, allocation->end));
+}
+
+// Which side is a device must be what the caller says it is.
+void check_kind(const Runtime& rt, const void* dst, const void* src, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyDefault) return;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(to_device == (rt.memory.device_of(address(dst)) >= 0), cudaErrorInvalidValue);
+  require(from_device == (rt.memory.device_of(address(src)) >= 0), cudaErrorInvalidValue);
+}
+
+bool pageable(const Runtime& rt, const void* pointer) {
+  return rt.memory.device_of(address(pointer)) == kNobody;
+}
+
+void copy(Runtime& rt, void* dst, const void* src, size_t bytes, CUstream_st& stream, bool blocks) {
+  if (bytes == 0) return;
+  require(dst != nullptr && src != nullptr, cudaErrorInvalidValue);
+  rt.submit(stream, copy_work(rt, dst, src, bytes, stream.device));
+  const bool host_memory = pageable(rt, dst) || pageable(rt, src);
+  if (!stream.capture && (blocks || host_memory)) rt.wait_queue(*stream.queue);
+}
+
+}  // namespace
+
+cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch) {
+  return call("cudaLaunchKernelEx", [&](Runtime& rt) {
+    CUstream_st& stream = rt.stream(config.stream);
+    require(stream.device == host_thread().device, cudaErrorInvalidResourceHandle);
+    const dim3 grid = config.gridDim, block = config.blockDim;
+    const bool dimensions = grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z > 0 && grid.z < 65536 &&
+                            block.x * block.y * block.z > 0 && block.x * block.y * block.z <= 1024;
+    require(dimensions, cudaErrorInvalidConfiguration);
+    require(launch.parameter_bytes <= kParameterBytes, cudaErrorInvalidValue);
+    const auto allowed = rt.dynamic_smem_bytes.find(launch.function);
+    const size_t most = allowed == rt.dynamic_smem_bytes.end() ? kDefaultSharedMemory : allowed->second;
+    require(config.dynamicSmemBytes <= most, cudaErrorInvalidValue);
+    rt.submit(stream, kernel_work(rt, config, std::move(launch), stream.device));
+  });
+}
+
+}  // namespace virtual_cuda
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  return call("cudaMalloc",
+              [&](Runtime& rt) { allocate(rt, "cudaMalloc", host_thread().device, pointer, bytes); });
+}
+
+cudaError_t cudaFree(void* pointer) {
+  auto body = [&](Runtime& rt) { release(rt, "cudaFree", false, pointer); };
+  return call("cudaFree", body, body);
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  return call("cudaHostAlloc", [&](Runtime& rt) { allocate(rt, "cudaHostAlloc", kHost, pointer, bytes); });
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return call("cudaMallocHost", [&](Runtime& rt) { allocate(rt, "cudaMallocHost", kHost, pointer, bytes); });
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  auto body = [&](Runtime& rt) { release(rt, "cudaFreeHost", true, pointer); };
+  return call("cudaFreeHost", body, body);
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return call("cudaPointerGetAttributes", [&](Runtime& rt) {
+    void* address_itself = const_cast<void*>(pointer);
+    const Allocation* allocation = rt.memory.find(address(pointer));
+    if (allocation == nullptr || allocation->freed)
+      *attributes = {cudaMemoryTypeUnregistered, cudaInvalidDeviceId, nullptr, address_itself};
+    else if (allocation->device == kHost)
+      *attributes = {cudaMemoryTypeHost, 0, address_itself, address_itself};
+    else
+      *attributes = {cudaMemoryTypeDevice, allocation->device, address_itself, nullptr};
+  });
+}
+
+// Between devices the host does not wait, as in CUDA.
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
+  return call("cudaMemcpy", [&](Runtime& rt) {
+    rt.not_while_capturing("cudaMemcpy");
+    check_kind(rt, dst, src, kind);
+    const bool on_devices =
+        rt.memory.device_of(address(dst)) >= 0 && rt.memory.device_of(address(src)) >= 0;
+    copy(rt, dst, src, bytes, rt.stream(nullptr), !on_devices);
+  });
+}
+
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return call("cudaMemcpyAsync", [&](Runtime& rt) {
+    check_kind(rt, dst, src, kind);
+    copy(rt, dst, src, bytes, rt.stream(stream), false);
+  });
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* dst, int dst_device, const void* src, int src_device, size_t bytes,
+                                cudaStream_t stream) {
+  return call("cudaMemcpyPeerAsync", [&](Runtime& rt) {
+    require(rt.memory.device_of(address(dst)) == rt.valid_device(dst_device), cudaErrorInvalidValue);
+    require(rt.memory.device_of(address(src)) == rt.valid_device(src_device), cudaErrorInvalidValue);
+    copy(rt, dst, src, bytes, rt.stream(stream), false);
+  });
+}
+
+cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream) {
+  return call("cudaMemsetAsync", [&](Runtime& rt) {
+    CUstream_st& target = rt.stream(stream);
+    require(target.device == host_thread().device, cudaErrorInvalidResourceHandle);
+    require(rt.memory.device_of(address(dst)) != kNobody, cudaErrorInvalidValue);
+    if (bytes > 0) rt.submit(target, memset_work(dst, value, bytes, target.device));
+  });
+}

@@ -1,0 +1,138 @@
+#include "work.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace virtual_cuda {
+namespace {
+
+std::string demangled(const char* name) {
+  int status = 0;
+  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status),
+                                                   std::free);
+  return text ? text.get() : name;
+}
+
+unsigned char* bytes_at(uintptr_t address) { return reinterpret_cast<unsigned char*>(address); }
+
+void make_garbage(const Access& access) {
+  for (uintptr_t at = access.begin; at < access.end; ++at) *bytes_at(at) ^= 0xa5;
+}
+
+// What a lying pair does to one piece of work.
+struct Losses {
+  std::vector<Access> dropped;  // the destination keeps what it held
+  std::vector<Access> garbage;
+
+  void add(const Lie& lie, const Access& access) { (lie.garbage ? garbage : dropped).push_back(access); }
+};
+
+std::function<void(Rng&, bool)> losing(std::function<void(Rng&, bool)> run, Losses losses) {
+  if (losses.dropped.empty() && losses.garbage.empty()) return run;
+  return [run, losses](Rng& rng, bool threads) {
+    std::vector<std::vector<unsigned char>> before;
+    for (const Access& a : losses.dropped) before.emplace_back(bytes_at(a.begin), bytes_at(a.end));
+    run(rng, threads);
+    for (const Access& a : losses.garbage) make_garbage(a);
+    for (size_t i = 0; i < before.size(); ++i)
+      std::copy(before[i].begin(), before[i].end(), bytes_at(losses.dropped[i].begin));
+  };
+}
+
+Losses kernel_losses(Runtime& rt, const Work& work) {
+  Losses losses;
+  for (const Lie& lie : rt.config.lies) {
+    if (lie.device != work.device) continue;
+    const bool misreads = lie.reads && std::any_of(work.accesses.begin(), work.accesses.end(), [&](auto& a) {
+      return !a.writes && rt.memory.device_of(a.begin) == lie.peer;
+    });
+    for (const Access& a : work.accesses) {
+      if (!a.writes) continue;
+      if (misreads) losses.garbage.push_back(a);
+      if (lie.writes && rt.memory.device_of(a.begin) == lie.peer) losses.add(lie, a);
+    }
+  }
+  return losses;
+}
+
+Losses copy_losses(Runtime& rt, int from, int to, const Access& written) {
+  Losses losses;
+  const auto& enabled = rt.checker.enabled_peers;
+  const bool staged = !enabled.contains({from, to}) && !enabled.contains({to, from});
+  for (const Lie& lie : rt.config.lies)
+    if (lie.copies && !staged && lie.device == from && lie.peer == to) losses.add(lie, written);
+  return losses;
+}
+
+struct Grid {
+  dim3 dim;
+  std::function<void()> block;
+
+  void run_blocks(const unsigned* begin, const unsigned* end) const {
+    gridDim = dim;
+    for (; begin != end; ++begin) {
+      blockIdx = {*begin % dim.x, *begin / dim.x % dim.y, *begin / dim.x / dim.y};
+      block();
+    }
+  }
+
+  // Blocks have no order; on two threads, ThreadSanitizer sees what they share.
+  void run(Rng& rng, bool threads) const {
+    std::vector<unsigned> order(dim.x * dim.y * dim.z);
+    std::iota(order.begin(), order.end(), 0U);
+    std::shuffle(order.begin(), order.end(), rng);
+    const unsigned* begin = order.data();
+    const unsigned* end = begin + order.size();
+    const unsigned* middle = threads && rng.below(2) == 0 ? begin + order.size() / 2 : begin;
+    std::thread other;
+    if (middle != begin) other = std::thread([&] { run_blocks(begin, middle); });
+    run_blocks(middle, end);
+    if (other.joinable()) other.join();
+  }
+};
+
+std::string place(const Runtime& rt, uintptr_t address) {
+  const int device = rt.memory.device_of(address);
+  return device >= 0 ? "device " + std::to_string(device) : "the host";
+}
+
+}  // namespace
+
+SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch launch, int device) {
+  Work work{"kernel(" + demangled(launch.args_name) + ") on device " + std::to_string(device), device, true,
+            {}, {}};
+  Accesses accesses;
+  if (launch.declare)
+    launch.declare(device, accesses);
+  else
+    rt.report("undeclared: " + work.name + " has no declare_accesses");
+  work.accesses = std::move(accesses.ranges);
+  const Grid grid{config.gridDim, std::move(launch.block)};
+  work.run = losing([grid](Rng& rng, bool threads) { grid.run(rng, threads); }, kernel_losses(rt, work));
+  return std::make_shared<const Work>(std::move(work));
+}
+
+SharedWork copy_work(Runtime& rt, void* dst, const void* src, size_t bytes, int device) {
+  const auto to = reinterpret_cast<uintptr_t>(dst), from = reinterpret_cast<uintptr_t>(src);
+  Accesses accesses;
+  accesses.reads(src, bytes);
+  accesses.writes(dst, bytes);
+  auto run = [dst, src, bytes](Rng&, bool) { std::memmove(dst, src, bytes); };
+  Losses losses = copy_losses(rt, rt.memory.device_of(from), rt.memory.device_of(to), {to, to + bytes, true});
+  return std::make_shared<const Work>(Work{"copy from " + place(rt, from) + " to " + place(rt, to), device,
+                                           false, std::move(accesses.ranges),
+                                           losing(run, std::move(losses))});
+}
+
+SharedWork memset_work(void* dst, int value, size_t bytes, int device) {
+  Accesses accesses;
+  accesses.writes(dst, bytes);
+  auto run = [dst, value, bytes](Rng&, bool) { std::memset(dst, value, bytes); };
+  return std::make_shared<const Work>(
+      Work{"memset on device " + std::to_string(device), device, false, std::move(accesses.ranges), run});
+}
+
+}  // namespace virtual_cuda
