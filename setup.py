@@ -18,8 +18,8 @@ if importlib.util.find_spec("torch") is None:
 
 
 # Native code for every generation, and PTX for what comes after. sm_80 code runs on 8.6 and 8.9.
-ARCHITECTURES = {(13, 0): "7.5;8.0;9.0;10.0;12.0+PTX", (12, 8): "7.5;8.0;9.0;10.0;12.0+PTX"}
-OLDER_ARCHITECTURES = "7.5;8.0;9.0+PTX"
+ARCHITECTURES = "7.5;8.0;9.0;10.0;12.0+PTX"
+ARCHITECTURES_BEFORE_CUDA_12_8 = "7.5;8.0;9.0+PTX"
 
 
 def cuda_root() -> Path | None:
@@ -82,8 +82,8 @@ def cuda_arguments() -> dict:
     version = nvcc_version(root)
     os.environ["CUDA_HOME"] = str(root)  # before torch's helper looks for it
     if not torch.cuda.is_available():  # else the GPU at hand
-        newest = next((x for v, x in ARCHITECTURES.items() if version >= v), OLDER_ARCHITECTURES)
-        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", newest)
+        known = ARCHITECTURES if version >= (12, 8) else ARCHITECTURES_BEFORE_CUDA_12_8
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", known)
     runtime = cuda_runtime(root, Path(torch.__file__).parent, version[0])
     return {
         "libraries": ["c10_cuda", "torch_cuda"],

@@ -12,8 +12,6 @@ namespace {
 // below, one launch for all rows beats a call for each. Predicted, not yet measured.
 constexpr int64_t kCopyEngineBytes = 1 << 20;
 
-constexpr int64_t kLineBytes = 64;
-
 }  // namespace
 
 Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
@@ -74,53 +72,49 @@ void Enqueue::execute(const Instruction& instruction, int slice) {
   Lane& lane = *lanes_[lane_of_rank_[instruction.rank]];
   const DeviceGuard guard(lane.device);
   const auto reached = [&](int buffer) { return reaches(lane, buffer); };
-  if (std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
-      std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached))
-    execute_directly(instruction, slice, lane);
-  else
-    execute_staged(instruction, slice, lane);
-}
-
-template <class Visit>  // visit(table, the piece's address in every buffer, elements)
-void Enqueue::for_each_piece(int shard, int slice, const Visit& visit) const {
-  std::vector<std::byte*> pointers(program_.buffers);
+  const bool directly = std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
+                        std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
   for (const Table& table : tables_)
-    for (const Row& row : table.rows) {
-      if (row.shard != shard) continue;
-      const int64_t line_elems = kLineBytes / table.elem_bytes;
-      const int64_t per_slice = ((row.elems + slices_ - 1) / slices_ + line_elems - 1) / line_elems * line_elems;
-      const int64_t begin = std::min(row.elems, slice * per_slice);
-      const int64_t elems = std::min(row.elems - begin, per_slice);
-      if (elems == 0) continue;
-      for (int buffer = 0; buffer < program_.buffers; ++buffer) {
-        std::byte* const first = table.pointers[row.first_pointer + buffer];
-        pointers[buffer] = first ? first + begin * table.elem_bytes : nullptr;
-      }
-      visit(table, pointers, elems);
-    }
+    directly ? execute_directly(instruction, table, slice, lane) : execute_staged(instruction, table, slice, lane);
 }
 
-void Enqueue::execute_directly(const Instruction& instruction, int slice, Lane& lane) {
-  const std::vector<const Instruction*> only{&instruction};
-  for (const Table& table : tables_) {
-    Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
-    for_each_piece(instruction.shard, slice, [&](const Table& of, const auto& pointers, int64_t elems) {
-      if (&of != &table) return;
-      const int src = instruction.srcs[0], dst = instruction.dsts[0];
-      if (instruction.srcs.size() == 1 && instruction.dsts.size() == 1 && device_of(src) != device_of(dst) &&
-          elems * table.elem_bytes >= kCopyEngineBytes)
-        cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src),
-                                       elems * table.elem_bytes, lane.stream.get()),
-                   "cudaMemcpyPeerAsync");
-      else
-        launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
-    });
-    launcher.flush();
+template <class Visit>  // visit(the piece's address in every buffer, elements)
+void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const {
+  std::vector<std::byte*> pointers(program_.buffers);
+  for (const Row& row : table.rows) {
+    if (row.shard != shard) continue;
+    const int64_t per_slice = part_elems(row.elems, slices_, table.elem_bytes);
+    const int64_t begin = std::min(row.elems, slice * per_slice);
+    const int64_t elems = std::min(row.elems - begin, per_slice);
+    if (elems == 0) continue;
+    for (int buffer = 0; buffer < program_.buffers; ++buffer) {
+      std::byte* const first = table.pointers[row.first_pointer + buffer];
+      pointers[buffer] = first ? first + begin * table.elem_bytes : nullptr;
+    }
+    visit(pointers, elems);
   }
 }
 
-void Enqueue::execute_staged(const Instruction& instruction, int slice, Lane& lane) {
-  for_each_piece(instruction.shard, slice, [&](const Table& table, std::vector<std::byte*> pointers, int64_t elems) {
+void Enqueue::execute_directly(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
+  const std::vector<const Instruction*> only{&instruction};
+  const int src = instruction.srcs[0], dst = instruction.dsts[0];
+  const bool between_two =
+      instruction.srcs.size() == 1 && instruction.dsts.size() == 1 && device_of(src) != device_of(dst);
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+  for_each_piece(table, instruction.shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
+    const int64_t bytes = elems * table.elem_bytes;
+    if (between_two && bytes >= kCopyEngineBytes)
+      cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,
+                                     lane.stream.get()),
+                 "cudaMemcpyPeerAsync");
+    else
+      launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
+  });
+  launcher.flush();
+}
+
+void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
+  for_each_piece(table, instruction.shard, slice, [&](std::vector<std::byte*> pointers, int64_t elems) {
     const int64_t most = kStageBytes / table.elem_bytes;
     for (int64_t at = 0; at < elems; at += most) {
       execute_chunk(instruction, table, pointers, std::min(most, elems - at), lane);

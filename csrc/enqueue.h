@@ -16,18 +16,13 @@ class Enqueue {
   void run();
 
  private:
-  struct Pieces {  // one instruction's part of one row
-    const Table& table;
-    std::vector<std::byte*> pointers;
-    int64_t elems;
-  };
   template <class Visit>
-  void for_each_piece(int shard, int slice, const Visit& visit) const;
+  void for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const;
   void wait(size_t instruction, int slice);
   void record(size_t instruction, int slice);
   void execute(const Instruction& instruction, int slice);
-  void execute_directly(const Instruction& instruction, int slice, Lane& lane);
-  void execute_staged(const Instruction& instruction, int slice, Lane& lane);
+  void execute_directly(const Instruction& instruction, const Table& table, int slice, Lane& lane);
+  void execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane);
   void execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                      int64_t elems, Lane& lane);
   int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % program_.ranks]]->device; }

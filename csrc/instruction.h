@@ -78,6 +78,13 @@ struct Table {
   std::vector<std::byte*> pointers;
 };
 
+// Elements of each of `parts` equal parts, the last of which may be shorter or empty. Parts begin on
+// cache lines: no two ranks write the same one, and vectors stay aligned.
+inline int64_t part_elems(int64_t elems, int64_t parts, int64_t elem_bytes) {
+  const int64_t line_elems = 64 / elem_bytes;
+  return ((elems + parts - 1) / parts + line_elems - 1) / line_elems * line_elems;
+}
+
 // Calls body(begin, end) over a partition of [0, tasks), on as many threads as it likes.
 using ParallelFor = std::function<void(int64_t tasks, const std::function<void(int64_t, int64_t)>& body)>;
 

@@ -76,11 +76,10 @@ cudaEvent_t Lane::event(size_t n) {
 
 std::byte* Lane::scratch(int pieces) {
   if (pieces > scratch_pieces_) {
-    // Earlier calls may still use the old memory; cudaFree waits for the device.
-    scratch_ = allocate_device(device, pieces * kStageBytes);
+    scratch_.push_back(allocate_device(device, pieces * kStageBytes));
     scratch_pieces_ = pieces;
   }
-  return static_cast<std::byte*>(scratch_.get());
+  return static_cast<std::byte*>(scratch_.back().get());
 }
 
 void Lane::synchronize() {

@@ -58,7 +58,7 @@ struct Lane {
 
  private:
   std::vector<Event> events_;
-  DeviceMemory scratch_;
+  std::vector<DeviceMemory> scratch_;  // the outgrown ones stay: captured graphs still use them
   int scratch_pieces_ = 0;
 };
 

@@ -5,9 +5,6 @@
 namespace fastreduce {
 namespace {
 
-// In place, shards begin on cache lines: no two ranks write the same one, and vectors stay aligned.
-constexpr int64_t kLineBytes = 64;
-
 // The same elements lie at the same offsets in every rank, without holes.
 bool walkable_in_place(const Call& call, int64_t index) {
   const at::Tensor& first = call.outputs.at(0, index);
@@ -49,9 +46,9 @@ void Tables::add(const Call& call, const Program& program, int64_t index) {
       memory.push_back(memory_of(lists->at(rank, index), direct, program.written[memory.size()]));
 
   const int64_t elems = whole.numel() * kernel.per_elem;
-  const int64_t line_elems = kLineBytes / elem_bytes;
-  int64_t shard_elems = (elems + program.shards - 1) / program.shards;
-  if (!gather && !scatter) shard_elems = (shard_elems + line_elems - 1) / line_elems * line_elems;
+  // In place the parts are ours to choose; an output of one shard fixes them.
+  const int64_t shard_elems =
+      gather || scatter ? elems / program.shards : part_elems(elems, program.shards, elem_bytes);
   for (int64_t shard = 0; shard * shard_elems < elems; ++shard) {
     const int64_t begin = shard * shard_elems;
     table.rows.push_back({static_cast<int>(shard), std::min(shard_elems, elems - begin), table.pointers.size()});

@@ -103,6 +103,25 @@ void through_the_host(bool in_pieces) {
     }
 }
 
+// A graph keeps the scratch memory that it was captured with, also when a larger call needed more.
+void replay_after_a_larger_call() {
+  const Program small = program_of("leader", 2);
+  const Machine machine(2, 2);
+  Buffers buffers(small, machine.placement.device_of_rank, {100}, 0, 5);
+  const auto call = [&] {
+    buffers.fill(machine.placement);
+    run_events(small, buffers.tables(), machine.placement);
+    buffers.collect(machine.placement);
+    synchronize(2);
+  };
+  for (int times = 0; times < 3; ++times) call();
+  run_case({"leader", 4, 4, {100}}, 6);
+  call();
+  buffers.expect_reduced("replayed after a larger call");
+  expect_clean("replayed after a larger call");
+  ++cases;
+}
+
 // The user captures the call, with what comes before and behind it, and replays it.
 void user_capture() {
   for (const char* name : {"leader", "sharded", "ring"})
@@ -212,6 +231,7 @@ int main(int argc, char** argv) {
   } else if (mode == "capture") {
     user_capture();
   } else {
+    if (mode == "no peers") replay_after_a_larger_call();
     through_the_host(mode == "no peers");
   }
   std::printf("%d cases right\n", cases);
