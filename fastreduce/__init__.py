@@ -27,11 +27,12 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
-from fastreduce.program import Instruction, Program
+from fastreduce.program import HOST, Instruction, Program
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "HOST",
     "Instruction",
     "Program",
     "algorithm",

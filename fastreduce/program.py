@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 
+# The executor of an instruction that runs on the CPU, wherever the ranks' buffers are.
+HOST = -1
+
+
 class Instruction(NamedTuple):
     """``rank`` reads ``shard`` of every buffer in ``srcs``, reduces in that order, writes ``dsts``.
 
-    One source is a copy, many are a reduction. A buffer may be both source and destination.
+    One source is a copy, many are a reduction. A buffer may be both source and destination. Rank
+    `HOST` is the CPU: sources come up to its memory, the result goes down.
 
     >>> Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
     Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
@@ -26,11 +31,9 @@ class Instruction(NamedTuple):
     dsts: tuple[int, ...]
 
     def __str__(self) -> str:
+        who = "the host" if self.rank == HOST else f"rank {self.rank}"
         verb = "copies" if len(self.srcs) == 1 else "reduces"
-        return (
-            f"rank {self.rank} {verb} shard {self.shard} of {list(self.srcs)} "
-            f"into {list(self.dsts)}"
-        )
+        return f"{who} {verb} shard {self.shard} of {list(self.srcs)} into {list(self.dsts)}"
 
 
 # Which ranks' contributions a shard of a buffer must hold in the end; None where it may hold
@@ -55,7 +58,8 @@ class Program:
     """A list of instructions for ``k`` ranks over buffers cut into ``shards`` equal parts.
 
     Buffers 0 to k-1 are the ranks' tensors. Collectives whose results lie in other tensors
-    (reduce_scatter, all_gather) have ``2 * k`` buffers: rank r's output is buffer k + r.
+    (reduce_scatter, all_gather) have ``2 * k`` buffers: rank r's output is buffer k + r. With
+    ``whole_tensors`` no tensor is cut: shard s is every tensor whose index is s modulo ``shards``.
 
     >>> swap = Program(k=2, shards=1, instructions=[Instruction(0, 0, (0, 1), (0, 1))])
     >>> swap.verify()
@@ -67,6 +71,7 @@ class Program:
     shards: int
     instructions: Sequence[Instruction]
     buffers: int = 0
+    whole_tensors: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "instructions", tuple(self.instructions))
@@ -99,6 +104,26 @@ class Program:
                 writer[cell] = index
             result.append(tuple(sorted(waits - {index})))
         return result
+
+    def launches(self) -> list[tuple[int, ...]]:
+        """The instructions by index, in order, in groups that a device starts together.
+
+        Neighbours in the program that the same rank executes and that do not depend on each other:
+        one kernel serves them all, so that several links carry data at the same time.
+
+        >>> halves = [Instruction(0, 0, (1,), (0,)), Instruction(0, 1, (1,), (0,))]
+        >>> Program(2, 2, halves).launches()
+        [(0, 1)]
+        """
+        groups: list[list[int]] = []
+        for index, waits in enumerate(self.dependencies()):
+            group = groups[-1] if groups else []
+            same = group and self.instructions[group[0]].rank == self.instructions[index].rank
+            if same and not set(waits) & set(group):
+                group.append(index)
+            else:
+                groups.append([index])
+        return [tuple(group) for group in groups]
 
     def verify(self, goal: Goal | None = None) -> None:
         """Prove that the program reaches its goal (default: allreduce) for any data.
@@ -161,7 +186,7 @@ class Program:
         known = range(self.buffers)
         problem = (
             f"rank {rank} is not one of {self.k}"
-            if rank not in range(self.k)
+            if rank != HOST and rank not in range(self.k)
             else f"shard {shard} is not one of {self.shards}"
             if shard not in range(self.shards)
             else "it reads or writes nothing"
