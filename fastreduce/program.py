@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-
 # The executor of an instruction that runs on the CPU, wherever the ranks' buffers are.
 HOST = -1
 

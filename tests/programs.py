@@ -46,7 +46,7 @@ def sums(program: Program, values: list[int], order: Iterable[int] | None = None
 
 def is_well_formed(program: Program) -> bool:
     return all(
-        0 <= x.rank < program.k
+        -1 <= x.rank < program.k  # -1 is the host
         and 0 <= x.shard < program.shards
         and x.srcs
         and x.dsts
