@@ -10,6 +10,8 @@ class Program:
         buffers: int,
         shards: int,
         instructions: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool, Sequence[int]]],
+        launches: Sequence[Sequence[int]],
+        whole_tensors: bool,
     ) -> None: ...
 
 def run(collective: str, outputs: Any, inputs: Any, op: Any, root: Any, algorithm: Any) -> None: ...

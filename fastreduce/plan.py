@@ -92,4 +92,6 @@ def build(collective: str, algorithm: str, k: int, root: int) -> _C.Program:
             chosen.instructions, chosen.completes(), chosen.dependencies(), strict=True
         )
     ]
-    return _C.Program(k, chosen.buffers, chosen.shards, instructions)
+    return _C.Program(
+        k, chosen.buffers, chosen.shards, instructions, chosen.launches(), chosen.whole_tensors
+    )
