@@ -246,6 +246,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
+  module.def("keep_proofs_in", [](const std::string& path) {
+    if (cuda_backend) cuda_backend->keep_proofs_in(path);
+  });
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
   module.attr("cuda_engines") = cuda_backend != nullptr;

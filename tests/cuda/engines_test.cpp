@@ -208,7 +208,8 @@ Config machine_for(const std::string& mode) {
   if (mode == "no peers") config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
-  if (mode == "lost writes") config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
+  if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
+  if (mode == "lost writes" || mode == "kept failures") config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
   if (mode == "wrong reads")
     config = {.devices = 4, .lies = {{.device = 2, .peer = 0, .writes = false, .reads = true}}, .linear = true};
   if (mode == "lost copies")
@@ -230,7 +231,12 @@ int main(int argc, char** argv) {
     many_tensors();
   } else if (mode == "failures") {
     failures();
+  } else if (mode == "kept proofs") {
+    cases += kept_proofs(argv[2]);
+  } else if (mode == "kept failures") {
+    cases += kept_failures(argv[2]);
   } else if (mode == "capture") {
+    cases += unknown_in_a_capture();
     user_capture();
   } else {
     if (mode == "no peers") replay_after_a_larger_call();

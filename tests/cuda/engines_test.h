@@ -192,6 +192,15 @@ inline void synchronize(int devices) {
   }
 }
 
+}  // namespace engines_test
+
+// peers_test.cpp; each returns how many cases were right.
+int kept_proofs(const std::string& path);
+int kept_failures(const std::string& path);
+int unknown_in_a_capture();
+
+namespace engines_test {
+
 // Ranks dealt over the devices, each with a stream of its own as torch's current one.
 struct Machine {
   explicit Machine(int ranks, int devices, bool lane_per_rank = false, int slices = 0) : devices(devices) {
