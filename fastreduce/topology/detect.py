@@ -79,10 +79,9 @@ def _detect(nvml: Any) -> Topology:
         count = _ask(nvml, "DeviceGetCount") or 0
         handles = [_ask(nvml, "DeviceGetHandleByIndex", index) for index in range(count)]
         if not handles or None in handles:
-            lost = f"GPU {handles.index(None)} of {count} does not answer" if handles else ""
-            found = lost or "the driver shows none"
+            lost = f"GPU {handles.index(None)} of {count} does not answer" if handles else "no GPU"
             raise RuntimeError(
-                f"looked for GPUs through NVML: {found}; take a preset(), or load() a file"
+                f"looked for GPUs through NVML and found: {lost}; take a preset(), or load() a file"
             )
         driver = _ask(nvml, "SystemGetDriverVersion") or "of unknown version"
         places = [_place(_ask(nvml, "DeviceGetPciInfo", handle)) for handle in handles]

@@ -15,7 +15,7 @@ from fastreduce.topology.routes import Link
 # Search steps: for one ring of a given width, and in all. A ring of direct links, where there is
 # one, mostly turns up at once; a width without one is given up soon. In all well under a second.
 STEPS_A_WIDTH = 200
-STEPS = 50_000
+STEPS = 30000
 
 
 class Ring(NamedTuple):
@@ -26,12 +26,13 @@ class Ring(NamedTuple):
 
 
 def rings(topology: Topology) -> list[Ring]:
-    """The rings that together carry most, widest first, none in the way of another.
+    """Rings that together carry as much as can be found, widest first, none in another's way.
 
     Where links between GPUs close a ring: Hamiltonian cycles that share no bandwidth, in either
-    direction, so that each may also be walked the other way round. Where GPUs meet over a switch or
-    a CPU any order is a ring: one that goes on to the nearest next, with the rate of its slowest
-    step while all steps run. A single GPU's ring has no step and an infinite rate.
+    direction, so that each may also be walked the other way round. The search for them is bounded
+    (`STEPS`); on DGX-1 no rings carry more than those it finds. Where GPUs meet over a switch or a
+    CPU any order is a ring: one that goes on to the nearest next, with the rate of its slowest step
+    while all steps run. A single GPU's ring has no step and an infinite rate.
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
