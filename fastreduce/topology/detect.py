@@ -178,8 +178,7 @@ def _add_nvlinks(graph: nx.DiGraph, gpus: list[_Gpu]) -> None:
     bundles: dict[tuple[int, int | None], list[float | None]] = defaultdict(list)
     for index, gpu in enumerate(gpus):
         for link in gpu.nvlinks:
-            if link.peer is None or index < link.peer:
-                bundles[index, link.peer].append(link.bytes_per_s)
+            bundles[index, link.peer].append(link.bytes_per_s)
     for (index, peer), rates in bundles.items():
         known = [rate for rate in rates if rate is not None]
         rate = sum(known) if len(known) == len(rates) else None

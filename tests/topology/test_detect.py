@@ -125,6 +125,10 @@ class TestMachines:
         assert [found.host_of(x) for x in found.devices] == ["cpu0", "cpu0"]
         assert found.unknown() == ["memory_bytes_per_s of node 'cpu0'"]
 
+    def test_a_link_that_only_one_end_tells_of(self):
+        found = _detect(FakeNvml(2, nvlinks={1: [0]}))
+        assert found.graph.edges["gpu0", "gpu1"]["bytes_per_s"] == 20e9
+
     def test_four_on_nvswitch(self):
         links = {gpu: [SWITCHES] * 18 for gpu in range(4)}
         found = _detect(FakeNvml(4, nvlinks=links, version=V4))
