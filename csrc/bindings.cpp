@@ -246,6 +246,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("root"), py::arg("algorithm"));
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
+  module.def("set_lane_per_rank", [](bool on) {
+    TORCH_CHECK(cuda_backend, "this build of fastreduce has no CUDA engines");
+    cuda_backend->set_lane_per_rank(on);
+  });
   module.attr("cuda_engines") = cuda_backend != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;

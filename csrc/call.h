@@ -13,6 +13,9 @@ namespace fastreduce {
 struct CudaBackend {
   void (*run)(const Call& call, const Program& program, const std::vector<Table>& tables);
   const char* (*choose)(const Call& call);  // the algorithm that "auto" stands for
+  // Ranks of one GPU through the events engine, each on a stream of its own: to test and time that
+  // engine where there is one GPU. Off, they take the tiles engine.
+  void (*set_lane_per_rank)(bool on);
 };
 extern const CudaBackend* cuda_backend;
 

@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "call.h"
 #include "cuda_engines.h"
@@ -10,6 +11,8 @@
 
 namespace fastreduce {
 namespace {
+
+std::atomic<bool> lane_per_rank{false};
 
 std::vector<int> devices_of(const Call& call) {
   std::vector<int> devices;
@@ -25,16 +28,19 @@ bool all_pairs(const std::vector<int>& devices, const Holds& holds) {
   return true;
 }
 
+bool on_one_device(const std::vector<int>& devices) {
+  return all_pairs(devices, [](int, int) { return false; });
+}
+
 void run(const Call& call, const Program& program, const std::vector<Table>& tables) {
   if (tables.empty()) return;
   Placement placement;
   placement.device_of_rank = devices_of(call);
   for (int device : placement.device_of_rank)
     placement.current.push_back(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
-  const int first = placement.device_of_rank.front();
-  if (std::all_of(placement.device_of_rank.begin(), placement.device_of_rank.end(),
-                  [&](int device) { return device == first; }))
-    return run_tiles_cuda(program, tables, first, placement.current.front());
+  placement.lane_per_rank = lane_per_rank;
+  if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
+    return run_tiles_cuda(program, tables, placement.device_of_rank.front(), placement.current.front());
   // torch's helper also covers memory of its expandable segments, which peer access alone does not.
   all_pairs(placement.device_of_rank, [](int device, int other) {
     at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
@@ -54,12 +60,11 @@ const char* choose(const Call& call) {
   const std::vector<int> devices = devices_of(call);
   int64_t bytes = 0;
   for (int64_t i = 0; i < call.outputs.per_rank; ++i) bytes += static_cast<int64_t>(call.outputs.at(0, i).nbytes());
-  const bool one_device = all_pairs(devices, [](int, int) { return false; });
-  if (one_device || bytes <= kLeaderBytes) return "leader";
+  if (on_one_device(devices) || bytes <= kLeaderBytes) return "leader";
   return all_pairs(devices, can_reach) ? "sharded" : "ring";
 }
 
-constexpr CudaBackend backend{run, choose};
+constexpr CudaBackend backend{run, choose, [](bool on) { lane_per_rank = on; }};
 [[maybe_unused]] const bool registered = (cuda_backend = &backend, true);
 
 }  // namespace
