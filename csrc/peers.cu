@@ -86,37 +86,44 @@ std::string try_out(int device, int other, const Proofs& proofs) {
 }
 
 std::mutex mutex;
-std::map<std::pair<int, int>, bool> known;
+struct Reach {
+  bool direct = false;
+  bool nvlink = false;
+};
+std::map<std::pair<int, int>, Reach> known;
 Proofs proofs;
+
+bool passes_atomics(int device, int other) {
+  int value = 0;
+  cuda_check(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, device, other),
+             "cudaDeviceGetP2PAttribute");
+  return value != 0;
+}
 
 bool is_known(int device, int other) {
   std::lock_guard lock(mutex);
   return device == other || known.contains({device, other});
 }
 
+Reach reach(int device, int other) {
+  if (device == other) return {true, true};
+  std::lock_guard lock(mutex);
+  if (const auto found = known.find({device, other}); found != known.end()) return found->second;
+  const std::string reason = try_out(device, other, proofs);
+  if (!reason.empty())
+    std::fprintf(stderr,
+                 "fastreduce: warning: device %d cannot use the memory of device %d directly (%s); "
+                 "their data goes through host memory, which is slower\n",
+                 device, other, reason.c_str());
+  const bool direct = reason.empty();
+  return known[{device, other}] = {direct, direct && passes_atomics(device, other)};
+}
+
 }  // namespace
 
-bool can_reach(int device, int other) {
-  if (device == other) return true;
-  std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known.try_emplace({device, other}, false);
-  if (is_new) {
-    std::string reason;
-    try {
-      reason = try_out(device, other, proofs);
-    } catch (...) {
-      known.erase(entry);
-      throw;
-    }
-    entry->second = reason.empty();
-    if (!reason.empty())
-      std::fprintf(stderr,
-                   "fastreduce: warning: device %d cannot use the memory of device %d directly (%s); "
-                   "their data goes through host memory, which is slower\n",
-                   device, other, reason.c_str());
-  }
-  return entry->second;
-}
+bool can_reach(int device, int other) { return reach(device, other).direct; }
+
+bool has_nvlink(int device, int other) { return reach(device, other).nvlink; }
 
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams) {
   bool capturing = false;

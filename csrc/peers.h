@@ -12,6 +12,9 @@ namespace fastreduce {
 // drop the writes. The first "no" for a pair in a process is warned of, with the reason.
 bool can_reach(int device, int other);
 
+// Whether the two are linked by NVLink: whether atomics pass the link, which those of PCIe do not.
+bool has_nvlink(int device, int other);
+
 // Finds out for all pairs of the devices. While one of the streams is captured nothing can be tried
 // out: a pair that is not known yet is an error then, before anything is captured.
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams);

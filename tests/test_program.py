@@ -20,7 +20,7 @@ from programs import (
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import leader, ring, sharded
-from fastreduce.plan import goal
+from fastreduce.goals import goal
 
 randoms = st.randoms(use_true_random=False)
 
