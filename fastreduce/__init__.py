@@ -28,6 +28,7 @@ from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
 from fastreduce.program import HOST, Instruction, Program
+from fastreduce.simulation import draw, simulate
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,8 @@ __all__ = [
     "all_gather",
     "allreduce",
     "broadcast",
+    "draw",
     "reduce",
     "reduce_scatter",
+    "simulate",
 ]
