@@ -4,7 +4,7 @@
 """
 
 from fastreduce.simulation.pictures import draw
-from fastreduce.simulation.simulate import simulate
+from fastreduce.simulation.model import simulate
 from fastreduce.simulation.timeline import Event, Timeline
 
 __all__ = ["Event", "Timeline", "draw", "simulate"]
