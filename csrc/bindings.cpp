@@ -63,14 +63,16 @@ void forget_programs() {
 using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
 std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
-                                      const std::vector<PyInstruction>& described) {
+                                      const std::vector<PyInstruction>& described,
+                                      std::vector<std::vector<int>> launches, bool whole_tensors) {
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> waits;
   for (const auto& [rank, shard, srcs, dsts, completes, earlier] : described) {
     instructions.push_back({rank, shard, srcs, dsts, completes});
     waits.push_back(earlier);
   }
-  return std::make_shared<Program>(ranks, buffers, shards, std::move(instructions), std::move(waits));
+  return std::make_shared<Program>(ranks, buffers, shards, std::move(instructions), std::move(waits),
+                                   std::move(launches), whole_tensors);
 }
 
 // ---- the dispatcher's way: torch.compile, fake tensors, subclasses
@@ -241,9 +243,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
-           py::arg("instructions"));
+           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
+  module.def("keep_proofs_in", [](const std::string& path) {
+    if (cuda_backend) cuda_backend->keep_proofs_in(path);
+  });
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
   module.attr("cuda_engines") = cuda_backend != nullptr;

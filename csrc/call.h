@@ -13,6 +13,7 @@ namespace fastreduce {
 struct CudaBackend {
   void (*run)(const Call& call, const Program& program, const std::vector<Table>& tables);
   const char* (*choose)(const Call& call);  // the algorithm that "auto" stands for
+  void (*keep_proofs_in)(const std::string& path);  // of peer access
 };
 extern const CudaBackend* cuda_backend;
 

@@ -1,6 +1,9 @@
 #include "enqueue.h"
 
 #include <algorithm>
+#include <functional>
+#include <list>
+#include <set>
 
 #include "launch.h"
 #include "peers.h"
@@ -21,34 +24,45 @@ Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const
       lanes_(lanes),
       lane_of_rank_(lane_of_rank),
       slices_(slices),
-      awaited_(program.instructions.size(), false),
+      waits_(program.launches.size()),
+      awaited_(program.launches.size(), false),
       known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
-      recorded_(program.instructions.size() * slices),
+      recorded_(program.launches.size() * slices),
       issued_(lanes.size(), 0) {
-  const auto lane_of = [&](size_t i) { return lane_of_rank_[program_.instructions[i].rank]; };
-  for (size_t i = 0; i < program_.instructions.size(); ++i)
-    for (int earlier : program_.waits[i])
-      if (lane_of(earlier) != lane_of(i)) awaited_[earlier] = true;
+  std::vector<int> launch_of(program.instructions.size());
+  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
+    std::set<int, std::greater<>> waits;
+    for (int instruction : program.launches[launch]) {
+      launch_of[instruction] = static_cast<int>(launch);
+      for (int earlier : program.waits[instruction])
+        if (lane_of(launch_of[earlier]) != lane_of(launch)) waits.insert(launch_of[earlier]);
+    }
+    waits_[launch].assign(waits.begin(), waits.end());
+    for (int earlier : waits) awaited_[earlier] = true;
+  }
 }
 
 void Enqueue::run() {
-  for (size_t i = 0; i < program_.instructions.size(); ++i)
+  for (size_t launch = 0; launch < program_.launches.size(); ++launch)
     for (int slice = 0; slice < slices_; ++slice) {
-      wait(i, slice);
-      execute(program_.instructions[i], slice);
-      ++issued_[lane_of_rank_[program_.instructions[i].rank]];
-      if (awaited_[i]) record(i, slice);
+      wait(launch, slice);
+      execute(launch, slice);
+      ++issued_[lane_of(launch)];
+      if (awaited_[launch]) record(launch, slice);
     }
 }
 
+int Enqueue::lane_of(size_t launch) const {
+  const int rank = program_.instructions[program_.launches[launch].front()].rank;
+  return rank == kHost ? 0 : lane_of_rank_[rank];
+}
+
 // A lane is behind whatever the tasks it waited for were behind: latest first, most waits are moot.
-void Enqueue::wait(size_t instruction, int slice) {
-  const int lane = lane_of_rank_[program_.instructions[instruction].rank];
-  const std::vector<int>& waits = program_.waits[instruction];
-  for (auto earlier = waits.rbegin(); earlier != waits.rend(); ++earlier) {
-    const int other = lane_of_rank_[program_.instructions[*earlier].rank];
-    if (other == lane) continue;
-    const size_t task = *earlier * slices_ + slice;
+void Enqueue::wait(size_t launch, int slice) {
+  const int lane = lane_of(launch);
+  for (int earlier : waits_[launch]) {
+    const int other = lane_of(earlier);
+    const size_t task = earlier * slices_ + slice;
     const std::vector<int64_t>& behind = recorded_[task];
     if (known_[lane][other] >= behind[other]) continue;
     cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0),
@@ -57,25 +71,37 @@ void Enqueue::wait(size_t instruction, int slice) {
   }
 }
 
-void Enqueue::record(size_t instruction, int slice) {
-  const int lane = lane_of_rank_[program_.instructions[instruction].rank];
-  const size_t task = instruction * slices_ + slice;
+void Enqueue::record(size_t launch, int slice) {
+  const int lane = lane_of(launch);
+  const size_t task = launch * slices_ + slice;
   const cudaEvent_t event = lanes_[lane]->event(task);
   cuda_check(cudaEventRecord(event, lanes_[lane]->stream.get()), "cudaEventRecord");
   recorded_[task] = known_[lane];
   recorded_[task][lane] = issued_[lane];
 }
 
-bool Enqueue::reaches(const Lane& lane, int buffer) const { return can_reach(lane.device, device_of(buffer)); }
+bool Enqueue::reaches(const Instruction& instruction, int buffer) const {
+  return instruction.rank != kHost && can_reach(device_of(instruction.rank), device_of(buffer));
+}
 
-void Enqueue::execute(const Instruction& instruction, int slice) {
-  Lane& lane = *lanes_[lane_of_rank_[instruction.rank]];
+bool Enqueue::reaches_all(const Instruction& instruction) const {
+  const auto reached = [&](int buffer) { return reaches(instruction, buffer); };
+  return std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
+         std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
+}
+
+void Enqueue::execute(size_t launch, int slice) {
+  Lane& lane = *lanes_[lane_of(launch)];
   const DeviceGuard guard(lane.device);
-  const auto reached = [&](int buffer) { return reaches(lane, buffer); };
-  const bool directly = std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
-                        std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
-  for (const Table& table : tables_)
-    directly ? execute_directly(instruction, table, slice, lane) : execute_staged(instruction, table, slice, lane);
+  std::vector<const Instruction*> direct, staged;
+  for (int i : program_.launches[launch]) {
+    const Instruction& instruction = program_.instructions[i];
+    (reaches_all(instruction) ? direct : staged).push_back(&instruction);
+  }
+  for (const Table& table : tables_) {
+    execute_directly(direct, table, slice, lane);
+    for (const Instruction* instruction : staged) execute_staged(*instruction, table, slice, lane);
+  }
 }
 
 template <class Visit>  // visit(the piece's address in every buffer, elements)
@@ -95,21 +121,26 @@ void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Vis
   }
 }
 
-void Enqueue::execute_directly(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
-  const std::vector<const Instruction*> only{&instruction};
-  const int src = instruction.srcs[0], dst = instruction.dsts[0];
-  const bool between_two =
-      instruction.srcs.size() == 1 && instruction.dsts.size() == 1 && device_of(src) != device_of(dst);
+// Copies of a launch would pass the stream's copy engine one after the other: alone it is used.
+void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
+                               Lane& lane) {
   Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
-  for_each_piece(table, instruction.shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
-    const int64_t bytes = elems * table.elem_bytes;
-    if (between_two && bytes >= kCopyEngineBytes)
-      cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,
-                                     lane.stream.get()),
-                 "cudaMemcpyPeerAsync");
-    else
-      launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
-  });
+  std::list<std::vector<const Instruction*>> each;  // the launcher knows lists by their addresses
+  for (const Instruction* instruction : instructions) {
+    const auto& only = each.emplace_back(1, instruction);
+    const int src = instruction->srcs[0], dst = instruction->dsts[0];
+    const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 &&
+                         instruction->dsts.size() == 1 && device_of(src) != device_of(dst);
+    for_each_piece(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
+      const int64_t bytes = elems * table.elem_bytes;
+      if (is_copy && bytes >= kCopyEngineBytes)
+        cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,
+                                       lane.stream.get()),
+                   "cudaMemcpyPeerAsync");
+      else
+        launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
+    });
+  }
   launcher.flush();
 }
 
@@ -132,8 +163,8 @@ void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, 
   local.dsts.clear();
   std::vector<int> far_srcs, far_dsts;
   for (int src : instruction.srcs)
-    if (!reaches(lane, src)) far_srcs.push_back(src);
-  for (int dst : instruction.dsts) (reaches(lane, dst) ? local.dsts : far_dsts).push_back(dst);
+    if (!reaches(instruction, src)) far_srcs.push_back(src);
+  for (int dst : instruction.dsts) (reaches(instruction, dst) ? local.dsts : far_dsts).push_back(dst);
 
   std::byte* const scratch = lane.scratch(static_cast<int>(far_srcs.size()) + 1);
   const auto add_scratch = [&](size_t piece) {

@@ -9,6 +9,7 @@
 #include "cuda_engines.h"
 #include "enqueue.h"
 #include "launch.h"
+#include "peers.h"
 
 namespace fastreduce {
 namespace {
@@ -27,12 +28,6 @@ bool graphs_wanted() {
     return !setting || std::string(setting) != "0";
   }();
   return wanted;
-}
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status;
-  cuda_check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status == cudaStreamCaptureStatusActive;
 }
 
 int choose_slices(const Program& program, const std::vector<Table>& tables) {
@@ -197,6 +192,7 @@ std::vector<uint64_t> key_of(const Program& program, const std::vector<Table>& t
 }
 
 void EventsEngine::run(const Program& program, const std::vector<Table>& tables, const Placement& placement) {
+  prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
   Call call = prepare(program, tables, placement);
   std::vector<Current> capturing;

@@ -15,6 +15,9 @@ enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, f8_e4m3, f8_e5m2 
 
 enum class Op { sum, avg, prod, min, max, band, bor, bxor };
 
+// An instruction's rank where the CPU executes it.
+constexpr int kHost = -1;
+
 // One source is a copy, many sources are a reduction in the order given.
 struct Instruction {
   int rank;
@@ -29,13 +32,15 @@ struct Instruction {
 class Program {
  public:
   Program(int ranks, int buffers, int shards, std::vector<Instruction> instructions,
-          std::vector<std::vector<int>> waits)
+          std::vector<std::vector<int>> waits, std::vector<std::vector<int>> launches, bool whole_tensors = false)
       : id(next_id()),
         ranks(ranks),
         buffers(buffers),
         shards(shards),
         instructions(std::move(instructions)),
         waits(std::move(waits)),
+        launches(std::move(launches)),
+        whole_tensors(whole_tensors),
         by_shard(shards),
         written(buffers, false) {
     for (const Instruction& instruction : this->instructions) {
@@ -50,7 +55,9 @@ class Program {
   int buffers;
   int shards;
   std::vector<Instruction> instructions;
-  std::vector<std::vector<int>> waits;  // by instruction: the earlier ones it must come after
+  std::vector<std::vector<int>> waits;     // by instruction: the earlier ones it must come after
+  std::vector<std::vector<int>> launches;  // neighbours of one rank that may run at the same time
+  bool whole_tensors;                      // shard s is every tensor whose index is s modulo shards
   std::vector<std::vector<const Instruction*>> by_shard;  // program order within each shard
   std::vector<bool> written;                              // by buffer
 

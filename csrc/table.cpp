@@ -29,7 +29,7 @@ Tables::Tables(const Call& call, const Program& program) {
   for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, program, index);
 }
 
-// The tensor is cut into the program's shards, one row each.
+// The tensor is cut into the program's shards, one row each, or is one of its shards.
 void Tables::add(const Call& call, const Program& program, int64_t index) {
   const bool direct = walkable_in_place(call, index);
   const bool gather = call.collective == Collective::all_gather;
@@ -47,10 +47,12 @@ void Tables::add(const Call& call, const Program& program, int64_t index) {
 
   const int64_t elems = whole.numel() * kernel.per_elem;
   // In place the parts are ours to choose; an output of one shard fixes them.
-  const int64_t shard_elems =
-      gather || scatter ? elems / program.shards : part_elems(elems, program.shards, elem_bytes);
-  for (int64_t shard = 0; shard * shard_elems < elems; ++shard) {
-    const int64_t begin = shard * shard_elems;
+  const int64_t shard_elems = program.whole_tensors ? elems
+                              : gather || scatter   ? elems / program.shards
+                                                    : part_elems(elems, program.shards, elem_bytes);
+  for (int64_t part = 0; part * shard_elems < elems; ++part) {
+    const int64_t begin = part * shard_elems;
+    const int64_t shard = program.whole_tensors ? index % program.shards : part;
     table.rows.push_back({static_cast<int>(shard), std::min(shard_elems, elems - begin), table.pointers.size()});
     for (int64_t buffer = 0; buffer < program.buffers; ++buffer) {
       const bool holds_one_shard = gather ? buffer < program.ranks : scatter && buffer >= program.ranks;

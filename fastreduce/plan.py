@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fastreduce import _C
+from fastreduce.algorithms import leader, sharded
 from fastreduce.algorithms.registry import _on_change, names, registry
 from fastreduce.program import Goal, Instruction, Program
 
@@ -17,8 +20,9 @@ AUTO = "leader"
 def program(collective: str, k: int, *, root: int = 0, algorithm: str = "auto") -> Program:
     """The program that serves a collective for ``k`` ranks.
 
-    The four collectives besides allreduce are direct: each result is one instruction of the rank
-    that holds it (reduce, reduce_scatter) or of the one that has the data (broadcast, all_gather).
+    The four collectives besides allreduce are cut from it: `leader` that writes the root only
+    (reduce) or reads the root only (broadcast), `sharded` that does not write to all
+    (reduce_scatter) or does not reduce (all_gather).
 
     Raises:
         ValueError: unknown algorithm, or a custom algorithm that returned no program for k ranks.
@@ -27,18 +31,17 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "auto") 
     3 ranks, 1 shards, 1 instructions
        0 rank 1 reduces shard 0 of [0, 1, 2] into [1]
     """
-    ranks = tuple(range(k))
     outputs = tuple(range(k, 2 * k))
     match collective:
         case "reduce":
-            return Program(k, 1, [Instruction(root, 0, ranks, (root,))])
+            return _cut(leader(k), lambda x: (root, x.srcs, (root,)))
         case "broadcast":
-            others = tuple(rank for rank in ranks if rank != root)
-            return Program(k, 1, [Instruction(root, 0, (root,), others)] if others else [])
+            others = tuple(rank for rank in range(k) if rank != root)
+            return _cut(leader(k), lambda x: (root, (root,), others))
         case "reduce_scatter":
-            return Program(k, k, [Instruction(r, r, ranks, (outputs[r],)) for r in ranks], 2 * k)
+            return _cut(sharded(k), lambda x: (x.rank, x.srcs, (outputs[x.rank],)), 2 * k)
         case "all_gather":
-            return Program(k, k, [Instruction(r, r, (r,), outputs) for r in ranks], 2 * k)
+            return _cut(sharded(k), lambda x: (x.rank, (x.rank,), outputs), 2 * k)
     name = AUTO if algorithm == "auto" else algorithm
     if name not in registry:
         raise ValueError(f"unknown algorithm {name!r}; known are auto, {', '.join(names())}")
@@ -46,6 +49,20 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "auto") 
     if not isinstance(found, Program) or found.k != k or found.buffers != k:
         raise ValueError(f"algorithm {name!r} returned no program for {k} ranks but {found!r}")
     return found
+
+
+def _cut(
+    whole: Program,
+    parts: Callable[[Instruction], tuple[int, tuple[int, ...], tuple[int, ...]]],
+    buffers: int = 0,
+) -> Program:
+    """The program in which each instruction has another rank, other sources and destinations."""
+    steps = []
+    for x in whole.instructions:
+        rank, srcs, dsts = parts(x)
+        if dsts:
+            steps.append(Instruction(rank, x.shard, srcs, dsts))
+    return Program(whole.k, whole.shards, steps, buffers)
 
 
 def goal(collective: str, k: int, root: int = 0) -> Goal:
@@ -92,4 +109,6 @@ def build(collective: str, algorithm: str, k: int, root: int) -> _C.Program:
             chosen.instructions, chosen.completes(), chosen.dependencies(), strict=True
         )
     ]
-    return _C.Program(k, chosen.buffers, chosen.shards, instructions)
+    return _C.Program(
+        k, chosen.buffers, chosen.shards, instructions, chosen.launches(), chosen.whole_tensors
+    )

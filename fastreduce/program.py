@@ -77,7 +77,9 @@ class Program:
         object.__setattr__(self, "buffers", self.buffers or self.k)
 
     def __str__(self) -> str:
-        lines = [f"{self.k} ranks, {self.shards} shards, {len(self.instructions)} instructions"]
+        of = " of whole tensors" if self.whole_tensors else ""
+        count = len(self.instructions)
+        lines = [f"{self.k} ranks, {self.shards} shards{of}, {count} instructions"]
         return "\n".join([*lines, *(f"{i:4} {x}" for i, x in enumerate(self.instructions))])
 
     def dependencies(self) -> list[tuple[int, ...]]:

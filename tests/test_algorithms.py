@@ -61,8 +61,21 @@ class TestBuiltIn:
             for (_, shard), found in sums(program, values, legal_order(waits, choose)).items():
                 assert found == sum(values) * (shard + 1)
 
+    @pytest.mark.parametrize("name", names())
+    @pytest.mark.parametrize("k", [2, 3, 5, 8])
+    def test_sums_whatever_the_order_of_what_need_not_wait(self, name, k):
+        program, choose = registry[name](k), random.Random(k)
+        values = [choose.getrandbits(64) for _ in range(k)]
+        for _ in range(10):
+            order = legal_order(program.dependencies(), choose)
+            for (_, shard), found in sums(program, values, order).items():
+                assert found == sum(values) * (shard + 1)
+
     def test_are_listed(self):
-        assert {"leader", "ring", "sharded"} <= set(names())
+        assert names() == [
+            *("bidirectional", "by-parameter", "halving-doubling", "hierarchical", "host"),
+            *("leader", "multi-ring", "naive", "ring", "sharded", "tree"),
+        ]
         assert names() == sorted(registry)
         assert (registry["leader"], registry["ring"]) == (leader, ring)
 

@@ -1,5 +1,6 @@
 """A program's dependencies, its proof, and where its averages divide."""
 
+import itertools
 import random
 import re
 
@@ -117,6 +118,32 @@ def _swapped(steps, i, j):
 def _changed(buffers, j, b):
     j %= len(buffers)
     return (*buffers[:j], b, *buffers[j + 1 :])
+
+
+def may_start_together(program, indices):
+    """Of one rank, and the same memory afterwards in whatever order they run."""
+    steps = [program.instructions[i] for i in indices]
+    cells = [({(b, x.shard) for b in x.dsts}, {(b, x.shard) for b in x.srcs}) for x in steps]
+    conflicts = any(
+        a_writes & (b_reads | b_writes) or b_writes & a_reads
+        for n, (a_writes, a_reads) in enumerate(cells)
+        for b_writes, b_reads in cells[:n]
+    )
+    return len({x.rank for x in steps}) == 1 and not conflicts
+
+
+class TestLaunches:
+    @given(any_programs() | right_programs)
+    def test_are_the_longest_runs_that_may_start_together(self, program):
+        launches = program.launches()
+        assert [i for launch in launches for i in launch] == list(range(len(program.instructions)))
+        assert all(may_start_together(program, launch) for launch in launches)
+        for launch, later in itertools.pairwise(launches):
+            assert not may_start_together(program, (*launch, later[0]))
+
+    def test_control_what_conflicts_may_not(self):
+        steps = [Instruction(0, 0, (1,), (0,)), Instruction(0, 0, (0,), (2,))]
+        assert not may_start_together(Program(3, 1, steps), (0, 1))
 
 
 class TestVerify:

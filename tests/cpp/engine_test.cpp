@@ -51,7 +51,7 @@ class Buffer {
 // ---- programs, written once more
 
 Program program_of(int ranks, int shards, const std::vector<Instruction>& instructions) {
-  return Program(ranks, ranks, shards, instructions, std::vector<std::vector<int>>(instructions.size()));
+  return Program(ranks, ranks, shards, instructions, std::vector<std::vector<int>>(instructions.size()), {});
 }
 
 std::vector<int> all(int ranks) {

@@ -51,11 +51,29 @@ inline std::vector<std::vector<int>> waits_of(const std::vector<Instruction>& st
   return waits;
 }
 
+// Neighbours of one rank that do not depend on each other.
+inline std::vector<std::vector<int>> launches_of(const std::vector<Instruction>& steps,
+                                                 const std::vector<std::vector<int>>& waits) {
+  std::vector<std::vector<int>> launches;
+  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
+    bool together = !launches.empty() && steps[launches.back().front()].rank == steps[i].rank;
+    if (together)
+      for (int earlier : waits[i]) together = together && earlier < launches.back().front();
+    if (!together) launches.emplace_back();
+    launches.back().push_back(i);
+  }
+  return launches;
+}
+
 inline Program program_of(const std::string& name, int k) {
   std::vector<Instruction> steps;
   if (name == "leader") steps.push_back({0, 0, all(k), all(k), k > 1});
   if (name == "sharded")
     for (int r = 0; r < k; ++r) steps.push_back({r, r, all(k), all(k), k > 1});
+  if (name == "host") steps.push_back({kHost, 0, all(k), all(k), k > 1});
+  if (name == "pairs")  // two shards a rank, both in one launch
+    for (int r = 0; r < k; ++r)
+      for (int half = 0; half < 2; ++half) steps.push_back({r, 2 * r + half, all(k), all(k), k > 1});
   if (name == "ring") {
     for (int t = 0; t < k - 1; ++t)
       for (int r = 0; r < k; ++r)
@@ -63,8 +81,10 @@ inline Program program_of(const std::string& name, int k) {
     for (int t = 0; t < k - 1; ++t)
       for (int r = 0; r < k; ++r) steps.push_back({r, (r + k - t) % k, {(r + k - 1) % k}, {r}, false});
   }
+  const int shards = name == "leader" || name == "host" ? 1 : name == "pairs" ? 2 * k : k;
   const auto waits = waits_of(steps);
-  return Program(k, k, name == "leader" ? 1 : k, std::move(steps), waits);
+  const auto launches = launches_of(steps, waits);
+  return Program(k, k, shards, std::move(steps), waits, launches);
 }
 
 // One tensor of float32 a rank and length, on the rank's device, `offset` elements behind an
@@ -171,6 +191,15 @@ inline void synchronize(int devices) {
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 }
+
+}  // namespace engines_test
+
+// peers_test.cpp; each returns how many cases were right.
+int kept_proofs(const std::string& path);
+int kept_failures(const std::string& path);
+int unknown_in_a_capture();
+
+namespace engines_test {
 
 // Ranks dealt over the devices, each with a stream of its own as torch's current one.
 struct Machine {

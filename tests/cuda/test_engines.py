@@ -10,9 +10,13 @@ from builds import CSRC, Build, mutated, needs_compiler, run
 HERE = Path(__file__).parent
 VIRTUAL = HERE.parent / "virtual_cuda"
 OPTIONS = (f"-I{VIRTUAL}", "-Wno-unknown-pragmas")
-TESTS = {x: HERE / x for x in ("engines_test.cpp", "few_kernels.cpp", "virtual_launch.cpp")}
+TESTS = {
+    x: HERE / x
+    for x in ("engines_test.cpp", "peers_test.cpp", "few_kernels.cpp", "virtual_launch.cpp")
+}
 ENGINES = {
-    x: CSRC / x for x in ("tiles_cuda.cu", "events.cu", "enqueue.cu", "lanes.cu", "peers.cu")
+    x: CSRC / x
+    for x in ("tiles_cuda.cu", "events.cu", "enqueue.cu", "lanes.cu", "peers.cu", "proofs.cu")
 }
 SOURCES = {"all.cpp": VIRTUAL / "all.cpp", **TESTS, **ENGINES}
 
@@ -49,10 +53,11 @@ MODES = {
     # 36 cases, each in 280 random legal orders.
     "many orders": ("plain", "280", 10_000),
     "threads": ("thread", "1", 200),
-    "capture": ("address", "1", 6),
+    "capture": ("address", "1", 8),
     "failures": ("address", "1", 600),
     "no peers": ("address", "1", 18),
     "no peers, threads": ("thread", "1", 9),
+    "few peers": ("plain", "1", 9),
     "pairs of peers": ("plain", "1", 9),
     "lost writes": ("plain", "1", 9),
     "wrong reads": ("plain", "1", 9),
@@ -67,6 +72,13 @@ def test_engines(mode, programs):
     assert done.returncode == 0, done.stderr
     count, rest = done.stdout.split(" ", 1)
     assert int(count) >= least and rest == "cases right\n"
+
+
+@pytest.mark.parametrize("mode", ["kept proofs", "kept failures"])
+def test_proofs_are_kept_for_later_processes(mode, programs, tmp_path):
+    done = run(programs["address"], mode, str(tmp_path / "proofs"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{5 if mode == 'kept proofs' else 2} cases right\n"
 
 
 def test_lost_peer_access_is_warned_of_once(programs):

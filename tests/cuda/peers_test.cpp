@@ -1,0 +1,89 @@
+// Which devices reach each other: what is kept of it, and what a capture must not find out.
+#include <fstream>
+
+#include "engines_test.h"
+
+using namespace engines_test;
+
+namespace {
+
+void reduce(const std::string& where) {
+  const Program program = program_of("sharded", 4);
+  const Machine machine(4, 4);
+  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
+  buffers.fill(machine.placement);
+  run_events(program, buffers.tables(), machine.placement);
+  buffers.collect(machine.placement);
+  synchronize(4);
+  buffers.expect_reduced(where);
+  expect_clean(where);
+}
+
+int64_t work_of_reduce(const std::string& where) {
+  const int64_t before = virtual_cuda::work_queued();
+  reduce(where);
+  return virtual_cuda::work_queued() - before;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+// A second process finds the proofs of the first and tries nothing out; a line that is cut off, or of
+// other devices, counts for nothing.
+int kept_proofs(const std::string& path) {
+  const auto process = [&](const std::string& where) {
+    forget_peers();
+    return work_of_reduce(where);
+  };
+  const int64_t without = process("no file");
+  keep_proofs_in(path);
+  if (process("an empty file") != without) fail("an empty file changes what is tried out");
+  const std::string proofs = text_of(path);
+  if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line a pair:\n" + proofs);
+  if (process("a full file") >= without) fail("what the file holds was tried out again");
+  if (text_of(path) != proofs) fail("the file grew");
+  std::string cut = proofs;
+  for (size_t at; (at = cut.find(".\n")) != std::string::npos;) cut.erase(at, 1);
+  std::ofstream(path) << cut;
+  if (process("lines cut off") != without) fail("a line that is cut off counts");
+  keep_proofs_in("/proc/nowhere/proofs");
+  if (process("a file that cannot be written") != without) fail("a file that is not there changes what is tried out");
+  keep_proofs_in("");
+  return 5;
+}
+
+// A broken pair stays broken: the next process believes the file, and warns as this one did.
+int kept_failures(const std::string& path) {
+  keep_proofs_in(path);
+  reduce("found out");
+  if (text_of(path).find("a kernel's writes do not arrive.\n") == std::string::npos) fail("no failure kept");
+  forget_peers();
+  reduce("believed");
+  return 2;
+}
+
+// The error comes before anything is captured, so that the capture itself stays whole.
+int unknown_in_a_capture() {
+  const Program program = program_of("sharded", 3);
+  const Machine machine(3, 3);
+  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
+  const cudaStream_t stream = machine.placement.current[0];
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  std::string thrown;
+  try {
+    run_events(program, buffers.tables(), machine.placement);
+  } catch (const std::runtime_error& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("make the call once before it") == std::string::npos) fail("thrown: " + thrown);
+  cudaGraph_t graph;
+  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  const Graph owned(graph);
+  expect_clean("a capture with unknown peers");
+  reduce("after it");
+  return 2;
+}
