@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import index
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from fastreduce.program import Program
@@ -57,7 +57,7 @@ def simulate(
     total_bytes, shard_bytes = _sizes(program, nbytes)
     slice_bytes = [[shard / slices for shard in shard_bytes]] * slices
     stages = stages_of(program, topology, slice_bytes)
-    routes = Routes(topology, stages)
+    routes = Routes(topology, ((t.src, t.dst) for stage in stages for t in stage.transfers))
     events = sorted(_events(stages, routes, play(stages, routes)), key=lambda event: event.start_s)
     return Timeline(
         f"{size(total_bytes)} on each of {program.k} ranks, {topology.name}",
@@ -70,23 +70,21 @@ def simulate(
 
 def _sizes(program: Program, nbytes: int | Sequence[int]) -> tuple[int, list[float]]:
     """Bytes a rank, and bytes of each shard."""
-    if not isinstance(nbytes, Sequence):
-        total = index(nbytes)
-        if program.whole_tensors:
-            raise ValueError(
-                f"nbytes is {total}, but the program's shards are whole tensors: want a sequence, "
-                "the bytes of each tensor"
-            )
-    else:
-        total = sum(nbytes)
-        negative = [(i, found) for i, found in enumerate(nbytes) if found < 0]
-        if negative:
-            raise ValueError(f"tensor {negative[0][0]} has {negative[0][1]} bytes, want 0 or more")
+    tensors = list(nbytes) if isinstance(nbytes, Sequence) else [nbytes]
+    for number, found in enumerate(tensors):
+        if not isinstance(found, Integral) or found < 0:
+            raise ValueError(f"tensor {number} has {found!r} bytes, want a whole number, 0 or more")
+    total = sum(map(int, tensors))
     if total <= 0:
         raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes a rank")
-    if isinstance(nbytes, Sequence) and program.whole_tensors:
-        return total, [float(sum(nbytes[s :: program.shards])) for s in range(program.shards)]
-    return total, [total / program.shards] * program.shards
+    if not program.whole_tensors:
+        return total, [total / program.shards] * program.shards
+    if not isinstance(nbytes, Sequence):
+        raise ValueError(
+            f"nbytes is {nbytes!r}, but the program's shards are whole tensors: want a sequence, "
+            "the bytes of each tensor"
+        )
+    return total, [float(sum(tensors[s :: program.shards])) for s in range(program.shards)]
 
 
 def _events(stages: Sequence[Stage], routes: Routes, spans: Spans) -> Iterator[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -134,24 +134,29 @@ def draw(program: Program, path: str | PathLike[str]) -> None:
     boxes = _boxes(program)
     columns = _columns(program)
     steps = max((box.step for box in boxes), default=-1) + 1
-    wide = max(1.5, 0.4 * max(Counter((box.step, round(box.column)) for box in boxes).values()))
+    abreast = Counter((box.step, round(box.column)) for box in boxes)
+    wide = max(1.5, 0.4 * max(abreast.values(), default=1))
     figure = Figure(figsize=(1.2 + wide * len(columns), 1.2 + 1.5 * steps), layout="constrained")
-    axes = figure.add_subplot()
+    axes = _columns_and_rows(figure.add_subplot(), columns, steps)
+    _draw_lines(axes, program, boxes)
+    for box in boxes:
+        _draw_box(axes, program, box)
+    with matplotlib.rc_context(SVG):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _columns_and_rows(axes: Axes, columns: Mapping[str, float], steps: int) -> Axes:
     for name, x in columns.items():
         axes.plot([x, x], [0, steps], color=FAINT, linewidth=1, zorder=0)
         axes.scatter([x] * (steps + 1), range(steps + 1), s=14, color=INK, zorder=3)
         axes.text(x, -0.12, name, ha="center", va="bottom", fontsize=10, color=INK)
-    _draw_lines(axes, program, boxes)
-    for box in boxes:
-        _draw_box(axes, program, box)
     axes.set_ylim(steps + 0.1, -0.4)
     axes.set_xlim(-0.6 + min(columns.values()), 0.6 + max(columns.values()))
     axes.set_yticks([step + 0.5 for step in range(steps)], [f"step {s + 1}" for s in range(steps)])
     axes.tick_params(left=False, bottom=False, labelbottom=False)
     axes.set_xlabel("\N{GREEK CAPITAL LETTER SIGMA} 3: reduces shard 3;  3: copies it", fontsize=9)
     axes.set_frame_on(False)
-    with matplotlib.rc_context(SVG):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+    return axes
 
 
 def _columns(program: Program) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fastreduce.simulation.flows import MOMENT_S, Network
@@ -36,27 +36,25 @@ class Spans(NamedTuple):
 
 
 class Routes:
-    """The links between the nodes that transfers use, and what must be known of them.
+    """The links between pairs of nodes, and what must be known of them.
 
-    The link from a node to itself is its memory.
+    ``links`` and ``latency_s`` by pair; ``index`` is a pair's place in ``paths``, which has its
+    links' places in ``bytes_per_s``. The link from a node to itself is its memory.
 
     Raises:
         ValueError: a bandwidth that is unknown.
     """
 
-    def __init__(self, topology: Topology, stages: Sequence[Stage]) -> None:
-        pairs = dict.fromkeys((t.src, t.dst) for stage in stages for t in stage.transfers)
+    def __init__(self, topology: Topology, used: Iterable[Link]) -> None:
+        pairs = tuple(dict.fromkeys(used))
         routes = {(src, dst): topology.route(src, dst) for src, dst in pairs}
         self.links: dict[Link, tuple[Link, ...]] = {p: routes[p] or (p,) for p in pairs}
         self.latency_s = {pair: topology.latency_s(routes[pair]) for pair in pairs}
         self.index = {pair: number for number, pair in enumerate(pairs)}
-        used = dict.fromkeys(link for links in self.links.values() for link in links)
-        self._bytes_per_s = [_bytes_per_s(topology, link) for link in used]
-        position = {link: number for number, link in enumerate(used)}
-        self._paths = [[position[link] for link in links] for links in self.links.values()]
-
-    def network(self) -> Network:
-        return Network(self._paths, self._bytes_per_s)
+        shared = dict.fromkeys(link for links in self.links.values() for link in links)
+        self.bytes_per_s = [_bytes_per_s(topology, link) for link in shared]
+        position = {link: number for number, link in enumerate(shared)}
+        self.paths = [[position[link] for link in links] for links in self.links.values()]
 
 
 def _bytes_per_s(topology: Topology, link: Link) -> float:
@@ -87,7 +85,8 @@ def play(stages: Sequence[Stage], routes: Routes) -> Spans:
 
 class _Run:
     def __init__(self, stages: Sequence[Stage], routes: Routes) -> None:
-        self._stages, self._routes, self._network = stages, routes, routes.network()
+        network = Network(routes.paths, routes.bytes_per_s)
+        self._stages, self._routes, self._network = stages, routes, network
         self._followers: list[list[int]] = [[] for _ in stages]
         for number, stage in enumerate(stages):
             for earlier in stage.waits:
