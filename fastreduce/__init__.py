@@ -30,6 +30,7 @@ from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
 from fastreduce.program import HOST, Instruction, Program
+from fastreduce.simulation import draw, simulate
 
 # Which devices reach each other takes milliseconds a pair to find out; it is kept for this boot.
 _C.keep_proofs_in(str(user_cache_path("fastreduce") / "peer_access.txt"))
@@ -45,6 +46,8 @@ __all__ = [
     "all_gather",
     "allreduce",
     "broadcast",
+    "draw",
     "reduce",
     "reduce_scatter",
+    "simulate",
 ]
