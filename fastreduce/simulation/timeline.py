@@ -36,6 +36,15 @@ class Timeline:
 
     ``nbytes`` a rank, ``k`` ranks; ``events`` on devices and links by start; ``link_bytes_per_s``
     of every link of the topology, None where unknown.
+
+    >>> import fastreduce
+    >>> from fastreduce.topology import preset
+    >>> print(fastreduce.simulate(fastreduce.algorithms.ring(2), preset("book-pcie4"), 160_000_000))
+    160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
+      gpu0 -> pcie0  100.0% busy      160 MB
+      gpu1 -> pcie0  100.0% busy      160 MB
+      pcie0 -> gpu0  100.0% busy      160 MB
+      pcie0 -> gpu1  100.0% busy      160 MB
     """
 
     title: str

@@ -269,7 +269,7 @@ class TestInGeneral:
         program = run((0, 0, EVERYONE, (0,)))
         widened = [rate * (2 if rank == wider else 1) for rank, rate in enumerate(rates)]
         before_s, after_s = (
-            simulate(program, star(4, bytes_per_s=[r * 1e6 for r in found]), GB).time_s
+            simulate(program, star(4, bytes_per_s=tuple(r * 1e6 for r in found)), GB).time_s
             for found in (rates, widened)
         )
         assert after_s <= before_s * (1 + 1e-9)
@@ -280,6 +280,6 @@ class TestInGeneral:
         found = [r * 1e6 for r in rates]
         narrow = [min(found) / 4, *found[1:]]
         before_s, after_s = (
-            simulate(program, star(4, bytes_per_s=r), GB).time_s for r in (found, narrow)
+            simulate(program, star(4, bytes_per_s=tuple(r)), GB).time_s for r in (found, narrow)
         )
         assert after_s > before_s
