@@ -117,6 +117,15 @@ class TestOverheads:
         expected_us = 4000 + 2 * play.LAUNCH_S * 1e6
         assert self.time_us(program) == pytest.approx(expected_us, abs=0.01)
 
+    def test_a_wait_that_is_not_over_when_the_device_is_free(self):
+        """Rank 1 ends a route later than rank 0, yet before it sees rank 0's event."""
+        program = run(
+            (0, 0, (0,), (0,)), (1, 1, (2,), (1,)), (1, 1, (1,), (3,)), (1, 0, (0,), (1,)), shards=2
+        )
+        route_s = play.EVENT_WAIT_S / 2
+        expected_us = (2 * play.LAUNCH_S + play.EVENT_WAIT_S + route_s) * 1e6
+        assert self.time_us(program, route_s / 2) == pytest.approx(expected_us, abs=0.01)
+
 
 class TestSizes:
     def test_tensors_are_cut_each(self):
