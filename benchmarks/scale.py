@@ -136,7 +136,7 @@ def main() -> None:
             flush=True,
         )
     apart = max(abs(r["formula_s"] / r["simulated_s"] - 1) for r in found if r["simulated_s"])
-    print(f"# formula and simulation differ by at most {apart:.1%}")
+    print(f"# formula and simulation differ by at most {apart:.2%}")
     if args.out:
         assumed = {"preset": PRESET, "nics": NICS, "gbit": GBIT, "measured": False}
         save(args.out.with_suffix(".json"), {"assumed": assumed, "rows": found})

@@ -55,6 +55,10 @@ def without(topology: Topology, link: tuple[str, str]) -> Topology:
     return Topology(topology.name, topology.source, graph)
 
 
+def run(*instructions: tuple, shards: int = 1) -> Program:
+    return Program(4, shards, [Instruction(*i) for i in instructions])
+
+
 def one_shard_ring(k: int) -> Program:
     """Round the ring without cutting the data: what rings are compared with."""
     adds = [Instruction(r, 0, (r - 1, r), (r,)) for r in range(1, k)]
