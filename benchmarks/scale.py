@@ -21,8 +21,8 @@ from typing import Any
 import fastreduce
 from fastreduce.algorithms import hierarchical, ring
 from fastreduce.simulation.analytic import hierarchical_s, hops, ring_s
-from fastreduce.simulation.timeline import duration, size
 from fastreduce.topology import Topology, cluster
+from fastreduce.units import duration, size
 
 PRESET, LOCAL, NICS, GBIT = "dgx-h100", 8, 8, 400
 MACHINES = [1 << power for power in range(11)]

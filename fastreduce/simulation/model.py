@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fastreduce.program import Program
 from fastreduce.simulation.play import Routes, Spans, play
 from fastreduce.simulation.stages import Stage, stages_of
-from fastreduce.simulation.timeline import Event, Timeline, size
+from fastreduce.simulation.timeline import Event, Timeline
+from fastreduce.units import size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology

@@ -10,6 +10,8 @@ from functools import cached_property
 from os import PathLike
 from typing import NamedTuple, TypeAlias
 
+from fastreduce.units import duration, size
+
 Link: TypeAlias = tuple[str, str]
 
 LINKS_SHOWN = 8
@@ -124,25 +126,3 @@ class Timeline:
         from fastreduce.simulation.pictures import draw_timeline
 
         draw_timeline(self, path)
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(0.015), duration(12.3e-6), duration(2.0)
-    ('15 ms', '12.3 us', '2 s')
-    """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} us"
-
-
-def size(nbytes: float) -> str:
-    """
-    >>> size(160e6), size(20e9), size(512)
-    ('160 MB', '20 GB', '512 B')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}"
-    return f"{nbytes:g} B"
