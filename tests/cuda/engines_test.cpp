@@ -240,6 +240,7 @@ int main(int argc, char** argv) {
     user_capture();
   } else {
     if (mode == "no peers") replay_after_a_larger_call();
+    if (mode == "no peers") cases += first_scratch_in_a_capture();
     through_the_host(mode == "no peers");
   }
   std::printf("%d cases right\n", cases);

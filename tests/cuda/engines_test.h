@@ -198,6 +198,7 @@ inline void synchronize(int devices) {
 int kept_proofs(const std::string& path);
 int kept_failures(const std::string& path);
 int unknown_in_a_capture();
+int first_scratch_in_a_capture();
 
 namespace engines_test {
 

@@ -66,6 +66,32 @@ int kept_failures(const std::string& path) {
   return 2;
 }
 
+// Peers are known, the memory to go through the host is not there yet: a capture makes it.
+int first_scratch_in_a_capture() {
+  reduce("finds out about all pairs");
+  const Program program = program_of("sharded", 3);
+  Machine machine(3, 3, true);  // lanes of their own, which have no memory yet
+  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
+  buffers.fill(machine.placement);
+  synchronize(4);
+  const cudaStream_t stream = machine.placement.current[0];
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  run_events(program, buffers.tables(), machine.placement);
+  cudaGraph_t graph;
+  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  const Graph owned(graph);
+  cudaGraphExec_t exec;
+  cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  const GraphExec owned_exec(exec);
+  cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+  synchronize(4);
+  buffers.collect(machine.placement);
+  synchronize(4);
+  buffers.expect_reduced("captured through the host");
+  expect_clean("captured through the host");
+  return 1;
+}
+
 // The error comes before anything is captured, so that the capture itself stays whole.
 int unknown_in_a_capture() {
   const Program program = program_of("sharded", 3);
