@@ -1,4 +1,4 @@
-"""The commands ``fastreduce train`` and ``fastreduce doctor``."""
+"""The commands ``fastreduce train``, ``fastreduce tune`` and ``fastreduce doctor``."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     doctor = commands.add_parser("doctor", help="print versions, devices, and what is missing")
     doctor.set_defaults(run=_doctor)
+    _add_tune(commands)
     train = commands.add_parser("train", help="train LeNet on Fashion-MNIST, data-parallel")
     train.set_defaults(run=_train, refuse=train.error)
     _add_model_options(train)
@@ -60,6 +61,16 @@ def _parser() -> argparse.ArgumentParser:
         help="where metrics.jsonl and learning_curve.png go (default: %(default)s)",
     )
     return parser
+
+
+def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    tune = commands.add_parser(
+        "tune", help="measure the algorithms here, in under a minute: auto then takes the fastest"
+    )
+    tune.set_defaults(run=_tune)
+    tune.add_argument(
+        "--out", metavar="FILE", type=Path, help="JSON (default: where auto looks for it)"
+    )
 
 
 def _add_model_options(train: argparse.ArgumentParser) -> None:
@@ -104,6 +115,15 @@ def _doctor(_: argparse.Namespace) -> int:
     from fastreduce.doctor import report
 
     print(report())
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from fastreduce.tune import measure, save
+
+    table = measure()
+    print(table)
+    print("written:", save(table, args.out))
     return 0
 
 
