@@ -66,8 +66,8 @@ class Table:
         if place not in self.times_s:
             return None
         times = {
-            name: _nearest_s(by_k, k, nbytes)
-            for name, by_k in self.times_s[place].items()
+            name: _nearest_s(self.times_s[place][name], k, nbytes)
+            for name in built_in()
             if _may_serve(place, name, k)
         }
         fastest = min(times, key=times.__getitem__)
