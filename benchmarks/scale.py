@@ -21,8 +21,8 @@ from typing import Any
 import fastreduce
 from fastreduce.algorithms import hierarchical, ring
 from fastreduce.simulation.analytic import hierarchical_s, hops, ring_s
-from fastreduce.simulation.timeline import duration, size
 from fastreduce.topology import Topology, cluster
+from fastreduce.units import duration, size
 
 PRESET, LOCAL, NICS, GBIT = "dgx-h100", 8, 8, 400
 MACHINES = [1 << power for power in range(11)]
@@ -136,7 +136,7 @@ def main() -> None:
             flush=True,
         )
     apart = max(abs(r["formula_s"] / r["simulated_s"] - 1) for r in found if r["simulated_s"])
-    print(f"# formula and simulation differ by at most {apart:.1%}")
+    print(f"# formula and simulation differ by at most {apart:.2%}")
     if args.out:
         assumed = {"preset": PRESET, "nics": NICS, "gbit": GBIT, "measured": False}
         save(args.out.with_suffix(".json"), {"assumed": assumed, "rows": found})

@@ -251,7 +251,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
-           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"));
+           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"))
+      .def("slices", &Program::slices, py::arg("nbytes"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
   module.def("keep_proofs_in", [](const std::string& path) {

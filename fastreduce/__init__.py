@@ -16,7 +16,7 @@ import torch  # the extension links against it
 __path__ = extend_path(__path__, __name__)
 
 try:
-    from fastreduce import _C
+    from fastreduce import _C  # noqa: F401
 except ImportError as error:
     raise ImportError(
         f"fastreduce's extension does not load with torch {torch.__version__}: it is not built, or "
@@ -24,16 +24,12 @@ except ImportError as error:
         "pip install --force-reinstall --no-deps fastreduce's folder"
     ) from error
 
-from platformdirs import user_cache_path
-
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.planner import explain
 from fastreduce.program import HOST, Instruction, Program
 from fastreduce.simulation import draw, simulate
-
-# Which devices reach each other takes milliseconds a pair to find out; it is kept for this boot.
-_C.keep_proofs_in(str(user_cache_path("fastreduce") / "peer_access.txt"))
 
 __version__ = "0.1.0"
 
@@ -47,6 +43,7 @@ __all__ = [
     "allreduce",
     "broadcast",
     "draw",
+    "explain",
     "reduce",
     "reduce_scatter",
     "simulate",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cache
 
 from fastreduce import _C
 from fastreduce.algorithms.registry import _on_change
 from fastreduce.goals import goal, program
+from fastreduce.program import Program
 
 # A program chosen for another would keep running after its algorithm was replaced.
 _on_change.append(_C.forget_programs)
@@ -61,6 +63,7 @@ def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Program:
     """Choose and verify; the extension asks once for each combination and keeps the answer."""
+    _keep_proofs_of_peers()
     if algorithm == "auto":
         algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
     chosen = program(collective, k, root=root, algorithm=algorithm)
@@ -68,6 +71,19 @@ def build(
         chosen.verify(goal(collective, k, root))
     except ValueError as error:
         raise ValueError(f"algorithm {algorithm!r} for {k} ranks is wrong: {error}") from None
+    return compiled(chosen)
+
+
+@cache
+def _keep_proofs_of_peers() -> None:
+    """Which devices reach each other takes milliseconds a pair to find out: once for each boot."""
+    from platformdirs import user_cache_path
+
+    _C.keep_proofs_in(str(user_cache_path("fastreduce") / "peer_access.txt"))
+
+
+def compiled(chosen: Program) -> _C.Program:
+    """The program as the engines take it."""
     instructions = [
         (*instruction, completes, waits)
         for instruction, completes, waits in zip(
@@ -75,5 +91,10 @@ def build(
         )
     ]
     return _C.Program(
-        k, chosen.buffers, chosen.shards, instructions, chosen.launches(), chosen.whole_tensors
+        chosen.k,
+        chosen.buffers,
+        chosen.shards,
+        instructions,
+        chosen.launches(),
+        chosen.whole_tensors,
     )

@@ -5,16 +5,20 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from reference import threads
 
 # The tests do not depend on whether this machine is tuned, and leave that as it was.
 DATA_HOME = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = DATA_HOME.name
 
-# No deadline: the machine may be busy, and no test here is about time.
-settings.register_profile("fastreduce", deadline=None, print_blob=True)
-settings.load_profile("fastreduce")
+try:
+    from hypothesis import settings
+except ImportError:
+    pass  # tests/gpu needs pytest alone
+else:
+    # No deadline: the machine may be busy, and no test here is about time.
+    settings.register_profile("fastreduce", deadline=None, print_blob=True)
+    settings.load_profile("fastreduce")
 
 
 @pytest.fixture(autouse=True)

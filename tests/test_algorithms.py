@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from programs import carry_out, is_allreduce, legal_order, sums
-from reference import assert_same, noise, origin, reduced
+from reference import IN_RANK_ORDER, assert_same, noise, origin, reduced
 
 import fastreduce
 from fastreduce import Instruction, Program, allreduce
@@ -70,6 +70,10 @@ class TestBuiltIn:
             order = legal_order(program.dependencies(), choose)
             for (_, shard), found in sums(program, values, order).items():
                 assert found == sum(values) * (shard + 1)
+
+    @pytest.mark.parametrize("name", names())
+    def test_those_with_the_loops_bits_are_known(self, name):
+        assert registry[name](12).in_rank_order() == (name in IN_RANK_ORDER)
 
     def test_are_listed(self):
         assert names() == [

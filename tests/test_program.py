@@ -19,10 +19,12 @@ from programs import (
 )
 
 from fastreduce import Instruction, Program
-from fastreduce.algorithms import leader, ring, sharded
+from fastreduce.algorithms import leader, names, registry, ring, sharded
 from fastreduce.goals import goal
 
 randoms = st.randoms(use_true_random=False)
+
+BUILT_IN = names()
 
 
 class TestDependencies:
@@ -158,9 +160,9 @@ class TestVerify:
         program.verify()
 
     @settings(max_examples=400)
-    @given(st.sampled_from([leader, sharded, ring, None]), st.integers(1, 7), randoms, st.data())
+    @given(st.sampled_from([*BUILT_IN, None]), st.integers(1, 7), randoms, st.data())
     def test_mutants_are_rejected_or_right(self, algorithm, k, choose, data):
-        good = algorithm(k) if algorithm else right_program(choose, k, shards=2)
+        good = registry[algorithm](k) if algorithm else right_program(choose, k, shards=2)
         assume(good.instructions)
         mutate = MUTATIONS[data.draw(st.sampled_from(sorted(MUTATIONS)))]
         position = st.integers(0, len(good.instructions) - 1)
@@ -169,6 +171,16 @@ class TestVerify:
         )
         mutant = Program(k, good.shards, steps)
         assert accepts(mutant) == is_allreduce(mutant), mutant
+
+    @pytest.mark.parametrize("algorithm", BUILT_IN)
+    @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
+    def test_every_mutant_of_three_ranks_is_rejected_or_right(self, algorithm, mutation):
+        good = registry[algorithm](3)
+        count = len(good.instructions)
+        for i, j, b in itertools.product(range(count), range(count), range(-1, 4)):
+            steps = MUTATIONS[mutation](list(good.instructions), i, j, b)
+            mutant = Program(3, good.shards, steps)
+            assert accepts(mutant) == is_allreduce(mutant), mutant
 
     # Who executes an instruction does not change its result.
     @pytest.mark.parametrize("mutation", sorted({*MUTATIONS} - {"other rank"}))
@@ -243,11 +255,11 @@ class TestAverage:
         for found in averages(program, values).values():
             assert found * program.k == sum(values)
 
-    @pytest.mark.parametrize("algorithm", [leader, sharded, ring])
+    @pytest.mark.parametrize("algorithm", BUILT_IN)
     @pytest.mark.parametrize("k", range(1, 18))
     def test_divides_once_in_the_algorithms(self, algorithm, k):
         values = [7**rank for rank in range(k)]
-        for found in averages(algorithm(k), values).values():
+        for found in averages(registry[algorithm](k), values).values():
             assert found * k == sum(values)
 
     def test_control_a_program_that_sums_after_completing_would_show(self):

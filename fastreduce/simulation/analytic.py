@@ -57,9 +57,9 @@ def ring_s(k: int, nbytes: float, around: Sequence[Hop]) -> float:
     """
     if k == 1:
         return 0.0
-    steps_s = [hop.time_s(nbytes / k) for hop in around]
-    step_s = max(max(steps_s), EVENT_WAIT_S + mean(steps_s))
-    return 2 * (k - 1) * step_s - EVENT_WAIT_S  # the first step waits for nobody
+    steps, steps_s = 2 * (k - 1), [hop.time_s(nbytes / k) for hop in around]
+    waits_s = (steps - 1) * EVENT_WAIT_S  # the first step waits for nobody
+    return max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
 
 
 def hierarchical_s(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fastreduce.program import Program
 from fastreduce.simulation.play import Routes, Spans, play
 from fastreduce.simulation.stages import Stage, stages_of
-from fastreduce.simulation.timeline import Event, Timeline, size
+from fastreduce.simulation.timeline import Event, Timeline
+from fastreduce.units import size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -32,8 +33,10 @@ def simulate(
       forward, as *Dive into Deep Learning* reckons in section 12.7.
     - Transfers share each link, each direction for itself, max-min fairly, and start after the
       latency of their links. The host executes in the memory of the CPU next to rank 0's device.
-    - `LAUNCH_S` passes before each task, `EVENT_WAIT_S` before what waits for another device. The
-      time that the CPU needs to enqueue is not counted.
+    - `fastreduce.simulation.play.LAUNCH_S` passes before each task, ``EVENT_WAIT_S`` before one
+      that waits for another device. The time that the CPU needs to enqueue is not counted.
+
+    The result is a prediction: it is as good as the topology's figures and these two.
 
     Raises:
         ValueError: more ranks than devices, sizes that are not positive or that do not fit the

@@ -87,8 +87,9 @@ def _draw_lane(axes: Axes, place: int, events: Sequence[Event], shards: int, sca
             for left, right in spans
         ]
         colors = [_color(event.shard, shards) for event in row]
+        edge = 0.4 if len(row) < 100 else 0.0  # wider than many a bar, where there are many
         axes.add_collection(
-            PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=0.4)
+            PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
         )
         for event, color, span in zip(row, colors, spans, strict=True):
             _name(axes, event, span, top + height / 2, min(7.0, 20 * height), _ink_on(color))
@@ -103,7 +104,8 @@ def _name(
     name = next((name for name in names if len(name) <= room), "")
     if name and fontsize >= 4:
         x = sum(span) / 2
-        axes.text(x, y, name, fontsize=fontsize, color=ink, ha="center", va="center")
+        text = axes.text(x, y, name, fontsize=fontsize, color=ink, ha="center", va="center")
+        text.set_in_layout(False)  # or the layout measures thousands that lie inside anyway
 
 
 class _Box(NamedTuple):
@@ -197,7 +199,7 @@ def _draw_box(axes: Axes, program: Program, box: _Box) -> None:
     _, shard, srcs, _ = program.instructions[box.number]
     color = _color(shard, program.shards)
     sign = "\N{GREEK CAPITAL LETTER SIGMA} " if len(srcs) > 1 else ""
-    axes.text(
+    text = axes.text(
         box.column,
         box.step + 0.5,
         f"{sign}{shard}",
@@ -208,3 +210,4 @@ def _draw_box(axes: Axes, program: Program, box: _Box) -> None:
         zorder=2,
         bbox={"boxstyle": "round,pad=0.3", "facecolor": color, "edgecolor": "white"},
     )
+    text.set_in_layout(False)

@@ -23,7 +23,6 @@ LAUNCH_S = 0.5e-6
 # Predicted: no machine with several GPUs has measured it here.
 EVENT_WAIT_S = 1.5e-6
 
-
 Span: TypeAlias = tuple[float, float]
 
 

@@ -23,11 +23,12 @@ def rows(events: Sequence[Event]) -> list[list[Event]]:
     """As few rows as hold the events, given by start, without overlap in any."""
     result: list[list[Event]] = []
     for event in events:
-        free = [row for row in result if row[-1].end_s <= event.start_s + MOMENT_S]
-        if free:
-            free[0].append(event)
-        else:
+        free = (row for row in result if row[-1].end_s <= event.start_s + MOMENT_S)
+        row = next(free, None)
+        if row is None:
             result.append([event])
+        else:
+            row.append(event)
     return result
 
 

@@ -10,6 +10,8 @@ from functools import cached_property
 from os import PathLike
 from typing import NamedTuple, TypeAlias
 
+from fastreduce.units import duration, size
+
 Link: TypeAlias = tuple[str, str]
 
 LINKS_SHOWN = 8
@@ -36,6 +38,15 @@ class Timeline:
 
     ``nbytes`` a rank, ``k`` ranks; ``events`` on devices and links by start; ``link_bytes_per_s``
     of every link of the topology, None where unknown.
+
+    >>> import fastreduce
+    >>> from fastreduce.topology import preset
+    >>> print(fastreduce.simulate(fastreduce.algorithms.ring(2), preset("book-pcie4"), 160_000_000))
+    160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
+      gpu0 -> pcie0  100.0% busy      160 MB
+      gpu1 -> pcie0  100.0% busy      160 MB
+      pcie0 -> gpu0  100.0% busy      160 MB
+      pcie0 -> gpu1  100.0% busy      160 MB
     """
 
     title: str
@@ -115,25 +126,3 @@ class Timeline:
         from fastreduce.simulation.pictures import draw_timeline
 
         draw_timeline(self, path)
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(0.015), duration(12.3e-6), duration(2.0)
-    ('15 ms', '12.3 us', '2 s')
-    """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} us"
-
-
-def size(nbytes: float) -> str:
-    """
-    >>> size(160e6), size(20e9), size(512)
-    ('160 MB', '20 GB', '512 B')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}"
-    return f"{nbytes:g} B"

@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fastreduce.algorithms.registry import registry
+from fastreduce import algorithms
+from fastreduce.algorithms import registry
 from fastreduce.plan import DEFAULTS, default
 
 # Seconds by place, algorithm, number of ranks and bytes of one rank's tensors.
@@ -119,16 +120,16 @@ def built_in() -> list[str]:
     >>> "ring" in built_in()
     True
     """
-    inside = "fastreduce.algorithms."
-    return sorted(name for name, made in registry.items() if made.__module__.startswith(inside))
+    return [
+        name
+        for name, made in sorted(registry.items())
+        if getattr(algorithms, name.replace("-", "_"), None) is made
+    ]
 
 
 def _may_serve(place: str, algorithm: str, k: int) -> bool:
     program = registry[algorithm](k)
-    if place in ("cpu", "gpu"):
-        everyone = tuple(range(k))
-        return all(x.srcs == everyone or len(x.srcs) == 1 for x in program.instructions)
-    return not program.whole_tensors
+    return program.in_rank_order() if place in ("cpu", "gpu") else not program.whole_tensors
 
 
 def _nearest_s(by_k: Mapping[int, Mapping[int, float]], k: int, nbytes: int) -> float:
@@ -146,14 +147,14 @@ def _check(place: str, by_algorithm: Mapping[str, Mapping[int, Mapping[int, floa
     for algorithm in by_algorithm:
         if algorithm not in registry:
             raise ValueError(f"{place}: algorithm {algorithm!r} is not known")
-    algorithms = sorted({*built_in(), *by_algorithm})
     ks = {k for by_k in by_algorithm.values() for k in by_k}
     sizes = {n for by_k in by_algorithm.values() for by_size in by_k.values() for n in by_size}
     if not ks or not sizes or min(*ks, *sizes) < 1:
         raise ValueError(
             f"{place}: ranks {sorted(ks)}, sizes {sorted(sizes)}: want some, from 1 on"
         )
-    for algorithm, k, nbytes in itertools.product(algorithms, sorted(ks), sorted(sizes)):
+    wanted = sorted({*built_in(), *by_algorithm})
+    for algorithm, k, nbytes in itertools.product(wanted, sorted(ks), sorted(sizes)):
         where = f"{place}, {algorithm}, k = {k}, {nbytes} bytes"
         found = by_algorithm.get(algorithm, {}).get(k, {}).get(nbytes)
         if found is None:

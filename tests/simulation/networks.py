@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 import networkx as nx
 import pytest
@@ -26,15 +27,16 @@ def overheads_of_nothing() -> Iterator[None]:
         yield
 
 
+@cache
 def star(
     devices: int,
     *,
-    bytes_per_s: float | Sequence[float] = 1e9,
+    bytes_per_s: float | tuple[float, ...] = 1e9,
     memory_bytes_per_s: float | None = 1e18,
     latency_s: float = UNCOUNTED_S,
 ) -> Topology:
     """Devices and one CPU around one switch; ``bytes_per_s`` of each device's link, each way."""
-    rates = bytes_per_s if isinstance(bytes_per_s, Sequence) else [bytes_per_s] * devices
+    rates = bytes_per_s if isinstance(bytes_per_s, tuple) else [bytes_per_s] * devices
     graph = nx.DiGraph()
     names = [f"gpu{rank}" for rank in range(devices)]
     graph.add_nodes_from(names, kind="gpu", memory_bytes_per_s=memory_bytes_per_s)
@@ -51,6 +53,10 @@ def without(topology: Topology, link: tuple[str, str]) -> Topology:
     graph = nx.DiGraph(topology.graph)
     graph.edges[link]["bytes_per_s"] = None
     return Topology(topology.name, topology.source, graph)
+
+
+def run(*instructions: tuple, shards: int = 1) -> Program:
+    return Program(4, shards, [Instruction(*i) for i in instructions])
 
 
 def one_shard_ring(k: int) -> Program:

@@ -64,12 +64,8 @@ class TestFormulas:
         assert hops(star(2), [(0, 1)]) == [Hop(1e9, pytest.approx(0))]
 
 
-class TestSpeed:
-    LIMIT_S = 15  # it takes about one fifth; the machine may be busy
-
-    @pytest.mark.parametrize("slices", [1, 4])
-    def test_a_ring_of_64(self, slices):
-        begin = time.perf_counter()
-        timeline = simulate(ring(64), cluster("dgx-h100", 8, 400, nics=8), 10**9, slices=slices)
-        assert time.perf_counter() - begin < self.LIMIT_S
-        assert timeline.busbw == pytest.approx(48e9, rel=0.1)  # one card a machine carries it all
+def test_a_ring_of_64_in_slices_takes_seconds():
+    begin = time.perf_counter()
+    timeline = simulate(ring(64), cluster("dgx-h100", 8, 400, nics=8), 10**9, slices=4)
+    assert time.perf_counter() - begin < 15  # it takes a fifth; the machine may be busy
+    assert timeline.busbw == pytest.approx(48e9, rel=0.1)  # one card a machine carries it all
