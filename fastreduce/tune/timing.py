@@ -26,9 +26,9 @@ TENSORS = 8
 
 # One sample lasts at least this long, or the clock and the loop around it would show.
 SAMPLE_S = 1e-3
-# More change the median of a small message by less than a tie.
+# What small messages leave of their share goes to the large ones, whose samples are few.
 MOST_ROUNDS = 25
-# Up to here calls take too short to need more of the budget than others.
+# Shares grow with the bytes from here on; below, calls are short and shares alike.
 CHEAP_BYTES = 4 << 20
 
 
@@ -61,7 +61,7 @@ def measure(
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s: found {budget_s}, wanted seconds above zero")
     ranks = _ranks(places, _ks)
-    calls = [(place, on, n) for place, on in ranks for n in sorted(_sizes_bytes, reverse=True)]
+    calls = [(place, on, n) for place, on in ranks for n in sorted(_sizes_bytes)]
     weights = [len(on) * max(nbytes, CHEAP_BYTES) for _, on, nbytes in calls]
     end_s = time.perf_counter() + budget_s
     times: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
@@ -72,7 +72,7 @@ def measure(
         if i % len(_sizes_bytes) == 0:
             _check(place, on)
             buffers.clear()
-            buffers += [torch.empty(nbytes // 4, device=at).zero_() for at in on]
+            buffers += [torch.empty(max(_sizes_bytes) // 4, device=at).zero_() for at in on]
         share_s = (end_s - time.perf_counter()) * weights[i] / sum(weights[i:])
         lists = [list(buffer[: nbytes // 4].chunk(TENSORS)) for buffer in buffers]
         for name, seconds in _medians(lists, share_s).items():
