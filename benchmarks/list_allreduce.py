@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from competitors import loop
-from measure import HEADER, Row, alternate, machine, preamble, save, show, size_bytes
+from measure import Row, alternate, header, machine, preamble, save, show, size_bytes
 
 import fastreduce
 from fastreduce.training.lenet import SHAPES
@@ -213,7 +213,7 @@ def main() -> None:
     torch.set_num_threads(args.t)
     about = machine()
     print(preamble(about))
-    print(HEADER)
+    print(header("of limit"))
     rows: list[Row] = []
     for dtype in (getattr(torch, name) for name in args.d):
         size = args.b
@@ -223,7 +223,7 @@ def main() -> None:
                 fresh = measure(size // dtype.itemsize, dtype, k, algorithms, args.n)
                 rows += fresh
                 for row in fresh:
-                    show(row)
+                    show(row, row["of_limit"])
             size *= args.f
     lenet_row = lenet(4, 5 * args.n)
     lenet_us = {name: lenet_row[name] * 1e6 for name in ("time_s", "loop_s")}

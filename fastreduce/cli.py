@@ -1,4 +1,4 @@
-"""The commands ``fastreduce train``, ``fastreduce plan`` and ``fastreduce doctor``."""
+"""The commands ``fastreduce train``, ``plan``, ``tune`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="print versions, devices, and what is missing")
     doctor.set_defaults(run=_doctor)
     _add_plan(commands)
+    _add_tune(commands)
     train = commands.add_parser("train", help="train LeNet on Fashion-MNIST, data-parallel")
     train.set_defaults(run=_train, refuse=train.error)
     _add_model_options(train)
@@ -95,6 +96,16 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     plan.add_argument("--draw", metavar="SVG", help="draw who sends which shard to whom")
     plan.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
     plan.add_argument("--timeline", metavar="PNG", help="draw when each device and link works")
+
+
+def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    tune = commands.add_parser(
+        "tune", help="measure the algorithms here, in under a minute: auto then takes the fastest"
+    )
+    tune.set_defaults(run=_tune)
+    tune.add_argument(
+        "--out", metavar="FILE", type=Path, help="JSON (default: where auto looks for it)"
+    )
 
 
 def _add_model_options(train: argparse.ArgumentParser) -> None:
@@ -181,6 +192,15 @@ def _doctor(_: argparse.Namespace) -> int:
     from fastreduce.doctor import report
 
     print(report())
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from fastreduce.tune import measure, save
+
+    table = measure()
+    print(table)
+    print("written:", save(table, args.out))
     return 0
 
 

@@ -12,6 +12,7 @@ import torch
 
 import fastreduce
 from fastreduce import _C, algorithms
+from fastreduce.tune import tuned
 
 
 def report() -> str:
@@ -35,6 +36,7 @@ def report() -> str:
 
 
 def _package() -> list[tuple[str, str]]:
+    table = tuned()
     return [
         ("version", fastreduce.__version__),
         ("from", str(Path(fastreduce.__file__).parent)),
@@ -42,6 +44,7 @@ def _package() -> list[tuple[str, str]]:
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
         *((name, _version(name)) for name in ("numpy", "matplotlib")),
         ("algorithms", ", ".join(["auto", *algorithms.names()])),
+        ("auto", f"tuned on {table.date}" if table else "not tuned: `fastreduce tune`"),
     ]
 
 

@@ -32,7 +32,7 @@ DEFAULTS: dict[str, list[tuple[float, str]]] = {
 
 
 def choose(place: str, k: int, nbytes: int) -> str:
-    """The algorithm that "auto" stands for.
+    """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
 
     Args:
         place: "cpu", one "gpu", several with "nvlink" between all pairs, or others ("pcie").
@@ -42,9 +42,21 @@ def choose(place: str, k: int, nbytes: int) -> str:
     >>> choose("nvlink", 8, 1 << 20)
     'sharded'
     """
-    return os.environ.get(VARIABLE) or next(
-        name for most_bytes, name in DEFAULTS[place] if nbytes <= most_bytes
-    )
+    if named := os.environ.get(VARIABLE):
+        return named
+    from fastreduce.tune import tuned
+
+    table = tuned()
+    return (table and table.best(place, k, nbytes)) or default(place, nbytes)
+
+
+def default(place: str, nbytes: int) -> str:
+    """What "auto" stands for in a place that was not tuned.
+
+    >>> default("pcie", 1 << 20)
+    'ring'
+    """
+    return next(name for most_bytes, name in DEFAULTS[place] if nbytes <= most_bytes)
 
 
 def build(

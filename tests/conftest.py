@@ -1,9 +1,15 @@
 """Settings of the whole run."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 from reference import threads
+
+# The tests do not depend on whether this machine is tuned, and leave that as it was.
+DATA_HOME = tempfile.TemporaryDirectory()
+os.environ["XDG_DATA_HOME"] = DATA_HOME.name
 
 try:
     from hypothesis import settings

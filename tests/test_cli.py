@@ -114,7 +114,9 @@ def test_no_or_an_unknown_command_is_refused(capsys, argv):
     assert "usage: fastreduce" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["train", "--help"], ["tune", "--help"], ["doctor", "--help"]]
+)
 def test_help_is_there(capsys, argv):
     with pytest.raises(SystemExit) as end:
         main(argv)
