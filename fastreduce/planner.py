@@ -17,6 +17,7 @@ from fastreduce.units import duration, size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
+    from fastreduce.tune import Table
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,17 @@ def plan(
     where = {torch.device(device) for device in devices}
     if topology is None and len(where) == 1:
         place = "gpu" if where.pop().type == "cuda" else "cpu"
-        candidates = sorted(_in_one_memory(place, k, nbytes), key=_seconds)
-        name, why = choose(place, k, nbytes), f'what "auto" stands for on this {place.upper()}'
+        from fastreduce.tune import tuned
+
+        table = tuned()
+        measured = f", times measured on {table.date}" if table and place in table.times_s else ""
+        candidates = sorted(_in_one_memory(place, k, nbytes, table), key=_seconds)
         return Plan(
-            f"{size(nbytes)} on each of {k} ranks, one {place.upper()}",
+            f"{size(nbytes)} on each of {k} ranks, one {place.upper()}{measured}",
             nbytes,
             tuple(candidates),
-            name,
-            why,
+            choose(place, k, nbytes),
+            f'what "auto" stands for on this {place.upper()}',
         )
     if topology is None:
         from fastreduce.topology import detect
@@ -157,10 +161,14 @@ def _seconds(candidate: Candidate) -> float:
     return candidate.prediction.time_s
 
 
-def _in_one_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
+def _in_one_memory(place: str, k: int, nbytes: int, table: Table | None) -> Iterator[Candidate]:
+    """Limits as reckoned; times as measured, where `fastreduce tune` has measured them."""
     for name in registry:
         found = program("allreduce", k, algorithm=name)
-        yield Candidate(name, found, 1, in_one_memory(found, nbytes, MEMORIES[place]))
+        reckoned = in_one_memory(found, nbytes, MEMORIES[place])
+        measured_s = table.time_s(place, name, k, nbytes) if table else None
+        time_s = reckoned.time_s if measured_s is None else measured_s
+        yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
 
 
 def _on_topology(topology: Topology, k: int, tensors: Sequence[int]) -> Iterator[Candidate]:

@@ -59,10 +59,9 @@ class Table:
     def best(self, place: str, k: int, nbytes: int) -> str | None:
         """The fastest algorithm at the nearest measured size and number of ranks.
 
-        Within 5 % of it the documented default is preferred. In one memory ("cpu", "gpu") only
-        algorithms with the bits of `leader` are in the running, because "auto" promises those;
-        between GPUs only those that share a single tensor's work. None where the place was not
-        measured.
+        Within 5 % of it the documented default is preferred. Except over PCIe only algorithms with
+        the bits of `leader` are in the running, because "auto" promises those; between GPUs only
+        those that share a single tensor's work. None where the place was not measured.
         """
         if place not in self.times_s:
             return None
@@ -129,7 +128,10 @@ def built_in() -> list[str]:
 
 def _may_serve(place: str, algorithm: str, k: int) -> bool:
     program = registry[algorithm](k)
-    return program.in_rank_order() if place in ("cpu", "gpu") else not program.whole_tensors
+    between_gpus = place in ("nvlink", "pcie")
+    return (place == "pcie" or program.in_rank_order()) and not (
+        between_gpus and program.whole_tensors
+    )
 
 
 def _nearest_s(by_k: Mapping[int, Mapping[int, float]], k: int, nbytes: int) -> float:

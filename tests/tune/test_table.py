@@ -68,14 +68,11 @@ class TestBest:
         assert table().time_s("pcie", "ring", 4, 1024) is None
         assert table().time_s("cpu", "mine", 4, 1024) is None
 
-    def test_in_one_memory_keeps_the_promised_bits(self):
+    def test_keeps_the_promised_bits(self):
         fast = table(times(ring=1e-9, places=("cpu", "gpu", "nvlink", "pcie")))
-        assert [fast.best(place, 4, 1024) for place in fast.times_s] == [
-            "leader",
-            "leader",
-            "ring",
-            "ring",
-        ]
+        for place in ("cpu", "gpu", "nvlink"):
+            assert fast.best(place, 4, 1024) == "leader"
+        assert fast.best("pcie", 4, 1024) == "ring"
 
     def test_between_gpus_shares_the_work_of_a_single_tensor(self):
         fast = table(times(by_parameter=1e-9))
