@@ -14,13 +14,23 @@ The other columns are those of nccl-tests: size is bytes a rank, algbw = size / 
 
 from __future__ import annotations
 
-import argparse
+import itertools
 from pathlib import Path
 from typing import Any
 
 import torch
 from list_allreduce import competitors, count_wrong
-from measure import Row, alternate, header, machine, preamble, save, show, size_bytes
+from measure import (
+    Row,
+    alternate,
+    header,
+    machine,
+    parser_of_sizes,
+    preamble,
+    save,
+    show,
+    sizes_bytes,
+)
 
 from fastreduce import algorithms
 from fastreduce.plan import choose
@@ -95,40 +105,19 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     print(f"# wrote {path}")
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "-b", type=size_bytes, default=1 << 10, help="smallest size, bytes a rank (1K)"
-    )
-    parser.add_argument(
-        "-e", type=size_bytes, default=1 << 26, help="largest size, bytes a rank (64M)"
-    )
-    parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
-    parser.add_argument("-n", type=int, default=21, help="rounds; the median is shown (21)")
-    parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
-    parser.add_argument("-t", type=int, default=torch.get_num_threads(), help="threads (all)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
-    return parser.parse_args()
-
-
 def main() -> None:
-    args = arguments()
+    args = parser_of_sizes(__doc__, largest_bytes=1 << 26, rounds=21).parse_args()
     torch.set_num_threads(args.t)
     table = tuned()
     about = machine() | {"auto": f"tuned on {table.date}" if table else "documented defaults"}
     print(preamble(about))
     print(header("over best"))
     rows: list[Row] = []
-    size = args.b
-    while size <= args.e:
-        for k in args.k:
-            fresh = measure(size, k, args.n)
-            rows += fresh
-            for row in fresh:
-                show(row, row["over_best"])
-        size *= args.f
+    for size, k in itertools.product(sizes_bytes(args), args.k):
+        fresh = measure(size, k, args.n)
+        rows += fresh
+        for row in fresh:
+            show(row, row["over_best"])
     print(closing_lines(rows))
     wrong = sum(row["wrong_elems"] for row in rows)
     print(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from pathlib import Path
 from typing import Any
 
 import torch
 from competitors import Contender, absent, ours, theirs
 from kernels_report import HEADER, draw, show, summary
-from measure import Row, alternate, machine, preamble, save, size_bytes
+from measure import Row, alternate, machine, parser_of_sizes, preamble, save, sizes_bytes
 from rotation import CALLS_A_SET, Buffers, Rotation
 
 from fastreduce import _C, algorithms, goals
@@ -177,10 +176,8 @@ def sweep(args: argparse.Namespace, rows: list[Row]) -> None:
     groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
     cases: list[tuple[Shapes, torch.dtype, int]] = []
     for dtype in (getattr(torch, name) for name in args.d):
-        size = args.b
-        while size <= args.e:
+        for size in sizes_bytes(args):
             cases += [([(size // dtype.itemsize,)], dtype, k) for k in args.k]
-            size *= args.f
     if args.o == "sum":
         cases += [(list(SHAPES), torch.float32, k) for k in sorted({*args.k, 4, 8})]
     for group in filter(None, groups):
@@ -195,22 +192,13 @@ def sweep(args: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-b", type=size_bytes, default=1 << 10, help="smallest size (1K)")
-    parser.add_argument("-e", type=size_bytes, default=1 << 30, help="largest size (1G)")
-    parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
-    parser.add_argument("-n", type=int, default=11, help="samples; the median is shown (11)")
+    parser = parser_of_sizes(__doc__, largest_bytes=1 << 30, rounds=11)
     parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
-    parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
     parser.add_argument("-d", nargs="+", default=["float32", "bfloat16"], choices=DTYPES)
     parser.add_argument("-o", default="sum", help="op (sum); others have no competitors")
-    parser.add_argument("-t", type=int, default=2, help="threads, on the CPU (2)")
     parser.add_argument("--engine", nargs="+", default=[], choices=["tiles", "events", "gpus"])
     names = ["auto", *algorithms.names()]
     parser.add_argument("--algorithm", nargs="+", default=names, choices=names, help="(all)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
     return parser.parse_args()
 
 

@@ -14,6 +14,7 @@ with a float64 sum before it is timed; #wrong counts elements over all ranks.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,17 @@ from typing import Any
 
 import torch
 from competitors import loop
-from measure import Row, alternate, header, machine, preamble, save, show, size_bytes
+from measure import (
+    Row,
+    alternate,
+    header,
+    machine,
+    parser_of_sizes,
+    preamble,
+    save,
+    show,
+    sizes_bytes,
+)
 
 import fastreduce
 from fastreduce.training.lenet import SHAPES
@@ -184,18 +195,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "-b", type=size_bytes, default=1 << 10, help="smallest size, bytes a rank (1K)"
-    )
-    parser.add_argument(
-        "-e", type=size_bytes, default=1 << 28, help="largest size, bytes a rank (256M)"
-    )
-    parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
-    parser.add_argument("-n", type=int, default=11, help="rounds; the median is shown (11)")
-    parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
+    parser = parser_of_sizes(__doc__, largest_bytes=1 << 28, rounds=11)
     parser.add_argument("-d", nargs="+", default=["float32", "bfloat16", "float16"], help="dtypes")
     parser.add_argument(
         "-a",
@@ -203,8 +203,6 @@ def arguments() -> argparse.Namespace:
         default=["leader", "sharded", "ring"],
         help="algorithms besides auto and loop",
     )
-    parser.add_argument("-t", type=int, default=2, help="threads (2)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
     return parser.parse_args()
 
 
@@ -215,16 +213,13 @@ def main() -> None:
     print(preamble(about))
     print(header("of limit"))
     rows: list[Row] = []
-    for dtype in (getattr(torch, name) for name in args.d):
-        size = args.b
-        while size <= args.e:
-            for k in args.k:
-                algorithms = ["auto", *(args.a if dtype == torch.float32 else [])]
-                fresh = measure(size // dtype.itemsize, dtype, k, algorithms, args.n)
-                rows += fresh
-                for row in fresh:
-                    show(row, row["of_limit"])
-            size *= args.f
+    dtypes = [getattr(torch, name) for name in args.d]
+    for dtype, size, k in itertools.product(dtypes, sizes_bytes(args), args.k):
+        algorithms = ["auto", *(args.a if dtype == torch.float32 else [])]
+        fresh = measure(size // dtype.itemsize, dtype, k, algorithms, args.n)
+        rows += fresh
+        for row in fresh:
+            show(row, row["of_limit"])
     lenet_row = lenet(4, 5 * args.n)
     lenet_us = {name: lenet_row[name] * 1e6 for name in ("time_s", "loop_s")}
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -9,7 +10,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,3 +146,26 @@ def size_bytes(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     return int(number) * unit
+
+
+def parser_of_sizes(doc: str | None, *, largest_bytes: int, rounds: int) -> argparse.ArgumentParser:
+    """nccl-tests' flags for sizes, ranks and rounds, and where to write; a script adds its own."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    most = f"largest size, bytes a rank ({largest_bytes >> 20}M)"
+    parser.add_argument("-b", type=size_bytes, default=1 << 10, help="smallest size (1K)")
+    parser.add_argument("-e", type=size_bytes, default=largest_bytes, help=most)
+    parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
+    parser.add_argument("-n", type=int, default=rounds, help=f"rounds; median shown ({rounds})")
+    parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
+    parser.add_argument("-t", type=int, default=torch.get_num_threads(), help="CPU threads (all)")
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    return parser
+
+
+def sizes_bytes(args: argparse.Namespace) -> Iterator[int]:
+    size = args.b
+    while size <= args.e:
+        yield size
+        size *= args.f
