@@ -1,0 +1,130 @@
+"""Every program, dtype and operation on all three engines: the same bytes, and the right ones."""
+
+import pytest
+from builds import CSRC, Build, needs_compiler, run
+from program_files import write_programs
+from virtual_builds import ENGINES, HERE, Mutant, Source, compile_all
+
+SOURCES = {
+    **ENGINES,
+    "tiles.cpp": Source(CSRC / "tiles.cpp"),
+    "kernels.cpp": Source(CSRC / "kernels.cpp"),
+    "test": Source(HERE / "matrix_test.cpp"),
+    "kernels": Source(HERE / "all_kernels.cpp", ("-O0", "-g0")),
+}
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """Of the unchanged sources: mutants are linked with most of them."""
+    return compile_all({"plain": Build("plain", tmp_path_factory.mktemp("plain"))}, SOURCES)[
+        "plain"
+    ]
+
+
+@pytest.fixture(scope="module")
+def matrix(objects, tmp_path_factory):
+    return Build("plain", tmp_path_factory.mktemp("test")).link([*objects.values()])
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    return write_programs(tmp_path_factory.mktemp("programs") / "programs.txt")
+
+
+def test_matrix(matrix, programs):
+    """Every fifth (program, ranks, dtype, operation), and all pairs with what else varies."""
+    done = run(matrix, programs, "5")
+    assert done.returncode == 0, done.stderr
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) >= 1000 and rest == "cases right\n"
+
+
+def test_control_a_thinner_matrix_misses_pairs(matrix, programs):
+    done = run(matrix, programs, "97")
+    assert done.returncode != 0
+    assert "never met" in done.stderr
+
+
+# Found by the data of one kind, or by one engine alone.
+MUTANTS = {
+    "averages divide at every step, on the CPU": Mutant(
+        "tiles.cpp",
+        "instruction.completes ? program.ranks : 1",
+        "num_srcs > 1 ? program.ranks : 1",
+        "5",
+        "tiles on the CPU",
+    ),
+    "averages divide at every step, on GPUs": Mutant(
+        "launch.cu",
+        "instruction->completes ? contributions : 1",
+        "instruction->srcs.size() > 1 ? contributions : 1",
+        "5",
+        "tiles on one GPU",
+    ),
+    "averages divide twice": Mutant(
+        "reduce.h",
+        "a / static_cast<A>(contributions)",
+        "a / static_cast<A>(contributions) / static_cast<A>(contributions)",
+        "5",
+        "avg of",
+    ),
+    "the least for the greatest, of one dtype": Mutant(
+        "reduce.h",
+        "make_if_accepted<int16_t, O>",
+        "make_if_accepted<int16_t, std::conditional_t<std::is_same_v<O, Min>, Max, O>>",
+        "5",
+        "min of i16",
+    ),
+    "one dtype unsigned": Mutant(
+        "reduce.h", "make_if_accepted<int8_t, O>", "make_if_accepted<uint8_t, O>", "5", "of i8"
+    ),
+    "bfloat16 read as float16": Mutant(
+        "reduce.h",
+        "make_if_accepted<c10::BFloat16, O>",
+        "make_if_accepted<c10::Half, O>",
+        "5",
+        "of bf16",
+    ),
+    "float16 accumulates in float16": Mutant(
+        "reduce.h",
+        "std::is_same_v<T, double>, T, float>;",
+        "std::is_same_v<T, double> || std::is_same_v<T, c10::Half>, T, float>;",
+        "5",
+        "of f16, noise data",
+    ),
+    "a NaN does not win": Mutant(
+        "reduce.h", "return b < a || b != b ? b : a;", "return b < a ? b : a;", "5", "special data"
+    ),
+    "the first elements forgotten, by vectors of 8 bytes": Mutant(
+        "reduce_rows.cuh",
+        "Range{tile == 0 ? 0 : begin, begin}",
+        "Range{tile == 0 && row.vector_bytes != 8 ? 0 : begin, begin}",
+        "5",
+        "tiles on one GPU",
+    ),
+    "the second of several sources first, on GPUs": Mutant(
+        "launch.cu",
+        "for (const auto* buffers : {&instruction->srcs, &instruction->dsts})",
+        "for (const auto* buffers : {&instruction->dsts, &instruction->dsts})",
+        "5",
+        "tiles on one GPU",
+    ),
+    "slices that are not a shard together": Mutant(
+        "enqueue.cu",
+        "std::min(row.elems - begin, per_slice)",
+        "std::min(row.elems - begin, std::min<int64_t>(per_slice, 64))",
+        "5",
+        "events",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, programs, tmp_path):
+    mutant = MUTANTS[name]
+    done = run(mutant.build(tmp_path, SOURCES, objects), programs, mutant.mode)
+    assert done.returncode != 0
+    assert mutant.words in done.stderr
