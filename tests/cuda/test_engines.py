@@ -12,7 +12,7 @@ from fastreduce.plan import goal
 SOURCES = {
     **ENGINES,
     "test": Source(HERE / "engines_test.cpp"),
-    "kernels": Source(HERE / "few_kernels.cpp"),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 SANITIZERS = ("plain", "thread", "address")
 
