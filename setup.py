@@ -22,16 +22,26 @@ ARCHITECTURES = "7.5;8.0;9.0;10.0;12.0+PTX"
 ARCHITECTURES_BEFORE_CUDA_12_8 = "7.5;8.0;9.0+PTX"
 
 
+NVCC_WHEELS = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt")
+
+
 def cuda_root() -> Path | None:
-    """The toolkit's folder: nvcc on the PATH may be a script somewhere else."""
+    """The toolkit's folder: nvcc on the PATH may be a script somewhere else.
+
+    Where none is installed, the wheels of nvcc beside torch's own are one.
+    """
+    import torch
+
     nvcc = shutil.which("nvcc")
     candidates = [
         *(os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ),
         *([Path(nvcc).resolve().parent.parent] if nvcc else []),
         "/usr/local/cuda",
+        *Path(torch.__file__).parent.parent.glob("nvidia/cu*"),
     ]
     roots = (Path(path) for path in candidates)
-    return next((x for x in roots if (x / "include" / "cuda_runtime_api.h").exists()), None)
+    needs = ("bin/nvcc", "include/cuda_runtime_api.h")
+    return next((x for x in roots if all((x / need).exists() for need in needs)), None)
 
 
 def nvcc_version(root: Path) -> tuple[int, int]:
@@ -55,7 +65,9 @@ def missing_for_cuda() -> str | None:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is a CPU build; pip install torch brings a CUDA build"
     if root is None:
-        return "no CUDA toolkit found; install nvcc and set CUDA_HOME to its root"
+        release = ".".join(torch.version.cuda.split(".")[:2])
+        wheels = " ".join(f"{x}=={release}.*" for x in NVCC_WHEELS)
+        return f"no CUDA toolkit found; set CUDA_HOME to its root, or pip install {wheels}"
     major, minor = nvcc_version(root)
     if (major, minor) < (12, 4) or major != int(torch.version.cuda.split(".")[0]):
         return f"nvcc {major}.{minor} does not fit torch's CUDA {torch.version.cuda}"
@@ -65,14 +77,15 @@ def missing_for_cuda() -> str | None:
 
 
 def wants_cuda() -> bool:
-    """FASTREDUCE_CUDA=1 asks for the CUDA engines; no default while no GPU has run them."""
-    choice = os.environ.get("FASTREDUCE_CUDA", "0")
-    if choice not in ("0", "1"):
+    """Wherever nothing is missing; FASTREDUCE_CUDA=1 insists, and 0 leaves the CUDA engines out."""
+    choice = os.environ.get("FASTREDUCE_CUDA", "")
+    if choice not in ("", "0", "1"):
         sys.exit(f"FASTREDUCE_CUDA={choice}: want 0 (CPU only) or 1 (with CUDA)")
-    missing = missing_for_cuda() if choice == "1" else None
-    if missing:
+    missing = missing_for_cuda() if choice != "0" else "FASTREDUCE_CUDA=0"
+    if missing and choice == "1":
         sys.exit(f"FASTREDUCE_CUDA=1, but {missing}")
-    return choice == "1"
+    print("fastreduce: building", f"without CUDA: {missing}" if missing else "with CUDA")
+    return not missing
 
 
 def cuda_arguments() -> dict:
@@ -80,7 +93,7 @@ def cuda_arguments() -> dict:
 
     root = cuda_root()
     version = nvcc_version(root)
-    os.environ["CUDA_HOME"] = str(root)  # before torch's helper looks for it
+    os.environ["CUDA_HOME"] = str(root)
     if not torch.cuda.is_available():  # else the GPU at hand
         known = ARCHITECTURES if version >= (12, 8) else ARCHITECTURES_BEFORE_CUDA_12_8
         os.environ.setdefault("TORCH_CUDA_ARCH_LIST", known)
@@ -94,9 +107,10 @@ def cuda_arguments() -> dict:
 
 
 def extension_arguments() -> dict:
+    with_cuda = wants_cuda()
+    cuda = cuda_arguments() if with_cuda else {}  # first: torch's helper looks for CUDA_HOME once
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
-    with_cuda = wants_cuda()
     sources = {str(path) for path in Path("csrc").glob("*.cpp")}
     sources |= {str(path) for path in Path("csrc").glob("*.cu")} if with_cuda else set()
     sources -= set() if with_cuda else {"csrc/cuda_call.cpp"}
@@ -121,7 +135,7 @@ def extension_arguments() -> dict:
                 *includes,
             ],
         },
-        **(cuda_arguments() if with_cuda else {}),
+        **cuda,
     )
     return {"ext_modules": [extension], "cmdclass": {"build_ext": BuildExtension}}
 

@@ -7,10 +7,11 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +19,7 @@ import fastreduce
 from fastreduce import _C
 
 Row = dict[str, Any]
+C = TypeVar("C")
 _ROW = "{:>11} {:>11} {:>9} {:>6} {:>2} {:>9} {:>11} {:>8} {:>8} {:>9} {:>7}"
 HEADER = "\n".join(
     [
@@ -34,22 +36,30 @@ SAMPLE_S = 1e-3
 
 
 def alternate(
-    competitors: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 2
+    competitors: Mapping[str, C],
+    rounds: int,
+    warmup: int = 2,
+    timer: Callable[[C, int], float] | None = None,
+    most_repeats: int = 1 << 20,
 ) -> dict[str, float]:
-    """Median seconds of one call of each competitor, measured in turn, round after round."""
+    """Median seconds of one call of each competitor, measured in turn, round after round.
+
+    ``timer(competitor, repeats)`` is the seconds that so many calls take; default: a host clock.
+    """
+    timer = timer or _seconds
     repeats = {}
     for name, call in competitors.items():
-        for _ in range(warmup):
-            call()
-        repeats[name] = max(1, round(SAMPLE_S / max(_seconds(call, 1), 1e-7)))
+        timer(call, warmup)
+        wanted = round(SAMPLE_S / max(timer(call, 1), 1e-7))
+        repeats[name] = min(max(1, wanted), most_repeats)
     samples: dict[str, list[float]] = {name: [] for name in competitors}
     for _ in range(rounds):
         for name, call in competitors.items():
-            samples[name].append(_seconds(call, repeats[name]) / repeats[name])
+            samples[name].append(timer(call, repeats[name]) / repeats[name])
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def _seconds(call: Callable[[], Any], repeats: int) -> float:
+def _seconds(call: Any, repeats: int) -> float:
     begin = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -60,6 +70,7 @@ def machine() -> dict[str, Any]:
     """Where and with what this was measured."""
     return {
         "date": datetime.date.today().isoformat(),
+        **_gpu(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -69,6 +80,30 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(terse=True),
     }
+
+
+def _gpu() -> dict[str, Any]:
+    if not torch.cuda.is_available():
+        return {}
+    count = torch.cuda.device_count()
+    about = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": f"{count} x {about.name}" if count > 1 else about.name,
+        "gpu_memory_bytes": about.total_memory,
+        "gpu_l2_bytes": about.L2_cache_size,
+        "compute_capability": f"{about.major}.{about.minor}",
+        "driver": _driver(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def _driver() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _cpu_model() -> str:

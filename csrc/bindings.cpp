@@ -25,11 +25,15 @@ struct Question {
   std::string algorithm;
   int64_t ranks;
   int64_t root;
+  std::string place;  // this and the size: only where the answer depends on them
+  int64_t nbytes;
   auto operator<=>(const Question&) const = default;
 };
 
 Question question_of(const Call& call, const std::string& algorithm) {
-  return {call.collective, resolve(call, algorithm), call.ranks(), call.root};
+  if (algorithm != "auto" || call.collective != Collective::allreduce)
+    return {call.collective, algorithm, call.ranks(), call.root, "", 0};
+  return {call.collective, algorithm, call.ranks(), call.root, place(call), size_class(call)};
 }
 
 std::mutex programs_mutex;
@@ -46,7 +50,8 @@ std::shared_ptr<const Program> program_for(const Question& question) {
   // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
   py::gil_scoped_acquire gil;
   auto built = py::module_::import("fastreduce.plan")
-                   .attr("build")(name_of(question.collective), question.algorithm, question.ranks, question.root)
+                   .attr("build")(name_of(question.collective), question.algorithm, question.ranks, question.root,
+                         question.place, question.nbytes)
                    .cast<std::shared_ptr<Program>>();
   std::lock_guard lock(programs_mutex);
   // An algorithm that was replaced meanwhile serves this call, but no later one.
@@ -96,6 +101,11 @@ void dispatched(std::string_view collective, at::TensorList outputs, at::TensorL
   execute(call, *program_for(question_of(call, std::string(algorithm))));
 }
 
+// Tensors may be fake here, without a size or a device; whatever "auto" stands for writes all.
+std::vector<bool> written_by(const Call& call, std::string_view algorithm) {
+  return written_outputs(call, *program_for(question_of(call, std::string(algorithm == "auto" ? "leader" : algorithm))));
+}
+
 void dispatched_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t,
                      std::string_view) {}
 
@@ -110,8 +120,7 @@ void dispatch(std::string_view collective, at::TensorList outputs, at::TensorLis
 void dispatched_autograd(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
                          std::string_view op, int64_t root, std::string_view algorithm) {
   const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
-  const auto program = program_for(question_of(call, std::string(algorithm)));
-  check_autograd(call.outputs, written_outputs(call, *program));
+  check_autograd(call.outputs, written_by(call, algorithm));
   at::AutoDispatchBelowAutograd below;
   dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
 }
@@ -123,8 +132,7 @@ void dispatched_inplace(std::string_view collective, at::TensorList outputs, at:
     dispatch(collective, outputs, inputs, ranks, op, root, algorithm);
   }
   const Call call = make_call(std::string(collective), outputs, inputs, ranks, std::string(op), root);
-  const auto program = program_for(question_of(call, std::string(algorithm)));
-  bump_versions(call.outputs, written_outputs(call, *program));
+  bump_versions(call.outputs, written_by(call, algorithm));
 }
 
 // ---- the direct way: lists of plain tensors
@@ -243,11 +251,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   py::class_<Program, std::shared_ptr<Program>>(module, "Program")
       .def(py::init(&make_program), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
-           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"));
+           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"))
+      .def("slices", &Program::slices, py::arg("nbytes"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
+  module.def("keep_proofs_in", [](const std::string& path) {
+    if (cuda_backend) cuda_backend->keep_proofs_in(path);
+  });
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
+  module.def("set_lane_per_rank", [](bool on) {
+    TORCH_CHECK(cuda_backend, "this build of fastreduce has no CUDA engines");
+    cuda_backend->set_lane_per_rank(on);
+  });
   module.attr("cuda_engines") = cuda_backend != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;

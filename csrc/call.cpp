@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
+#include <bit>
+
 #include "table.h"
 #include "tiles.h"
 
@@ -17,9 +19,12 @@ void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>
 
 const CudaBackend* cuda_backend = nullptr;
 
-std::string resolve(const Call& call, const std::string& algorithm) {
-  const bool chooses = algorithm == "auto" && call.collective == Collective::allreduce && call.on_cuda();
-  return chooses ? cuda_backend->choose(call) : algorithm;
+const char* place(const Call& call) { return call.on_cuda() ? cuda_backend->place(call) : "cpu"; }
+
+int64_t size_class(const Call& call) {
+  uint64_t bytes = 0;
+  for (int64_t i = 0; i < call.outputs.per_rank; ++i) bytes += call.outputs.at(0, i).nbytes();
+  return static_cast<int64_t>(std::bit_ceil(bytes));
 }
 
 void execute(const Call& call, const Program& program) {

@@ -12,12 +12,18 @@ namespace fastreduce {
 // Set by the CUDA build (cuda_call.cpp); null where only the CPU engine was built.
 struct CudaBackend {
   void (*run)(const Call& call, const Program& program, const std::vector<Table>& tables);
-  const char* (*choose)(const Call& call);  // the algorithm that "auto" stands for
+  const char* (*place)(const Call& call);
+  void (*keep_proofs_in)(const std::string& path);  // of peer access
+  void (*set_lane_per_rank)(bool on);
 };
 extern const CudaBackend* cuda_backend;
 
-// The algorithm to ask for: "auto" depends on where the tensors are; others stay.
-std::string resolve(const Call& call, const std::string& algorithm);
+// Where the ranks are, as far as the choice of a program depends on it: "cpu", one "gpu", several with
+// "nvlink" between all pairs, or others ("pcie").
+const char* place(const Call& call);
+
+// Bytes of one rank's tensors, up to the next power of two.
+int64_t size_class(const Call& call);
 
 void execute(const Call& call, const Program& program);
 

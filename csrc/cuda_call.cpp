@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "call.h"
 #include "cuda_engines.h"
@@ -11,10 +12,19 @@
 namespace fastreduce {
 namespace {
 
-std::vector<int> devices_of(const Call& call) {
-  std::vector<int> devices;
-  for (int64_t rank = 0; rank < call.ranks(); ++rank) devices.push_back(call.outputs.at(rank, 0).device().index());
-  return devices;
+// Ranks of one GPU through the events engine, each on a stream of its own: to test and time that
+// engine where there is one GPU.
+std::atomic<bool> lane_per_rank{false};
+
+Placement placement_of(const Call& call) {
+  Placement placement;
+  placement.lane_per_rank = lane_per_rank;
+  for (int64_t rank = 0; rank < call.ranks(); ++rank) {
+    const c10::DeviceIndex device = call.outputs.at(rank, 0).device().index();
+    placement.device_of_rank.push_back(device);
+    placement.current.push_back(c10::cuda::getCurrentCUDAStream(device));
+  }
+  return placement;
 }
 
 template <class Holds>
@@ -25,41 +35,35 @@ bool all_pairs(const std::vector<int>& devices, const Holds& holds) {
   return true;
 }
 
+bool on_one_device(const std::vector<int>& devices) {
+  return all_pairs(devices, [](int, int) { return false; });
+}
+
 void run(const Call& call, const Program& program, const std::vector<Table>& tables) {
   if (tables.empty()) return;
-  Placement placement;
-  placement.device_of_rank = devices_of(call);
-  for (int device : placement.device_of_rank)
-    placement.current.push_back(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
-  const int first = placement.device_of_rank.front();
-  if (std::all_of(placement.device_of_rank.begin(), placement.device_of_rank.end(),
-                  [&](int device) { return device == first; }))
-    return run_tiles_cuda(program, tables, first, placement.current.front());
+  const Placement placement = placement_of(call);
+  if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
+    return run_tiles_cuda(program, tables, placement.device_of_rank.front(), placement.current.front());
+  prove_peers(placement.device_of_rank, placement.current);
   // torch's helper also covers memory of its expandable segments, which peer access alone does not.
   all_pairs(placement.device_of_rank, [](int device, int other) {
-    at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
+    if (can_reach(device, other))
+      at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
     return true;
   });
   run_events(program, tables, placement);
 }
 
-// Predicted, until several GPUs have measured it: up to 64 KiB the events between devices cost more
-// than the bytes, and leader has the fewest; above, sharded spreads the bytes over all links where
-// every pair can reach each other; else ring uses neighbours only.
-constexpr int64_t kLeaderBytes = 64 * 1024;
-
-const char* choose(const Call& call) {
+const char* place(const Call& call) {
   const auto on_cuda = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
-  if (!std::all_of(call.outputs.flat.begin(), call.outputs.flat.end(), on_cuda)) return "leader";  // refused later
-  const std::vector<int> devices = devices_of(call);
-  int64_t bytes = 0;
-  for (int64_t i = 0; i < call.outputs.per_rank; ++i) bytes += static_cast<int64_t>(call.outputs.at(0, i).nbytes());
-  const bool one_device = all_pairs(devices, [](int, int) { return false; });
-  if (one_device || bytes <= kLeaderBytes) return "leader";
-  return all_pairs(devices, can_reach) ? "sharded" : "ring";
+  if (!std::all_of(call.outputs.flat.begin(), call.outputs.flat.end(), on_cuda)) return "cpu";  // refused later
+  const Placement placement = placement_of(call);
+  if (on_one_device(placement.device_of_rank)) return "gpu";
+  prove_peers(placement.device_of_rank, placement.current);
+  return all_pairs(placement.device_of_rank, has_nvlink) ? "nvlink" : "pcie";
 }
 
-constexpr CudaBackend backend{run, choose};
+constexpr CudaBackend backend{run, place, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
 [[maybe_unused]] const bool registered = (cuda_backend = &backend, true);
 
 }  // namespace

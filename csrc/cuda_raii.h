@@ -68,4 +68,10 @@ inline Event make_event() {
   return Event(event);
 }
 
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status;
+  cuda_check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status == cudaStreamCaptureStatusActive;
+}
+
 }  // namespace fastreduce

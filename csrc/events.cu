@@ -9,14 +9,10 @@
 #include "cuda_engines.h"
 #include "enqueue.h"
 #include "launch.h"
+#include "peers.h"
 
 namespace fastreduce {
 namespace {
-
-// Shards of this size and more travel in slices, so that a rank passes on the first while it
-// receives the second; smaller slices spend more on launches than they hide. Predicted.
-constexpr int64_t kSliceBytes = 1 << 20;
-constexpr int kMaxSlices = 8;
 
 // Graphs kept: a training step repeats a handful of calls, and each graph holds its pointers' table.
 constexpr size_t kMaxGraphs = 64;
@@ -29,20 +25,11 @@ bool graphs_wanted() {
   return wanted;
 }
 
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status;
-  cuda_check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status == cudaStreamCaptureStatusActive;
-}
-
-int choose_slices(const Program& program, const std::vector<Table>& tables) {
-  const bool one_step = std::all_of(program.waits.begin(), program.waits.end(),
-                                    [](const std::vector<int>& waits) { return waits.empty(); });
-  if (one_step) return 1;
+int64_t rank_bytes(const std::vector<Table>& tables) {
   int64_t bytes = 0;
   for (const Table& table : tables)
     for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes;
-  return static_cast<int>(std::clamp<int64_t>(bytes / program.shards / kSliceBytes, 1, kMaxSlices));
+  return bytes;
 }
 
 // A device's stream as torch sees it.
@@ -93,7 +80,7 @@ Lane& EventsEngine::lane(int device, int index) {
 EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vector<Table>& tables,
                                          const Placement& placement) {
   Call call;
-  call.slices = placement.slices > 0 ? placement.slices : choose_slices(program, tables);
+  call.slices = placement.slices > 0 ? placement.slices : program.slices(rank_bytes(tables));
   for (int rank = 0; rank < program.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
     Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0);
@@ -197,6 +184,7 @@ std::vector<uint64_t> key_of(const Program& program, const std::vector<Table>& t
 }
 
 void EventsEngine::run(const Program& program, const std::vector<Table>& tables, const Placement& placement) {
+  prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
   Call call = prepare(program, tables, placement);
   std::vector<Current> capturing;

@@ -2,6 +2,7 @@
 // No torch in here: raw pointers, element counts and byte sizes only.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,16 @@ class Program {
     }
   }
   Program(Program&&) = default;  // not copied: by_shard points into instructions
+
+  // Into how many pieces the events engine cuts each shard of so many bytes a rank, so that a rank
+  // passes on the first while it receives the second. Smaller pieces than 1 MiB spend more on
+  // launches than they hide. Predicted.
+  int slices(int64_t nbytes) const {
+    constexpr int64_t kSliceBytes = 1 << 20;
+    constexpr int64_t kMaxSlices = 8;
+    const bool one_step = std::all_of(waits.begin(), waits.end(), [](const auto& earlier) { return earlier.empty(); });
+    return one_step ? 1 : static_cast<int>(std::clamp<int64_t>(nbytes / shards / kSliceBytes, 1, kMaxSlices));
+  }
 
   uint64_t id;
   int ranks;

@@ -3,11 +3,12 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
-#include <string>
-#include <vector>
+#include <optional>
+#include <set>
 
 #include "lanes.h"
 #include "launch.h"
+#include "proofs.h"
 
 namespace fastreduce {
 namespace {
@@ -63,7 +64,8 @@ std::string failure(int device, int other) {
   return "";
 }
 
-std::string why_not(int device, int other) {
+// "" where it can, else why not.
+std::string try_out(int device, int other, const Proofs& proofs) {
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
   if (!can) return "the driver offers no peer access";
@@ -74,7 +76,9 @@ std::string why_not(int device, int other) {
   else
     cuda_check(status, "cudaDeviceEnablePeerAccess");
   if (status == cudaErrorTooManyPeers) return "the device has as many peers as it can";
-  const std::string problem = failure(device, other);
+  const std::optional<std::string> before = proofs.find(device, other);
+  const std::string problem = before ? *before : failure(device, other);
+  if (!before) proofs.keep(device, other, problem);
   // The copy engine would use the broken path too as long as it is enabled.
   if (!problem.empty() && status == cudaSuccess)
     cuda_check(cudaDeviceDisablePeerAccess(other), "cudaDeviceDisablePeerAccess");
@@ -82,30 +86,62 @@ std::string why_not(int device, int other) {
 }
 
 std::mutex mutex;
-std::map<std::pair<int, int>, bool> known;
+struct Reach {
+  bool direct = false;
+  bool nvlink = false;
+};
+std::map<std::pair<int, int>, Reach> known;
+Proofs proofs;
+
+bool passes_atomics(int device, int other) {
+  int value = 0;
+  cuda_check(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, device, other),
+             "cudaDeviceGetP2PAttribute");
+  return value != 0;
+}
+
+bool is_known(int device, int other) {
+  std::lock_guard lock(mutex);
+  return device == other || known.contains({device, other});
+}
+
+Reach reach(int device, int other) {
+  if (device == other) return {true, true};
+  std::lock_guard lock(mutex);
+  if (const auto found = known.find({device, other}); found != known.end()) return found->second;
+  const std::string reason = try_out(device, other, proofs);
+  if (!reason.empty())
+    std::fprintf(stderr,
+                 "fastreduce: warning: device %d cannot use the memory of device %d directly (%s); "
+                 "their data goes through host memory, which is slower\n",
+                 device, other, reason.c_str());
+  const bool direct = reason.empty();
+  return known[{device, other}] = {direct, direct && passes_atomics(device, other)};
+}
 
 }  // namespace
 
-bool can_reach(int device, int other) {
-  if (device == other) return true;
-  std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known.try_emplace({device, other}, false);
-  if (is_new) {
-    std::string reason;
-    try {
-      reason = why_not(device, other);
-    } catch (...) {
-      known.erase(entry);
-      throw;
+bool can_reach(int device, int other) { return reach(device, other).direct; }
+
+bool has_nvlink(int device, int other) { return reach(device, other).nvlink; }
+
+void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams) {
+  bool capturing = false;
+  for (cudaStream_t stream : std::set(streams.begin(), streams.end())) capturing = capturing || is_capturing(stream);
+  const std::set<int> each(devices.begin(), devices.end());
+  for (int device : each)
+    for (int other : each) {
+      if (capturing && !is_known(device, other))
+        throw std::runtime_error("fastreduce: whether device " + std::to_string(device) +
+                                 " can use the memory of device " + std::to_string(other) +
+                                 " cannot be found out while a stream is captured; make the call once before it");
+      can_reach(device, other);
     }
-    entry->second = reason.empty();
-    if (!reason.empty())
-      std::fprintf(stderr,
-                   "fastreduce: warning: device %d cannot use the memory of device %d directly (%s); "
-                   "their data goes through host memory, which is slower\n",
-                   device, other, reason.c_str());
-  }
-  return entry->second;
+}
+
+void keep_proofs_in(const std::string& path) {
+  std::lock_guard lock(mutex);
+  proofs = Proofs(path);
 }
 
 void forget_peers() {

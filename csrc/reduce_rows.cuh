@@ -78,25 +78,26 @@ __device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const In
   }
 }
 
+template <class T, class O, int Bytes>
+__device__ void reduce_narrow(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                              Range range) {
+  if (instruction.num_srcs == 1)
+    reduce_elems<T, O, 1, Bytes>(args, row, instruction, range);
+  else
+    reduce_elems<T, O, 0, Bytes>(args, row, instruction, range);
+}
+
 // Vectors of 16 bytes are unrolled over the sources; narrower ones and single elements are rare.
 template <class T, class O>
 __device__ void reduce_segment(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
                                Range range, int bytes) {
   const int num_srcs = instruction.num_srcs;
-  if (num_srcs == 1) {
-    switch (bytes) {
-      case 16: return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
-      case 8: return reduce_elems<T, O, 1, 8>(args, row, instruction, range);
-      case 4: return reduce_elems<T, O, 1, 4>(args, row, instruction, range);
-      default: return reduce_elems<T, O, 1, 0>(args, row, instruction, range);
-    }
-  }
-  switch (bytes) {
-    case 16: break;
-    case 8: return reduce_elems<T, O, 0, 8>(args, row, instruction, range);
-    case 4: return reduce_elems<T, O, 0, 4>(args, row, instruction, range);
-    default: return reduce_elems<T, O, 0, 0>(args, row, instruction, range);
-  }
+  if constexpr (sizeof(T) < 8)
+    if (bytes == 8) return reduce_narrow<T, O, 8>(args, row, instruction, range);
+  if constexpr (sizeof(T) < 4)
+    if (bytes == 4) return reduce_narrow<T, O, 4>(args, row, instruction, range);
+  if (bytes == 0) return reduce_narrow<T, O, 0>(args, row, instruction, range);
+  if (num_srcs == 1) return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
   if constexpr (!is_float8<T>) {  // whose conversions dominate
     switch (num_srcs) {
       case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);

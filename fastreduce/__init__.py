@@ -27,7 +27,9 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.planner import explain
 from fastreduce.program import HOST, Instruction, Program
+from fastreduce.simulation import draw, simulate
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,9 @@ __all__ = [
     "all_gather",
     "allreduce",
     "broadcast",
+    "draw",
+    "explain",
     "reduce",
     "reduce_scatter",
+    "simulate",
 ]

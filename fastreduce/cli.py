@@ -1,4 +1,4 @@
-"""The commands ``fastreduce train`` and ``fastreduce doctor``."""
+"""The commands ``fastreduce train``, ``fastreduce plan`` and ``fastreduce doctor``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from fastreduce.topology import Topology
     from fastreduce.training import Config, Epoch, FashionMNIST
 
 FAILED = 1
+PLAN_DESCRIPTION = (
+    "Predict how long each algorithm takes for an allreduce, which limit binds, and which is the "
+    "fastest. Nothing is run."
+)
 INTERRUPTED = 130  # As a shell reports a process that SIGINT ended.
 
 
@@ -42,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     doctor = commands.add_parser("doctor", help="print versions, devices, and what is missing")
     doctor.set_defaults(run=_doctor)
+    _add_plan(commands)
     train = commands.add_parser("train", help="train LeNet on Fashion-MNIST, data-parallel")
     train.set_defaults(run=_train, refuse=train.error)
     _add_model_options(train)
@@ -60,6 +66,35 @@ def _parser() -> argparse.ArgumentParser:
         help="where metrics.jsonl and learning_curve.png go (default: %(default)s)",
     )
     return parser
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser(
+        "plan", help="predict every algorithm on a machine, on paper", description=PLAN_DESCRIPTION
+    )
+    plan.set_defaults(run=_plan, refuse=plan.error)
+    plan.add_argument(
+        "--topology",
+        metavar="NAME|FILE",
+        help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's)",
+    )
+    plan.add_argument(
+        "--machines", type=int, default=1, help="so many of that preset, networked (default: 1)"
+    )
+    plan.add_argument(
+        "--gbit", type=float, default=400.0, help="of a network card (default: %(default)g)"
+    )
+    plan.add_argument(
+        "--nics", type=int, default=1, help="network cards a machine (default: %(default)s)"
+    )
+    plan.add_argument("--size", default="160MB", help="bytes a rank: 160MB, 64MiB (default: 160MB)")
+    plan.add_argument("--ranks", type=int, help="default: the topology's GPUs; 2 without one")
+    plan.add_argument(
+        "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
+    )
+    plan.add_argument("--draw", metavar="SVG", help="draw who sends which shard to whom")
+    plan.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
+    plan.add_argument("--timeline", metavar="PNG", help="draw when each device and link works")
 
 
 def _add_model_options(train: argparse.ArgumentParser) -> None:
@@ -98,6 +133,48 @@ def _add_replica_options(train: argparse.ArgumentParser) -> None:
         help="auto, leader, sharded, ring or another algorithm that is registered; "
         "loop: the book's loop over the parameters, to compare (default: auto)",
     )
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from fastreduce import draw, explain, simulate
+    from fastreduce.units import parse_size
+
+    refuse: Callable[[str], NoReturn] = args.refuse
+    if (args.trace or args.timeline) and not args.topology:
+        refuse("--trace and --timeline show links: they need a --topology")
+    try:
+        nbytes, topology = parse_size(args.size), _topology(args)
+        plan = explain(nbytes, k=args.ranks, topology=topology)
+        shown = plan.candidate(args.algorithm or plan.algorithm)
+    except ValueError as error:
+        refuse(str(error))
+    print(plan)
+    if args.draw:
+        draw(shown.program, args.draw)
+    if topology and (args.trace or args.timeline):
+        sizes = [nbytes] if shown.program.whole_tensors else nbytes
+        timeline = simulate(shown.program, topology, sizes, slices=shown.slices)
+        if args.trace:
+            timeline.to_trace(args.trace)
+        if args.timeline:
+            timeline.to_png(args.timeline)
+    if written := [path for path in (args.draw, args.trace, args.timeline) if path]:
+        print("written:", *written)
+    return 0
+
+
+def _topology(args: argparse.Namespace) -> Topology | None:
+    from fastreduce.topology import cluster, detect, load, names, preset
+
+    if args.topology is None:
+        return None
+    if args.machines != 1:
+        return cluster(args.topology, args.machines, args.gbit, nics=args.nics)
+    if args.topology == "detect":
+        return detect()
+    if args.topology in names() or not Path(args.topology).exists():
+        return preset(args.topology)
+    return load(args.topology)
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -27,22 +27,28 @@ def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> N
 
     Args:
         tensors: one tensor a rank, or one list of tensors a rank; tensor i has the same shape and
-            dtype on every rank. torch tensors in CPU memory, or anything that speaks
-            ``__dlpack__`` over a writable buffer (NumPy, JAX), without a copy. Any strides, views,
-            0-dim and empty tensors.
+            dtype on every rank. torch tensors in CPU memory or, each rank's on one device, in CUDA
+            memory; or anything that speaks ``__dlpack__`` over a writable buffer (NumPy, JAX,
+            CuPy), without a copy. Any strides, views, 0-dim and empty tensors.
         op: "sum", "avg", "prod", "min", "max" (NaN wins), "band", "bor", "bxor", or the
             `torch.distributed.ReduceOp` of that name. float16, bfloat16, float32 and float64 take
             the first five, float8_e4m3fn and float8_e5m2 all of those but prod, complex64 and
             complex128 sum and avg, integers (uint8, int8 to int64) all but avg, bool likewise
             (sum is or, prod is and).
-        algorithm: "auto", "leader", "sharded", "ring" or a registered name
-            (`fastreduce.algorithm`).
+        algorithm: "auto" or a name of `fastreduce.algorithms`: "leader", "sharded",
+            "by-parameter", "host", "ring", "bidirectional", "multi-ring", "tree",
+            "halving-doubling", "hierarchical", "naive", or one's own (`fastreduce.algorithm`).
+            "auto" goes by size, ranks and devices, as ``FASTREDUCE_ALGORITHM`` says, or
+            `fastreduce tune` found, or documented defaults (`fastreduce.explain` tells).
 
-    Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded and
-    auto give float32 and float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x``
-    would, for any size and number of threads. 16- and 8-bit floats accumulate in float32 and are
-    rounded once. ring sums each shard in an order of its own. All ranks always end with the same
-    bits, run after run.
+    Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded,
+    by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give float32 and
+    float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x`` would, for any size and
+    number of threads. 16- and 8-bit floats accumulate in float32 and are rounded once. The others
+    sum in an order of their own. All ranks always end with the same bits, run after run.
+
+    Streams: work on CUDA tensors comes after what is on each device's current stream and before
+    what is put on it next, and can be captured into a CUDA graph.
 
     Raises:
         TypeError: something is no tensor (with rank and index), None where a gradient is missing.

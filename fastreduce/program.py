@@ -77,7 +77,9 @@ class Program:
         object.__setattr__(self, "buffers", self.buffers or self.k)
 
     def __str__(self) -> str:
-        lines = [f"{self.k} ranks, {self.shards} shards, {len(self.instructions)} instructions"]
+        of = " of whole tensors" if self.whole_tensors else ""
+        count = len(self.instructions)
+        lines = [f"{self.k} ranks, {self.shards} shards{of}, {count} instructions"]
         return "\n".join([*lines, *(f"{i:4} {x}" for i, x in enumerate(self.instructions))])
 
     def dependencies(self) -> list[tuple[int, ...]]:
@@ -151,6 +153,18 @@ class Program:
                 if wanted is not None:
                     found = state.get((buffer, shard), self._initial(buffer))
                     self._check_cell(buffer, shard, found, wanted)
+
+    def in_rank_order(self) -> bool:
+        """Whether every sum is one instruction over all ranks in ascending order.
+
+        Then the bits are those of a loop over the ranks, however the buffers are cut.
+
+        >>> from fastreduce.algorithms import ring, sharded
+        >>> sharded(4).in_rank_order(), ring(4).in_rank_order()
+        (True, False)
+        """
+        everyone = tuple(range(self.k))
+        return all(len(x.srcs) == 1 or x.srcs == everyone for x in self.instructions)
 
     def completes(self) -> list[bool]:
         """For each instruction, whether it turns partial results into the sum over all ranks.

@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 from reference import threads
 
-# No deadline: the machine may be busy, and no test here is about time.
-settings.register_profile("fastreduce", deadline=None, print_blob=True)
-settings.load_profile("fastreduce")
+try:
+    from hypothesis import settings
+except ImportError:
+    pass  # tests/gpu needs pytest alone
+else:
+    # No deadline: the machine may be busy, and no test here is about time.
+    settings.register_profile("fastreduce", deadline=None, print_blob=True)
+    settings.load_profile("fastreduce")
 
 
 @pytest.fixture(autouse=True)

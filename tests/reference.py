@@ -13,6 +13,8 @@ from torch import Tensor
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 HALVES = (torch.float16, torch.bfloat16)
 WIDE = (torch.float32, torch.float64)
+# The algorithms that reduce in ascending order of the ranks, rounding once: the loop's bits.
+IN_RANK_ORDER = ("auto", "by-parameter", "host", "leader", "sharded")
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from programs import carry_out, is_allreduce, legal_order, sums
-from reference import assert_same, noise, origin, reduced
+from reference import IN_RANK_ORDER, assert_same, noise, origin, reduced
 
 import fastreduce
 from fastreduce import Instruction, Program, allreduce
@@ -61,8 +61,25 @@ class TestBuiltIn:
             for (_, shard), found in sums(program, values, legal_order(waits, choose)).items():
                 assert found == sum(values) * (shard + 1)
 
+    @pytest.mark.parametrize("name", names())
+    @pytest.mark.parametrize("k", [2, 3, 5, 8])
+    def test_sums_whatever_the_order_of_what_need_not_wait(self, name, k):
+        program, choose = registry[name](k), random.Random(k)
+        values = [choose.getrandbits(64) for _ in range(k)]
+        for _ in range(10):
+            order = legal_order(program.dependencies(), choose)
+            for (_, shard), found in sums(program, values, order).items():
+                assert found == sum(values) * (shard + 1)
+
+    @pytest.mark.parametrize("name", names())
+    def test_those_with_the_loops_bits_are_known(self, name):
+        assert registry[name](12).in_rank_order() == (name in IN_RANK_ORDER)
+
     def test_are_listed(self):
-        assert {"leader", "ring", "sharded"} <= set(names())
+        assert names() == [
+            *("bidirectional", "by-parameter", "halving-doubling", "hierarchical", "host"),
+            *("leader", "multi-ring", "naive", "ring", "sharded", "tree"),
+        ]
         assert names() == sorted(registry)
         assert (registry["leader"], registry["ring"]) == (leader, ring)
 

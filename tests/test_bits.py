@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import OPS, assert_same, integer_bits, noise, reduced, threads
+from reference import IN_RANK_ORDER, OPS, assert_same, integer_bits, noise, reduced, threads
 from subprocesses import output_of, run_python
 
 from fastreduce import _C, allreduce
+from fastreduce.algorithms import names
 
-IN_RANK_ORDER = ("leader", "sharded", "auto")
 LOOP_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
 
 
@@ -23,7 +23,7 @@ def after(tensors, **how):
 
 @pytest.mark.parametrize("dtype", LOOP_DTYPES, ids=str)
 @pytest.mark.parametrize("k", [2, 3, 8, 17])
-@pytest.mark.parametrize("algorithm", [*IN_RANK_ORDER, "ring"])
+@pytest.mark.parametrize("algorithm", ["auto", *names()])
 def test_any_number_of_threads(algorithm, k, dtype):
     tensors = noise(k, (100_003,), dtype)
     by_one = after(tensors, algorithm=algorithm)
@@ -34,12 +34,14 @@ def test_any_number_of_threads(algorithm, k, dtype):
             assert_same(one, other)
 
 
-def test_leader_and_sharded_agree_and_ring_does_not():
-    tensors = noise(4, (10_000,), torch.float32)
-    leader, sharded, ring = (after(tensors, algorithm=x)[0] for x in ("leader", "sharded", "ring"))
-    assert_same(leader, sharded)
+@pytest.mark.parametrize("algorithm", names())
+def test_sums_are_in_rank_order_or_not(algorithm):
+    tensors = noise(12, (10_000,), torch.float16)
+    leader, other = (after(tensors, algorithm=x)[0] for x in ("leader", algorithm))
+    if algorithm in IN_RANK_ORDER:
+        return assert_same(leader, other)
     with pytest.raises(AssertionError):  # so that comparing bits means something
-        assert_same(leader, ring)
+        assert_same(leader, other)
 
 
 @settings(max_examples=40)

@@ -3,11 +3,15 @@
 import random
 
 import pytest
+import torch
 from programs import sums
+from reference import assert_same, noise
 
-from fastreduce import _C, Program
+from fastreduce import _C, Program, allreduce
+from fastreduce._C import forget_programs
 from fastreduce.algorithms import leader, names, registry
-from fastreduce.plan import AUTO, build, goal, program
+from fastreduce.goals import goal, program
+from fastreduce.plan import DEFAULTS, build, choose
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "all_gather")
 CASES = [
@@ -56,9 +60,41 @@ class TestProgram:
                 fewer.verify(goal(collective, k, root))
 
 
-def test_auto_is_one_of_the_registered():
-    assert AUTO in registry
-    assert program("allreduce", 3) == registry[AUTO](3)
+class TestChoose:
+    @pytest.mark.parametrize("place", DEFAULTS)
+    def test_is_one_of_the_registered_at_every_size(self, place):
+        for nbytes in (0, 1, 1 << 16, 1 << 17, 1 << 40):
+            assert choose(place, 4, nbytes) in registry
+
+    def test_thresholds(self):
+        assert choose("nvlink", 8, 64 * 1024) == "leader"
+        assert choose("nvlink", 8, 64 * 1024 + 1) == "sharded"
+        assert choose("pcie", 8, 64 * 1024 + 1) == "ring"
+
+    def test_the_environment_overrides_auto_only(self, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", "tree")
+        assert choose("cpu", 4, 100) == "tree"
+        forget_programs()
+        by_auto, by_tree, by_leader = (
+            noise_after(algorithm) for algorithm in ("auto", "tree", "leader")
+        )
+        assert_same(by_auto, by_tree)
+        with pytest.raises(AssertionError):
+            assert_same(by_auto, by_leader)
+        forget_programs()
+
+    def test_an_unknown_name_in_the_environment_is_refused(self, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", "rnig")
+        forget_programs()
+        with pytest.raises(ValueError, match="unknown algorithm 'rnig'"):
+            noise_after("auto")
+        forget_programs()
+
+
+def noise_after(algorithm):
+    tensors = noise(4, (1000,), torch.float32)
+    allreduce(tensors, algorithm=algorithm)
+    return tensors[0]
 
 
 @pytest.mark.parametrize("name", names())

@@ -1,5 +1,6 @@
 """A program's dependencies, its proof, and where its averages divide."""
 
+import itertools
 import random
 import re
 
@@ -18,10 +19,12 @@ from programs import (
 )
 
 from fastreduce import Instruction, Program
-from fastreduce.algorithms import leader, ring, sharded
-from fastreduce.plan import goal
+from fastreduce.algorithms import leader, names, registry, ring, sharded
+from fastreduce.goals import goal
 
 randoms = st.randoms(use_true_random=False)
+
+BUILT_IN = names()
 
 
 class TestDependencies:
@@ -119,6 +122,32 @@ def _changed(buffers, j, b):
     return (*buffers[:j], b, *buffers[j + 1 :])
 
 
+def may_start_together(program, indices):
+    """Of one rank, and the same memory afterwards in whatever order they run."""
+    steps = [program.instructions[i] for i in indices]
+    cells = [({(b, x.shard) for b in x.dsts}, {(b, x.shard) for b in x.srcs}) for x in steps]
+    conflicts = any(
+        a_writes & (b_reads | b_writes) or b_writes & a_reads
+        for n, (a_writes, a_reads) in enumerate(cells)
+        for b_writes, b_reads in cells[:n]
+    )
+    return len({x.rank for x in steps}) == 1 and not conflicts
+
+
+class TestLaunches:
+    @given(any_programs() | right_programs)
+    def test_are_the_longest_runs_that_may_start_together(self, program):
+        launches = program.launches()
+        assert [i for launch in launches for i in launch] == list(range(len(program.instructions)))
+        assert all(may_start_together(program, launch) for launch in launches)
+        for launch, later in itertools.pairwise(launches):
+            assert not may_start_together(program, (*launch, later[0]))
+
+    def test_control_what_conflicts_may_not(self):
+        steps = [Instruction(0, 0, (1,), (0,)), Instruction(0, 0, (0,), (2,))]
+        assert not may_start_together(Program(3, 1, steps), (0, 1))
+
+
 class TestVerify:
     @settings(max_examples=300)
     @given(any_programs())
@@ -131,9 +160,9 @@ class TestVerify:
         program.verify()
 
     @settings(max_examples=400)
-    @given(st.sampled_from([leader, sharded, ring, None]), st.integers(1, 7), randoms, st.data())
+    @given(st.sampled_from([*BUILT_IN, None]), st.integers(1, 7), randoms, st.data())
     def test_mutants_are_rejected_or_right(self, algorithm, k, choose, data):
-        good = algorithm(k) if algorithm else right_program(choose, k, shards=2)
+        good = registry[algorithm](k) if algorithm else right_program(choose, k, shards=2)
         assume(good.instructions)
         mutate = MUTATIONS[data.draw(st.sampled_from(sorted(MUTATIONS)))]
         position = st.integers(0, len(good.instructions) - 1)
@@ -142,6 +171,16 @@ class TestVerify:
         )
         mutant = Program(k, good.shards, steps)
         assert accepts(mutant) == is_allreduce(mutant), mutant
+
+    @pytest.mark.parametrize("algorithm", BUILT_IN)
+    @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
+    def test_every_mutant_of_three_ranks_is_rejected_or_right(self, algorithm, mutation):
+        good = registry[algorithm](3)
+        count = len(good.instructions)
+        for i, j, b in itertools.product(range(count), range(count), range(-1, 4)):
+            steps = MUTATIONS[mutation](list(good.instructions), i, j, b)
+            mutant = Program(3, good.shards, steps)
+            assert accepts(mutant) == is_allreduce(mutant), mutant
 
     # Who executes an instruction does not change its result.
     @pytest.mark.parametrize("mutation", sorted({*MUTATIONS} - {"other rank"}))
@@ -216,11 +255,11 @@ class TestAverage:
         for found in averages(program, values).values():
             assert found * program.k == sum(values)
 
-    @pytest.mark.parametrize("algorithm", [leader, sharded, ring])
+    @pytest.mark.parametrize("algorithm", BUILT_IN)
     @pytest.mark.parametrize("k", range(1, 18))
     def test_divides_once_in_the_algorithms(self, algorithm, k):
         values = [7**rank for rank in range(k)]
-        for found in averages(algorithm(k), values).values():
+        for found in averages(registry[algorithm](k), values).values():
             assert found * k == sum(values)
 
     def test_control_a_program_that_sums_after_completing_would_show(self):

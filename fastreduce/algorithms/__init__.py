@@ -1,12 +1,36 @@
 """One algorithm, one file: each a pure function of the number of ranks.
 
-``leader``, ``sharded`` and ``ring`` are functions here; `registry` has them by name, with those
+They are functions here, under the names of their files; `registry` has them by name, with those
 that users register.
 """
 
+from fastreduce.algorithms.bidirectional import bidirectional
+from fastreduce.algorithms.by_parameter import by_parameter
+from fastreduce.algorithms.halving_doubling import halving_doubling
+from fastreduce.algorithms.hierarchical import hierarchical
+from fastreduce.algorithms.host import host
 from fastreduce.algorithms.leader import leader
+from fastreduce.algorithms.multi_ring import multi_ring
+from fastreduce.algorithms.naive import naive
 from fastreduce.algorithms.registry import Algorithm, algorithm, names, registry
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
+from fastreduce.algorithms.tree import tree
 
-__all__ = ["Algorithm", "algorithm", "leader", "names", "registry", "ring", "sharded"]
+__all__ = [
+    "Algorithm",
+    "algorithm",
+    "bidirectional",
+    "by_parameter",
+    "halving_doubling",
+    "hierarchical",
+    "host",
+    "leader",
+    "multi_ring",
+    "naive",
+    "names",
+    "registry",
+    "ring",
+    "sharded",
+    "tree",
+]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from fastreduce.program import Program
 
 Algorithm: TypeAlias = Callable[[int], Program]
+_Algorithm = TypeVar("_Algorithm", bound=Algorithm)
 
 registry: dict[str, Algorithm] = {}
 _on_change: list[Callable[[], None]] = []
 
 
-def algorithm(name: str) -> Callable[[Algorithm], Algorithm]:
+def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     """Register a function ``k -> Program`` as ``algorithm=name`` of `fastreduce.allreduce`.
 
     The program is verified once for each k, at its first use. Registering a name again replaces
@@ -33,7 +34,7 @@ def algorithm(name: str) -> Callable[[Algorithm], Algorithm]:
     if not isinstance(name, str) or not name or name == "auto":
         raise ValueError(f"an algorithm needs a name other than 'auto', not {name!r}")
 
-    def register(function: Algorithm) -> Algorithm:
+    def register(function: _Algorithm) -> _Algorithm:
         registry[name] = function
         for changed in _on_change:
             changed()

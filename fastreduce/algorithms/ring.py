@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from fastreduce.algorithms.registry import algorithm
 from fastreduce.program import Instruction, Program
 
@@ -18,13 +20,24 @@ def ring(k: int) -> Program:
        2 rank 0 copies shard 0 of [1] into [0]
        3 rank 1 copies shard 1 of [0] into [1]
     """
+    return around([range(k)])
+
+
+def around(orders: Sequence[Sequence[int]]) -> Program:
+    """Every order of the ranks is a ring with k shards of its own; all of them run at once.
+
+    What a rank does in one step stands together, so that one launch serves all rings.
+    """
+    k = len(orders[0])
+    places = [{rank: place for place, rank in enumerate(order)} for order in orders]
     steps = []
-    for step in range(k - 1):
-        for rank in range(k):
-            left = (rank - 1) % k
-            steps.append(Instruction(rank, (rank - step - 1) % k, (left, rank), (rank,)))
-    for step in range(k - 1):
-        for rank in range(k):
-            left = (rank - 1) % k
-            steps.append(Instruction(rank, (rank - step) % k, (left,), (rank,)))
-    return Program(k, k, steps)
+    for adds in (True, False):
+        for step in range(k - 1):
+            for rank in range(k):
+                for i, order in enumerate(orders):
+                    place = places[i][rank]
+                    left = order[place - 1]
+                    shard = i * k + (place - step - adds) % k
+                    srcs = (left, rank) if adds else (left,)
+                    steps.append(Instruction(rank, shard, srcs, (rank,)))
+    return Program(k, k * len(orders), steps)

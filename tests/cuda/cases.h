@@ -68,4 +68,10 @@ inline void run_case(const Case& one) {
   ++cases;
 }
 
+// peers_test.cpp
+void kept_proofs(const std::string& path);
+void kept_failures(const std::string& path);
+void unknown_in_a_capture();
+void first_scratch_in_a_capture();
+
 }  // namespace engines_test

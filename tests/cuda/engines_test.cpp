@@ -1,4 +1,5 @@
-// The CUDA engines on the virtual runtime: engines_test MODE PROGRAMS [ORDERS] prints "N cases right".
+// The CUDA engines on the virtual runtime: engines_test MODE PROGRAMS [ORDERS or FILE]
+// prints "N cases right".
 #include "cases.h"
 #include "peers.h"
 
@@ -12,10 +13,10 @@ bool uses_host(const Program& program) {
                      [](const Instruction& instruction) { return instruction.rank == kHost; });
 }
 
-std::vector<Case> some_cases(bool with_host) {
+std::vector<Case> some_cases(const std::set<int>& some_ranks, bool with_host) {
   std::vector<Case> some;
   const auto arithmetic = [&] { return kArithmetics[some.size() % std::size(kArithmetics)]; };
-  for_each_program({2, 3, 4, 8}, [&](const Named& named) {
+  for_each_program(some_ranks, [&](const Named& named) {
     if (uses_host(named.program) && !with_host) return;
     const int ranks = named.program.ranks;
     some.push_back({named, arithmetic(), {257, 3, 64}, {0, 0}, {.devices = ranks}});
@@ -26,8 +27,7 @@ std::vector<Case> some_cases(bool with_host) {
 }
 
 // At least so many in all, and each case at least once.
-void random_orders(int orders, bool with_host) {
-  const std::vector<Case> some = some_cases(with_host);
+void random_orders(const std::vector<Case>& some, int orders) {
   const int each = orders / static_cast<int>(some.size()) + 1;
   for (const Case& one : some)
     for (int seed = 1; seed <= each; ++seed) {
@@ -50,9 +50,9 @@ void run_on_one_gpu(const Case& one) {
 }
 
 void one_gpu() {
-  for_each_program({2, 9, 20}, [](const Named& named) {
-    for (int64_t length : {5, 9000})
-      for (const Shift shift : {Shift{1, 0}, Shift{0, 4}}) run_on_one_gpu({named, kSum, {length, 7}, shift, {1}});
+  for_each_program({2, 20}, [](const Named& named) {
+    run_on_one_gpu({named, kSum, {5, 7}, {1, 0}, {1}});
+    run_on_one_gpu({named, kSum, {9000}, {0, 4}, {1}});
   });
   // More rows, and more pointers, than one launch holds.
   run_on_one_gpu({program_of("leader", 2), kSum, std::vector<int64_t>(300, 61), {0, 0}, {1}});
@@ -198,7 +198,9 @@ Config machine_for(const std::string& mode) {
   if (mode == "no peers" || mode == "pieces") config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
-  if (mode == "lost writes") config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
+  if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
+  if (mode == "lost writes" || mode == "kept failures")
+    config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
   if (mode == "wrong reads")
     config = {.devices = 4, .lies = {{.device = 2, .peer = 0, .writes = false, .reads = true}}, .linear = true};
   if (mode == "lost copies")
@@ -209,26 +211,34 @@ Config machine_for(const std::string& mode) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) fail("engines_test MODE PROGRAMS [ORDERS]");
+  if (argc < 3) fail("engines_test MODE PROGRAMS [ORDERS or FILE]");
   const std::string mode = argv[1];
   programs = read_programs(argv[2]);
   virtual_cuda::reset(machine_for(mode));
   if (mode == "waits") {
     waits();
   } else if (mode == "many orders") {
-    random_orders(std::atoi(argv[3]), true);
+    random_orders(some_cases({2, 3, 4, 8}, true), std::atoi(argv[3]));
   } else if (mode == "orders" || mode == "threads") {
     // Looking for undeclared writes goes over all memory, of which the way through the host keeps much.
-    random_orders(0, mode == "threads");
+    random_orders(some_cases({3, 8}, mode == "threads"), 0);
     one_gpu();
   } else if (mode == "failures") {
     failures();
+  } else if (mode == "kept proofs") {
+    kept_proofs(argv[3]);
+  } else if (mode == "kept failures") {
+    kept_failures(argv[3]);
   } else if (mode == "capture") {
+    unknown_in_a_capture();
     user_captures();
   } else if (mode == "pieces") {
     in_pieces();
   } else {
-    if (mode == "no peers") replay_after_a_larger_call();
+    if (mode == "no peers") {
+      replay_after_a_larger_call();
+      first_scratch_in_a_capture();
+    }
     through_the_host();
   }
   std::printf("%d cases right\n", cases);

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from programs import history, right_program
+from programs import right_program
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms.registry import registry
-from fastreduce.plan import goal, program
-from fastreduce.program import HOST, Goal
+from fastreduce.goals import goal, program
+from fastreduce.program import Goal
 
 RANKS = (*range(1, 10), 20)
 
@@ -23,24 +23,12 @@ def pairs(k: int) -> Program:
     return Program(k, 2 * k, [Instruction(s // 2, s, everyone, everyone) for s in range(2 * k)])
 
 
-def host(k: int) -> Program:
-    everyone = tuple(range(k))
-    return Program(k, 1, [Instruction(HOST, 0, everyone, everyone)])
-
-
-def dealt(k: int) -> Program:
-    """Whole tensors, dealt over the ranks."""
-    everyone = tuple(range(k))
-    steps = [Instruction(r, r, everyone, everyone) for r in range(k)]
-    return Program(k, k, steps, whole_tensors=True)
-
-
 def scrambled(k: int) -> Program:
     """Random trees, whose orders and copies nobody would think of."""
     return right_program(random.Random(k), k, 3)
 
 
-FORMS = {"pairs": pairs, "host": host, "dealt": dealt, "scrambled": scrambled}
+FORMS = {"pairs": pairs, "scrambled": scrambled}
 
 
 class Named(NamedTuple):
@@ -48,21 +36,6 @@ class Named(NamedTuple):
     collective: str
     program: Program
     goal: Goal
-
-    def in_rank_order(self) -> bool:
-        """Whether every complete result is one fold over ascending ranks, or a copy of one: the
-        programs whose bits are promised to be those of the loop."""
-        k = self.program.k
-        cells = history(self.program)
-        for (buffer, shard), value in cells.items():
-            if self.goal(buffer, shard) != frozenset(range(k)):
-                continue
-            while len(value) == 2 and isinstance(value[1], tuple):
-                value = value[1]
-            folded = [value] if k == 1 else list(value[1:])
-            if folded != [(rank, shard) for rank in range(k)]:
-                return False
-        return True
 
 
 def every_program() -> Iterator[Named]:
@@ -96,7 +69,7 @@ def text_of(named: Named, waits: Indices | None = None, launches: Indices | None
     launches = launches or one.launches()
     lines = [
         f"program {named.name} {named.collective} {one.k} {one.buffers} {one.shards}",
-        f"{one.whole_tensors:d} {named.in_rank_order():d} {len(one.instructions)}",
+        f"{one.whole_tensors:d} {one.in_rank_order():d} {len(one.instructions)}",
         listed(holds_one_shard(named, buffer) for buffer in range(one.buffers)),
     ]
     for step, completes, earlier in zip(one.instructions, one.completes(), waits, strict=True):

@@ -4,14 +4,16 @@ not get through."""
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import Named, every_program, text_of, write_programs
-from virtual_builds import ENGINES, HERE, Mutant, Source, compile_all
+from virtual_builds import CONTENT, ENGINES, HERE, Mutant, Source, compile_all
 
 from fastreduce import Instruction, Program
-from fastreduce.plan import goal
+from fastreduce.goals import goal
 
 SOURCES = {
     **ENGINES,
+    **CONTENT,
     "test": Source(HERE / "engines_test.cpp"),
+    "test of peers": Source(HERE / "peers_test.cpp"),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 SANITIZERS = ("plain", "thread", "address")
@@ -41,19 +43,20 @@ def programs(tmp_path_factory):
 # The machine or the question, the sanitizer, and how many cases at least.
 MODES = {
     # With every write looked for that a kernel did not declare.
-    "orders": ("plain", 250),
+    "orders": ("plain", 150),
     # Each case in as many random legal orders as make so many in all.
     "many orders": ("plain", 10_000),
-    "threads": ("thread", 200),
-    "capture": ("address", 20),
-    "failures": ("address", 600),
-    "no peers": ("address", 34),
-    "no peers, threads": ("thread", 33),
-    "pieces": ("plain", 14),
-    "pairs of peers": ("plain", 33),
-    "lost writes": ("plain", 33),
-    "wrong reads": ("plain", 33),
-    "lost copies": ("plain", 33),
+    "threads": ("thread", 150),
+    "capture": ("address", 36),
+    "failures": ("address", 3000),
+    "no peers": ("address", 50),
+    "no peers, threads": ("thread", 50),
+    "pieces": ("plain", 26),
+    "few peers": ("plain", 50),
+    "pairs of peers": ("plain", 50),
+    "lost writes": ("plain", 50),
+    "wrong reads": ("plain", 50),
+    "lost copies": ("plain", 50),
 }
 
 
@@ -64,6 +67,13 @@ def test_engines(mode, tests, programs):
     assert done.returncode == 0, done.stderr
     count, rest = done.stdout.split(" ", 1)
     assert int(count) >= least and rest == "cases right\n"
+
+
+@pytest.mark.parametrize(("mode", "count"), [("kept proofs", 5), ("kept failures", 2)])
+def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):
+    done = run(tests["address"], mode, programs, tmp_path / "proofs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{count} cases right\n"
 
 
 def test_lost_peer_access_is_warned_of_once(tests, programs):

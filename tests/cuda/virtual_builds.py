@@ -27,9 +27,12 @@ ENGINES = {
     "launch.cu": Source(HERE / "virtual_launch.cpp"),
     **{
         x: Source(CSRC / x)
-        for x in ("tiles_cuda.cu", "events.cu", "enqueue.cu", "lanes.cu", "peers.cu")
+        for x in ("tiles_cuda.cu", "events.cu", "enqueue.cu", "lanes.cu", "peers.cu", "proofs.cu")
     },
 }
+
+# It has no threads and touches no device: sanitizers would only make it slow to compile.
+CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
 
 
 def compile_all(

@@ -111,6 +111,14 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   });
 }
 
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+  return call("cudaDeviceGetP2PAttribute", [&](Runtime& rt) {
+    require(attribute == cudaDevP2PAttrNativeAtomicSupported, cudaErrorInvalidValue);
+    require(rt.valid_device(device) != rt.valid_device(peer), cudaErrorInvalidDevice);
+    *value = can_access(rt, device, peer);
+  });
+}
+
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return call("cudaDeviceEnablePeerAccess", [&](Runtime& rt) {
     const int device = host_thread().device;

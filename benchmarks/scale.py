@@ -1,0 +1,147 @@
+"""How does an allreduce scale from 8 to 8,192 GPUs: one flat ring, or hierarchical?
+
+On paper: DGX H100 machines, each with 8 network cards of 400 Gbit/s (one a GPU, on its PCIe
+switch), behind one switch that carries everything at once; what links achieve is in
+fastreduce/topology/links.py, what a launch and an event cost in fastreduce/simulation/play.py.
+Simulated up to 128 GPUs, by formula (fastreduce/simulation/analytic.py) for all. No figure here is
+measured.
+
+    python benchmarks/scale.py                                  # under a minute
+    python benchmarks/scale.py --out benchmarks/results/scale   # and writes scale.json, scale.png
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import fastreduce
+from fastreduce.algorithms import hierarchical, ring
+from fastreduce.simulation.analytic import hierarchical_s, hops, ring_s
+from fastreduce.topology import Topology, cluster
+from fastreduce.units import duration, size
+
+PRESET, LOCAL, NICS, GBIT = "dgx-h100", 8, 8, 400
+MACHINES = [1 << power for power in range(11)]
+SIZES = [1_000_000, 100_000_000, 10_000_000_000]
+SIMULATED_RANKS = 128  # A program for k ranks has about 2 k^2 instructions.
+
+Row = dict[str, Any]
+
+
+def machines_of(machines: int) -> Topology:
+    return cluster(PRESET, machines, GBIT, nics=NICS)
+
+
+def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
+    """Two machines show what happens in and between any: all are alike."""
+    k, two = machines * LOCAL, machines_of(min(machines, 2))
+    few = len(two.devices)
+    if algorithm == "ring":
+        return ring_s(k, nbytes, hops(two, [(r, (r + 1) % few) for r in range(few)]))
+    inside = hops(two, permutations(range(LOCAL), 2))
+    between = hops(two, [(r, (r + LOCAL) % few) for r in range(few)]) if machines > 1 else []
+    return hierarchical_s(k, machines, nbytes, inside, between)
+
+
+def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
+    k = machines * LOCAL
+    program = ring(k) if algorithm == "ring" else hierarchical(k, machines)
+    return fastreduce.simulate(program, machines_of(machines), nbytes).time_s
+
+
+def rows() -> Iterator[Row]:
+    for nbytes in SIZES:
+        for machines in MACHINES:
+            for algorithm in ("ring", "hierarchical"):
+                k = machines * LOCAL
+                formula_s = by_formula(algorithm, machines, nbytes)
+                simulated = k <= SIMULATED_RANKS
+                yield {
+                    "size_bytes": nbytes,
+                    "k": k,
+                    "algorithm": algorithm,
+                    "formula_s": formula_s,
+                    "simulated_s": by_simulation(algorithm, machines, nbytes)
+                    if simulated
+                    else None,
+                    "busbw_gb_per_s": nbytes / formula_s / 1e9 * 2 * (k - 1) / k,
+                }
+
+
+def draw(found: list[Row], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure, panels = plt.subplots(
+        1, len(SIZES), figsize=(4.2 * len(SIZES), 4), layout="constrained"
+    )
+    for panel, nbytes in zip(panels, SIZES, strict=True):
+        for algorithm, color in (("ring", "tab:orange"), ("hierarchical", "tab:blue")):
+            mine = [r for r in found if r["size_bytes"] == nbytes and r["algorithm"] == algorithm]
+            panel.plot(
+                [r["k"] for r in mine],
+                [r["formula_s"] * 1e3 for r in mine],
+                color=color,
+                label={"ring": "flat ring"}.get(algorithm, algorithm),
+            )
+            dots = [r for r in mine if r["simulated_s"] is not None]
+            panel.scatter(
+                [r["k"] for r in dots],
+                [r["simulated_s"] * 1e3 for r in dots],
+                color=color,
+                label="simulated",
+            )
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xticks([8, 64, 512, 4096])
+        panel.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:,.0f}")
+        panel.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_minor_locator(NullLocator())
+        panel.set_title(f"{size(nbytes)} a GPU", fontsize=10)
+        panel.set_xlabel("GPUs")
+        panel.grid(color="#dddddd", linewidth=0.6)
+    panels[0].set_ylabel("time (ms)")
+    panels[0].legend(fontsize=8)
+    figure.suptitle(f"Allreduce on {PRESET} machines, {NICS} x {GBIT} Gbit/s each: predicted")
+    figure.savefig(path, dpi=110)
+    print(f"# wrote {path}")
+
+
+def main() -> None:
+    from measure import save
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    args = parser.parse_args()
+    print(f"# {machines_of(MACHINES[-1]).source}")
+    columns = "{:>11} {:>6} {:>13} {:>12} {:>12} {:>8}"
+    print(columns.format("#size", "GPUs", "algorithm", "formula", "simulated", "busbw"))
+    print(columns.format("#(a GPU)", "", "", "", "", "(GB/s)"))
+    found = []
+    for row in rows():
+        found.append(row)
+        simulated = duration(row["simulated_s"]) if row["simulated_s"] is not None else "-"
+        times = (duration(row["formula_s"]), simulated)
+        busbw = f"{row['busbw_gb_per_s']:.2f}"
+        print(
+            columns.format(size(row["size_bytes"]), row["k"], row["algorithm"], *times, busbw),
+            flush=True,
+        )
+    apart = max(abs(r["formula_s"] / r["simulated_s"] - 1) for r in found if r["simulated_s"])
+    print(f"# formula and simulation differ by at most {apart:.2%}")
+    if args.out:
+        assumed = {"preset": PRESET, "nics": NICS, "gbit": GBIT, "measured": False}
+        save(args.out.with_suffix(".json"), {"assumed": assumed, "rows": found})
+        draw(found, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

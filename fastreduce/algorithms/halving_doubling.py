@@ -1,0 +1,44 @@
+from fastreduce.algorithms.registry import algorithm
+from fastreduce.program import Instruction, Program
+
+
+@algorithm("halving-doubling")
+def halving_doubling(k: int) -> Program:
+    """Partners halve what they are responsible for, log2 k times, then double it again.
+
+    Rabenseifner, "Optimization of collective reduction operations", 2004. With p the largest power
+    of two up to k: the ranks beyond p are first added to a partner's, and fed by it at the end;
+    the p others exchange with the rank whose number differs in one bit. As many bytes as `ring` in
+    2 log2 p steps, between ranks that are no neighbours. An order of sums of its own.
+
+    >>> print(halving_doubling(2))
+    2 ranks, 2 shards, 4 instructions
+       0 rank 0 reduces shard 0 of [0, 1] into [0]
+       1 rank 1 reduces shard 1 of [0, 1] into [1]
+       2 rank 0 copies shard 1 of [1] into [0]
+       3 rank 1 copies shard 0 of [0] into [1]
+    """
+    p = 1 << (k.bit_length() - 1)
+    bits = [p >> level for level in range(1, p.bit_length())]
+    extras = [(rank - p, rank) for rank in range(p, k)]
+    fold = [Instruction(r, s, (r, x), (r,)) for r, x in extras for s in range(p)]
+    halve = [
+        Instruction(r, s, tuple(sorted((r, r ^ bit))), (r,))
+        for bit in bits
+        for r in range(p)
+        for s in _owned(r, bit, p)
+    ]
+    double = [
+        Instruction(r, s, (r ^ bit,), (r,))
+        for bit in reversed(bits)
+        for r in range(p)
+        for s in _owned(r ^ bit, bit, p)
+    ]
+    unfold = [Instruction(x, s, (r,), (x,)) for r, x in extras for s in range(p)]
+    return Program(k, p, [*fold, *halve, *double, *unfold])
+
+
+def _owned(rank: int, bit: int, p: int) -> range:
+    """The shards that a rank answers for once it has exchanged over this bit and all above."""
+    first = rank & ~(bit - 1)
+    return range(first, min(first + bit, p))

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+
+from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.ring import ring
+from fastreduce.algorithms.sharded import sharded
+from fastreduce.program import Instruction, Program
+
+MACHINE_RANKS = 8  # the GPUs of the usual machine
+
+
+@algorithm("hierarchical")
+def hierarchical(
+    k: int,
+    machines: int | None = None,
+    inside: Callable[[int], Program] = sharded,
+    between: Callable[[int], Program] = ring,
+) -> Program:
+    """Reduce inside each machine, allreduce between machines shard by shard, spread inside.
+
+    The program ``inside`` is cut where a shard's sum is complete: there its owners, one a machine,
+    run the program ``between`` on it. Between machines each rank moves its share of the bytes
+    only, so all network cards work at once. Goyal et al., "Accurate, large minibatch SGD", 2017,
+    section 4.
+
+    Args:
+        k: ranks, machine by machine.
+        machines: default as many as make the machines equal and at most 8 ranks large.
+        inside: the algorithm for the ranks of one machine.
+        between: the algorithm for the owners of a shard.
+
+    Raises:
+        ValueError: the ranks do not divide into so many machines.
+
+    >>> from fastreduce.algorithms import leader
+    >>> print(hierarchical(4, machines=2, between=leader))
+    4 ranks, 2 shards, 10 instructions
+       0 rank 0 reduces shard 0 of [0, 1] into [0]
+       1 rank 1 reduces shard 1 of [0, 1] into [1]
+       2 rank 2 reduces shard 0 of [2, 3] into [2]
+       3 rank 3 reduces shard 1 of [2, 3] into [3]
+       4 rank 0 reduces shard 0 of [0, 2] into [0, 2]
+       5 rank 1 reduces shard 1 of [1, 3] into [1, 3]
+       6 rank 0 copies shard 1 of [1] into [0]
+       7 rank 1 copies shard 0 of [0] into [1]
+       8 rank 2 copies shard 1 of [3] into [2]
+       9 rank 3 copies shard 0 of [2] into [3]
+    """
+    if machines is None:
+        machines = k // max(m for m in range(1, MACHINE_RANKS + 1) if k % m == 0)
+    if machines < 1 or k % machines:
+        raise ValueError(f"{k} ranks do not divide into {machines} equal machines")
+    m = k // machines
+    local, wide = inside(m), between(machines)
+    before, owners, after = _cut(local)
+
+    def on(machine: int, x: Instruction, part: int) -> Instruction:
+        place = [machine * m + rank for rank in range(m)]
+        return Instruction(
+            x.rank if x.rank < 0 else place[x.rank],
+            x.shard * wide.shards + part,
+            tuple(place[src] for src in x.srcs),
+            tuple(place[dst] for dst in x.dsts),
+        )
+
+    def everywhere(steps: list[Instruction]) -> list[Instruction]:
+        parts = range(wide.shards)
+        return [on(c, x, part) for c in range(machines) for x in steps for part in parts]
+
+    across = [
+        Instruction(
+            x.rank if x.rank < 0 else x.rank * m + owner,
+            shard * wide.shards + x.shard,
+            tuple(src * m + owner for src in x.srcs),
+            tuple(dst * m + owner for dst in x.dsts),
+        )
+        for x in wide.instructions
+        for shard, owner in enumerate(owners)
+    ]
+    steps = [*everywhere(before), *across, *everywhere(after)]
+    return Program(k, local.shards * wide.shards, steps)
+
+
+def _cut(program: Program) -> tuple[list[Instruction], list[int], list[Instruction]]:
+    """The instructions that make each shard's sum, who holds it then, and those that spread it."""
+    owners = [0] * program.shards
+    before: list[Instruction] = []
+    spread: list[Instruction] = []
+    after: list[Instruction] = []
+    complete: set[int] = set()
+    for x, completes in zip(program.instructions, program.completes(), strict=True):
+        if x.shard in complete or program.k == 1:
+            after.append(x)
+        elif not completes:
+            before.append(x)
+        else:
+            complete.add(x.shard)
+            owner = owners[x.shard] = x.rank if x.rank in x.dsts else x.dsts[0]
+            before.append(x._replace(dsts=(owner,)))
+            rest = tuple(dst for dst in x.dsts if dst != owner)
+            spread += [Instruction(dst, x.shard, (owner,), (dst,)) for dst in rest]
+    # What a rank fetches stands together, so that one launch brings it from all the others.
+    return before, owners, [*sorted(spread, key=lambda x: x.rank), *after]

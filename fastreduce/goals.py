@@ -1,0 +1,86 @@
+"""The collectives: what each must reach, and the programs cut from those of allreduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastreduce.algorithms import leader, names, registry, sharded
+from fastreduce.program import Goal, Instruction, Program
+
+
+def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader") -> Program:
+    """The program that serves a collective for ``k`` ranks.
+
+    The four collectives besides allreduce are cut from it: `leader` that writes the root only
+    (reduce) or reads the root only (broadcast), `sharded` that does not write to all
+    (reduce_scatter) or does not reduce (all_gather).
+
+    Raises:
+        ValueError: unknown algorithm, or a custom algorithm that returned no program for k ranks.
+
+    >>> print(program("reduce", 3, root=1))
+    3 ranks, 1 shards, 1 instructions
+       0 rank 1 reduces shard 0 of [0, 1, 2] into [1]
+    """
+    outputs = tuple(range(k, 2 * k))
+    match collective:
+        case "reduce":
+            return _cut(leader(k), lambda x: (root, x.srcs, (root,)))
+        case "broadcast":
+            others = tuple(rank for rank in range(k) if rank != root)
+            return _cut(leader(k), lambda x: (root, (root,), others))
+        case "reduce_scatter":
+            return _cut(sharded(k), lambda x: (x.rank, x.srcs, (outputs[x.rank],)), 2 * k)
+        case "all_gather":
+            return _cut(sharded(k), lambda x: (x.rank, (x.rank,), outputs), 2 * k)
+    if algorithm not in registry:
+        raise ValueError(f"unknown algorithm {algorithm!r}; known are auto, {', '.join(names())}")
+    found = registry[algorithm](k)
+    if not isinstance(found, Program) or found.k != k or found.buffers != k:
+        raise ValueError(f"algorithm {algorithm!r} returned no program for {k} ranks but {found!r}")
+    return found
+
+
+def _cut(
+    whole: Program,
+    parts: Callable[[Instruction], tuple[int, tuple[int, ...], tuple[int, ...]]],
+    buffers: int = 0,
+) -> Program:
+    """The program in which each instruction has another rank, other sources and destinations."""
+    steps = []
+    for x in whole.instructions:
+        rank, srcs, dsts = parts(x)
+        if dsts:
+            steps.append(Instruction(rank, x.shard, srcs, dsts))
+    return Program(whole.k, whole.shards, steps, buffers)
+
+
+def goal(collective: str, k: int, root: int = 0) -> Goal:
+    """What each shard of each buffer must hold when the collective is done."""
+    everyone = frozenset(range(k))
+
+    def allreduce(buffer: int, shard: int) -> frozenset[int]:
+        return everyone
+
+    def reduce(buffer: int, shard: int) -> frozenset[int]:
+        return everyone if buffer == root else frozenset([buffer])
+
+    def broadcast(buffer: int, shard: int) -> frozenset[int]:
+        return frozenset([root])
+
+    def reduce_scatter(buffer: int, shard: int) -> frozenset[int] | None:
+        if buffer < k:
+            return frozenset([buffer])
+        return everyone if buffer - k == shard else None
+
+    def all_gather(buffer: int, shard: int) -> frozenset[int]:
+        return frozenset([buffer if buffer < k else shard])
+
+    goals: dict[str, Goal] = {
+        "allreduce": allreduce,
+        "reduce": reduce,
+        "broadcast": broadcast,
+        "reduce_scatter": reduce_scatter,
+        "all_gather": all_gather,
+    }
+    return goals[collective]

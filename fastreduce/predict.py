@@ -1,0 +1,94 @@
+"""How long a program takes, and what keeps it from being faster: on paper, for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastreduce.program import Program
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+
+class Prediction(NamedTuple):
+    """Seconds, and the limit that alone would already take most of them."""
+
+    time_s: float
+    limit: str
+
+
+class Memory(NamedTuple):
+    """One memory that all ranks are in: what a call costs, and bytes a second of two kinds.
+
+    Every rank's buffer passes the memory once each way, unless all of them fit the cache; what the
+    instructions read and write in between stays in caches.
+    """
+
+    call_s: float
+    bytes_per_s: float
+    cache_bytes_per_s: float
+    cache_bytes: float
+
+
+MEMORIES = {
+    # Measured: benchmarks/results/list_allreduce.json, on 2 cores (Zen 5): 256 elements with k = 2,
+    # 64M elements, and 1M elements with k = 2.
+    "cpu": Memory(1e-6, 65e9, 330e9, 64e6),
+    # Predicted: a launch, an H100's device-to-device copy (read plus written), half of its L2.
+    "gpu": Memory(8e-6, 3.0e12, 5.5e12, 25e6),
+}
+
+
+def in_one_memory(program: Program, nbytes: int, memory: Memory) -> Prediction:
+    """The tiles engine: one launch takes every tile of the buffers through the whole program.
+
+    >>> from fastreduce.algorithms import leader
+    >>> in_one_memory(leader(2), 256_000_000, MEMORIES["cpu"]).limit
+    'memory'
+    """
+    touched = sum(len(x.srcs) + len(x.dsts) for x in program.instructions) / program.shards
+    passes_memory = program.k * nbytes > memory.cache_bytes
+    limits = {
+        "launch": memory.call_s,
+        "memory": passes_memory * 2 * program.k * nbytes / memory.bytes_per_s,
+        "cache": touched * nbytes / memory.cache_bytes_per_s,
+    }
+    time_s = limits["launch"] + max(limits["memory"], limits["cache"])
+    return Prediction(time_s, max(limits, key=lambda name: limits[name]))
+
+
+def on_topology(
+    program: Program, topology: Topology, nbytes: int | Sequence[int], slices: int
+) -> Prediction:
+    """The events engine, by `fastreduce.simulate`.
+
+    What each limit alone would take: launches on a machine without distances, latencies of a single
+    byte, memory where links are infinitely fast, and the busiest link. The largest binds.
+    """
+    from fastreduce.simulation import simulate
+
+    timeline = simulate(program, topology, nbytes, slices=slices)
+    if not timeline.events:
+        return Prediction(0.0, "nothing to do")
+    ideal = _without_distances(topology)
+    single = [1] * len(nbytes) if isinstance(nbytes, Sequence) else 1
+    launch_s = simulate(program, ideal, single, slices=slices).time_s
+    link, share = max(timeline.busy_share.items(), key=lambda item: item[1])
+    limits = {
+        "launch": launch_s,
+        "latency": simulate(program, topology, single, slices=slices).time_s - launch_s,
+        "memory": simulate(program, ideal, nbytes, slices=slices).time_s - launch_s,
+        f"link {link[0]} -> {link[1]}": share * timeline.time_s,
+    }
+    return Prediction(timeline.time_s, max(limits, key=lambda name: limits[name]))
+
+
+def _without_distances(topology: Topology) -> Topology:
+    """The same machine, with links that cost nothing."""
+    from fastreduce.topology import Topology
+
+    graph = topology.graph.copy()
+    for link in graph.edges:
+        graph.edges[link].update(bytes_per_s=1e30, latency_s=1e-30)
+    return Topology(f"{topology.name} without distances", topology.source, graph)

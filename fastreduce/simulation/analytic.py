@@ -1,0 +1,80 @@
+"""Closed formulas in the model of `fastreduce.simulate`, for what is too large to simulate.
+
+Machines are alike, so that the hops of one or two of them tell those of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fastreduce.simulation.flows import max_min
+from fastreduce.simulation.play import EVENT_WAIT_S, LAUNCH_S, Routes
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+
+class Hop(NamedTuple):
+    """One of several transfers at a time: what it gets of the links, and how late it comes."""
+
+    bytes_per_s: float
+    latency_s: float
+
+    def time_s(self, nbytes: float) -> float:
+        """From the end of the launch before on the same device."""
+        return LAUNCH_S + self.latency_s + nbytes / self.bytes_per_s
+
+
+def hops(topology: Topology, pairs: Iterable[tuple[int, int]]) -> list[Hop]:
+    """The rate and the latency from rank to rank while all these pairs transfer at once.
+
+    Raises:
+        ValueError: a bandwidth that is unknown.
+
+    >>> from fastreduce.topology import preset
+    >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
+    [8.0, 8.0]
+    """
+    devices = topology.devices
+    routes = Routes(topology, [(devices[src], devices[dst]) for src, dst in pairs])
+    rates = max_min(routes.paths, np.ones(len(routes.paths)), np.array(routes.bytes_per_s))
+    return [Hop(*hop) for hop in zip(rates.tolist(), routes.latency_s.values(), strict=True)]
+
+
+def ring_s(k: int, nbytes: float, around: Sequence[Hop]) -> float:
+    """Seconds of `fastreduce.algorithms.ring`: 2(k-1) steps of 1/k of the bytes.
+
+    ``around`` are the hops of the ring, or of a part of it that repeats. A step follows the last
+    one of the same rank, where the slowest hop holds up all, and that of the rank before, whose
+    event it waits for: the slower of the two ways sets the pace.
+
+    >>> round(ring_s(8, 160e6, [Hop(54e9, 0.5e-6)]) * 1e3, 1)
+    5.2
+    """
+    if k == 1:
+        return 0.0
+    steps, steps_s = 2 * (k - 1), [hop.time_s(nbytes / k) for hop in around]
+    waits_s = (steps - 1) * EVENT_WAIT_S  # the first step waits for nobody
+    return max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
+
+
+def hierarchical_s(
+    k: int, machines: int, nbytes: float, inside: Sequence[Hop], between: Sequence[Hop]
+) -> float:
+    """Seconds of `fastreduce.algorithms.hierarchical`: each rank fetches its share from the others
+    of its machine, allreduces it in a ring of one rank a machine, and fetches the others' shares.
+
+    ``inside`` are the hops while each rank of a machine reads from every other, ``between`` those
+    while each reads from its like in the machine before.
+
+    >>> round(hierarchical_s(16, 2, 1e9, [Hop(50e9, 0.5e-6)], [Hop(50e9, 4e-6)]) * 1e3, 1)
+    7.5
+    """
+    share_bytes = nbytes / (k // machines)
+    fetch_s = max((hop.time_s(share_bytes) for hop in inside), default=0.0)
+    waits_s = EVENT_WAIT_S * (bool(inside) + (machines > 1))
+    return 2 * fetch_s + ring_s(machines, share_bytes, between) + waits_s

@@ -1,0 +1,146 @@
+"""Stages carried out on a topology's links, event by event."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from fastreduce.simulation.flows import MOMENT_S, Network
+from fastreduce.simulation.stages import Stage
+from fastreduce.simulation.timeline import Link
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+# Between the end of one kernel of a CUDA graph and the start of the next on the same stream:
+# kernels of 2.9 us came every 3.4 us on a V100 (A. Gray, "Getting Started with CUDA Graphs",
+# Nvidia's technical blog, 2019).
+LAUNCH_S = 0.5e-6
+
+# From the end of a kernel until another device's stream that waits for its event goes on.
+# Predicted: no machine with several GPUs has measured it here.
+EVENT_WAIT_S = 1.5e-6
+
+Span: TypeAlias = tuple[float, float]
+
+
+class Spans(NamedTuple):
+    """Start and end, in seconds, of each stage, and of each transfer of the first stage, of the
+    second, and so on."""
+
+    stages: list[Span]
+    transfers: list[Span]
+
+
+class Routes:
+    """The links between pairs of nodes, and what must be known of them.
+
+    ``links`` and ``latency_s`` by pair; ``index`` is a pair's place in ``paths``, which has its
+    links' places in ``bytes_per_s``. The link from a node to itself is its memory.
+
+    Raises:
+        ValueError: a bandwidth that is unknown.
+    """
+
+    def __init__(self, topology: Topology, used: Iterable[Link]) -> None:
+        pairs = tuple(dict.fromkeys(used))
+        routes = {(src, dst): topology.route(src, dst) for src, dst in pairs}
+        self.links: dict[Link, tuple[Link, ...]] = {p: routes[p] or (p,) for p in pairs}
+        self.latency_s = {pair: topology.latency_s(routes[pair]) for pair in pairs}
+        self.index = {pair: number for number, pair in enumerate(pairs)}
+        shared = dict.fromkeys(link for links in self.links.values() for link in links)
+        self.bytes_per_s = [_bytes_per_s(topology, link) for link in shared]
+        position = {link: number for number, link in enumerate(shared)}
+        self.paths = [[position[link] for link in links] for links in self.links.values()]
+
+
+def _bytes_per_s(topology: Topology, link: Link) -> float:
+    src, dst = link
+    what = f"the link {src!r} -> {dst!r}" if src != dst else f"the memory of {src!r}"
+    found: float | None = (
+        topology.graph.edges[link]["bytes_per_s"]
+        if src != dst
+        else topology.graph.nodes[src]["memory_bytes_per_s"]
+    )
+    if found is None:
+        raise ValueError(
+            f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
+            "want it in bytes a second (save the topology, fill it in, load it)"
+        )
+    return found
+
+
+def play(stages: Sequence[Stage], routes: Routes) -> Spans:
+    """When each stage and each transfer starts and ends."""
+    run = _Run(stages, routes)
+    run.until_done()
+    return Spans(
+        list(zip(run.ready_s, run.end_s, strict=True)),
+        list(zip(run.transfer_start_s, run.transfer_end_s, strict=True)),
+    )
+
+
+class _Run:
+    def __init__(self, stages: Sequence[Stage], routes: Routes) -> None:
+        network = Network(routes.paths, routes.bytes_per_s)
+        self._stages, self._routes, self._network = stages, routes, network
+        self._followers: list[list[int]] = [[] for _ in stages]
+        for number, stage in enumerate(stages):
+            for earlier in stage.waits:
+                self._followers[earlier].append(number)
+        self._waits = [len(stage.waits) for stage in stages]
+        self._unfinished = [len(stage.transfers) for stage in stages]
+        self._transfers = [(n, t) for n, stage in enumerate(stages) for t in stage.transfers]
+        self._first = [0] * len(stages)
+        for number, stage in enumerate(stages[:-1]):
+            self._first[number + 1] = self._first[number] + len(stage.transfers)
+        self.ready_s, self.end_s = [0.0] * len(stages), [math.nan] * len(stages)
+        self.transfer_start_s = [math.nan] * len(self._transfers)
+        self.transfer_end_s = [math.nan] * len(self._transfers)
+        self._starting: list[tuple[float, int]] = []  # (when, transfer), a heap
+
+    def until_done(self) -> None:
+        for number, waits in enumerate(self._waits):
+            if not waits:
+                self._begin(number)
+        now_s = 0.0
+        while True:
+            left_s = self._network.next_s()
+            then_s = min(now_s + left_s, self._starting[0][0] if self._starting else math.inf)
+            if then_s == math.inf:
+                return
+            ended = self._network.advance(min(left_s, then_s - now_s))
+            now_s = then_s
+            for transfer in ended:
+                self._end(transfer, now_s)
+            while self._starting and self._starting[0][0] <= now_s + MOMENT_S:
+                self._start(heapq.heappop(self._starting)[1], now_s)
+
+    def _begin(self, number: int) -> None:
+        stage = self._stages[number]
+        launched_s = self.ready_s[number] + (LAUNCH_S if stage.launches else 0.0)
+        for transfer, (src, dst, *_) in enumerate(stage.transfers, self._first[number]):
+            start_s = launched_s + self._routes.latency_s[src, dst]
+            heapq.heappush(self._starting, (start_s, transfer))
+
+    def _start(self, transfer: int, now_s: float) -> None:
+        _, (src, dst, _, _, nbytes) = self._transfers[transfer]
+        self.transfer_start_s[transfer] = now_s
+        self._network.start(transfer, self._routes.index[src, dst], nbytes)
+
+    def _end(self, transfer: int, now_s: float) -> None:
+        number = self._transfers[transfer][0]
+        self.transfer_end_s[transfer] = now_s
+        self._unfinished[number] -= 1
+        if self._unfinished[number]:
+            return
+        self.end_s[number] = now_s
+        for follower in self._followers[number]:
+            elsewhere = self._stages[follower].lane != self._stages[number].lane
+            ready_s = now_s + (EVENT_WAIT_S if elsewhere else 0.0)
+            self.ready_s[follower] = max(self.ready_s[follower], ready_s)
+            self._waits[follower] -= 1
+            if not self._waits[follower]:
+                self._begin(follower)

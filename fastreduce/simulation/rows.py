@@ -1,0 +1,38 @@
+"""Events sorted into lanes, and a lane's events into rows in which none overlap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from fastreduce.simulation.flows import MOMENT_S
+from fastreduce.simulation.timeline import Event
+
+
+def lanes(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """The events of each device and of each link ("gpu0 -> gpu1"), devices first, by name."""
+    found: dict[tuple[bool, str], list[Event]] = {}
+    for event in events:
+        link = isinstance(event.who, tuple)
+        name = " -> ".join(event.who) if isinstance(event.who, tuple) else event.who
+        found.setdefault((link, name), []).append(event)
+    return {name: found[link, name] for link, name in sorted(found, key=_natural)}
+
+
+def rows(events: Sequence[Event]) -> list[list[Event]]:
+    """As few rows as hold the events, given by start, without overlap in any."""
+    result: list[list[Event]] = []
+    for event in events:
+        free = (row for row in result if row[-1].end_s <= event.start_s + MOMENT_S)
+        row = next(free, None)
+        if row is None:
+            result.append([event])
+        else:
+            row.append(event)
+    return result
+
+
+def _natural(lane: tuple[bool, str]) -> tuple[bool, list[tuple[bool, int, str]]]:
+    """So that gpu10 follows gpu9."""
+    words = re.split(r"(\d+)", lane[1])
+    return lane[0], [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]

@@ -1,0 +1,128 @@
+"""What a simulation found: when each device and each link works, and how long it takes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import NamedTuple, TypeAlias
+
+from fastreduce.units import duration, size
+
+Link: TypeAlias = tuple[str, str]
+
+LINKS_SHOWN = 8
+
+
+class Event(NamedTuple):
+    """``who`` (a device's name, or a link as a pair of names) does ``what``.
+
+    On a link, ``bytes`` pass it; on a device, as many are read from elsewhere or written there.
+    ``shard`` is None where an event has several.
+    """
+
+    who: str | Link
+    what: str
+    start_s: float
+    end_s: float
+    bytes: float
+    shard: int | None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A program's run on a topology, as `fastreduce.simulate` predicts it.
+
+    ``nbytes`` a rank, ``k`` ranks; ``events`` on devices and links by start; ``link_bytes_per_s``
+    of every link of the topology, None where unknown.
+
+    >>> import fastreduce
+    >>> from fastreduce.topology import preset
+    >>> print(fastreduce.simulate(fastreduce.algorithms.ring(2), preset("book-pcie4"), 160_000_000))
+    160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
+      gpu0 -> pcie0  100.0% busy      160 MB
+      gpu1 -> pcie0  100.0% busy      160 MB
+      pcie0 -> gpu0  100.0% busy      160 MB
+      pcie0 -> gpu1  100.0% busy      160 MB
+    """
+
+    title: str
+    k: int
+    nbytes: int
+    events: tuple[Event, ...]
+    link_bytes_per_s: Mapping[Link, float | None] = field(repr=False)
+
+    @cached_property
+    def time_s(self) -> float:
+        """From the first launch to the last event's end; 0 where nothing is to do."""
+        return max((event.end_s for event in self.events), default=0.0)
+
+    @property
+    def algbw(self) -> float:
+        """Bytes a rank over time, in bytes a second."""
+        return self.nbytes / self.time_s if self.time_s else math.inf
+
+    @property
+    def busbw(self) -> float:
+        """An allreduce's bytes a second on each rank's link, whatever the number of ranks.
+
+        algbw x 2(k-1)/k: so many bytes must leave and enter each rank. nccl-tests,
+        doc/PERFORMANCE.md.
+        """
+        return self.algbw * 2 * (self.k - 1) / self.k if self.k > 1 else math.inf
+
+    @cached_property
+    def link_bytes(self) -> dict[Link, float]:
+        """How many bytes pass each link of the topology."""
+        total: dict[Link, float] = defaultdict(float)
+        for event in self.events:
+            if isinstance(event.who, tuple):
+                total[event.who] += event.bytes
+        return {link: total[link] for link in self.link_bytes_per_s}
+
+    @cached_property
+    def busy_share(self) -> dict[Link, float]:
+        """Each link's bytes as a share of what it could carry in ``time_s``, from 0 to 1."""
+        return {
+            link: nbytes / ((self.link_bytes_per_s[link] or math.inf) * self.time_s)
+            if nbytes
+            else 0.0
+            for link, nbytes in self.link_bytes.items()
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.title}: {duration(self.time_s)}, "
+            f"algbw {self.algbw / 1e9:.2f} GB/s, busbw {self.busbw / 1e9:.2f} GB/s"
+        ]
+        busiest = sorted(
+            (link for link in self.link_bytes if self.link_bytes[link]),
+            key=lambda link: -self.busy_share[link],
+        )
+        names = {link: f"{link[0]} -> {link[1]}" for link in busiest}
+        width = max(map(len, names.values()), default=0)
+        for link in busiest[:LINKS_SHOWN]:
+            share, nbytes = self.busy_share[link], self.link_bytes[link]
+            lines.append(f"  {names[link]:{width}}  {share:6.1%} busy  {size(nbytes):>10}")
+        if len(busiest) > LINKS_SHOWN:
+            rest = busiest[LINKS_SHOWN:]
+            lines.append(f"  and {len(rest)} links, at most {self.busy_share[rest[0]]:.1%} busy")
+        return "\n".join(lines)
+
+    def to_trace(self, path: str | PathLike[str]) -> None:
+        """Write the events as Chrome trace JSON: open it at ui.perfetto.dev or chrome://tracing.
+
+        A track a device and a link, microseconds.
+        """
+        from fastreduce.simulation.trace import write
+
+        write(self, path)
+
+    def to_png(self, path: str | PathLike[str]) -> None:
+        """Write a picture of the events: a lane a device and a link, a colour a shard."""
+        from fastreduce.simulation.pictures import draw_timeline
+
+        draw_timeline(self, path)

@@ -1,0 +1,57 @@
+"""Many machines on one network."""
+
+from __future__ import annotations
+
+import networkx as nx
+
+from fastreduce.topology.graph import Topology
+from fastreduce.topology.links import EFFICIENCY, connect
+from fastreduce.topology.presets import preset
+
+
+def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topology:
+    """``machines`` of a preset, each with ``nics`` network cards of ``gbit`` Gbit/s each way.
+
+    Machine i's nodes are "m{i}/...", its ranks follow those of machine i - 1. The cards are dealt
+    to the PCIe switches in turn, or to the CPUs where there is none, on a link as wide as the
+    widest there. One switch joins all cards and carries all at once.
+
+    Raises:
+        ValueError: an unknown preset, no machine, no card, or a rate that is not above zero.
+
+    >>> two = cluster("dgx-h100", machines=2, gbit=400, nics=8)
+    >>> two.devices[7:9]
+    ('m0/gpu7', 'm1/gpu0')
+    >>> [node for _, node in two.route("m0/gpu7", "m1/gpu0")]
+    ['m0/pcie7', 'm0/nic7', 'network', 'm1/nic0', 'm1/pcie0', 'm1/gpu0']
+    """
+    one = preset(machine)
+    for key, value in (("machines", machines), ("nics", nics)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"cluster of {machine!r}: {key} is {value!r}, want 1 or more")
+    if not gbit > 0:
+        raise ValueError(f"cluster of {machine!r}: gbit is {gbit!r}, want a rate above zero")
+    bytes_per_s = gbit * 1e9 / 8 * EFFICIENCY["network"]
+    inside = _with_nics(one.graph, nics)
+    graph = nx.DiGraph()
+    for index in range(machines):
+        graph.update(nx.relabel_nodes(inside, lambda node, i=index: f"m{i}/{node}"))
+    graph.add_node("network", kind="switch")
+    for node in [node for node, kind in graph.nodes(data="kind") if kind == "nic"]:
+        connect(graph, node, "network", "network", bytes_per_s)
+    source = f"{machines} x {one.name}, {nics} x {gbit:g} Gbit/s each; {one.source}"
+    return Topology(f"{machines} x {one.name}", source, graph)
+
+
+def _with_nics(machine: nx.DiGraph, nics: int) -> nx.DiGraph:
+    graph = nx.DiGraph(machine)
+    pcie = [link for link in graph.edges if graph.edges[link]["medium"] == "pcie"]
+    nodes = list(dict.fromkeys(node for link in pcie for node in link))
+    switches = [node for node in nodes if graph.nodes[node]["kind"] == "switch"]
+    ports = switches or [node for node in nodes if graph.nodes[node]["kind"] == "cpu"]
+    for index in range(nics):
+        port, nic = ports[index % len(ports)], f"nic{index}"
+        bytes_per_s = max(graph.edges[link]["bytes_per_s"] for link in pcie if port in link)
+        graph.add_node(nic, kind="nic")
+        connect(graph, nic, port, "pcie", bytes_per_s)
+    return graph

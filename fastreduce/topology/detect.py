@@ -1,0 +1,190 @@
+"""The topology of this machine, as its driver tells it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, NamedTuple, TypeAlias
+
+import networkx as nx
+import pynvml
+
+from fastreduce.topology.graph import Topology
+from fastreduce.topology.links import (
+    EFFICIENCY,
+    LATENCY_S,
+    NVLINK_BYTES_PER_S,
+    PCIE_LANE_BYTES_PER_S,
+    connect,
+    pcie_bytes_per_s,
+)
+
+# NVML's numbers of NVLink versions, and ours. Version 3.1 is left out: no rate is published for it.
+NVLINK_VERSIONS = {
+    pynvml.NVML_NVLINK_VERSION_1_0: 1,
+    pynvml.NVML_NVLINK_VERSION_2_0: 2,
+    pynvml.NVML_NVLINK_VERSION_2_2: 2,
+    pynvml.NVML_NVLINK_VERSION_3_0: 3,
+    pynvml.NVML_NVLINK_VERSION_4_0: 4,
+    pynvml.NVML_NVLINK_VERSION_5_0: 5,
+}
+
+
+# Domain, bus and device on PCIe: how NVML tells who is at the other end of an NVLink.
+_Place: TypeAlias = tuple[int, int, int]
+
+
+class _NvLink(NamedTuple):
+    """One active link: to the GPU of that index, or to a switch (None)."""
+
+    peer: int | None
+    bytes_per_s: float | None
+
+
+class _Gpu(NamedTuple):
+    name: str
+    memory_bytes_per_s: float | None
+    pcie_bytes_per_s: float | None
+    nvlinks: list[_NvLink]
+
+
+def detect() -> Topology:
+    """The topology of this machine, read from its driver through NVML.
+
+    Devices are all GPUs in NVML's order, that of the PCIe bus; ``CUDA_VISIBLE_DEVICES`` does not
+    matter. Rates are the nominal ones read, times what is achieved of them, and latencies the usual
+    ones of the medium (`fastreduce.topology.links`). What NVML does not tell is None, and listed by
+    `Topology.unknown`: always the CPUs' memory, the way between two CPUs, and the way from a PCIe
+    switch up to its CPU. Two GPUs for which NVML names no common ancestor are shown on two CPUs.
+
+    Raises:
+        RuntimeError: no driver, or no GPU.
+
+    >>> machine = detect()  # doctest: +SKIP
+    """
+    return _detect(pynvml)
+
+
+def _detect(nvml: Any) -> Topology:
+    """``nvml`` is pynvml or what stands in for it."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise RuntimeError(
+            f"looked for an Nvidia driver through its library NVML (libnvidia-ml): {error}; take a "
+            "preset(), or load() a file"
+        ) from None
+    try:
+        count = _ask(nvml, "DeviceGetCount") or 0
+        handles = [_ask(nvml, "DeviceGetHandleByIndex", index) for index in range(count)]
+        if not handles or None in handles:
+            lost = f"GPU {handles.index(None)} of {count} does not answer" if handles else "no GPU"
+            raise RuntimeError(
+                f"looked for GPUs through NVML and found: {lost}; take a preset(), or load() a file"
+            )
+        driver = _ask(nvml, "SystemGetDriverVersion") or "of unknown version"
+        places = [_place(_ask(nvml, "DeviceGetPciInfo", handle)) for handle in handles]
+        gpus = [_read(nvml, handle, places) for handle in handles]
+        levels = {
+            (i, j): _ask(nvml, "DeviceGetTopologyCommonAncestor", handles[i], handles[j])
+            for i, j in combinations(range(len(handles)), 2)
+        }
+    finally:
+        nvml.nvmlShutdown()
+    source = (
+        f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
+        "latencies"
+    )
+    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(gpus, levels))
+
+
+def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
+    """The answer, or None where this driver or device has none."""
+    try:
+        return getattr(nvml, f"nvml{query}")(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
+    clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM)
+    bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", handle)
+    # Two transfers a clock: so 2619 MHz and 5120 bits are the H100's 3.35 TB/s of its data sheet.
+    known = clock_mhz and bus_bits
+    memory = 2 * clock_mhz * 1e6 * bus_bits / 8 * EFFICIENCY["memory"] if known else None
+    # What slot and GPU can do together: an idle GPU lowers its current generation.
+    generation = _ask(nvml, "DeviceGetMaxPcieLinkGeneration", handle)
+    lanes = _ask(nvml, "DeviceGetMaxPcieLinkWidth", handle)
+    known = generation in PCIE_LANE_BYTES_PER_S and lanes
+    pcie = pcie_bytes_per_s(generation, lanes) if known else None
+    name = _ask(nvml, "DeviceGetName", handle) or "GPU of unknown name"
+    return _Gpu(name, memory, pcie, list(_nvlinks(nvml, handle, places)))
+
+
+def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_NvLink]:
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        if _ask(nvml, "DeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
+            continue
+        version = NVLINK_VERSIONS.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
+        rate = NVLINK_BYTES_PER_S[version] * EFFICIENCY["nvlink"] if version else None
+        place = _place(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
+        if place is not None and place in places:
+            yield _NvLink(places.index(place), rate)
+        elif (
+            _ask(nvml, "DeviceGetNvLinkRemoteDeviceType", handle, link)
+            == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+        ):
+            yield _NvLink(None, rate)
+
+
+def _place(pci: Any) -> _Place | None:
+    return None if pci is None else (pci.domain, pci.bus, pci.device)
+
+
+def _graph(gpus: list[_Gpu], levels: dict[tuple[int, int], int | None]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    for index, gpu in enumerate(gpus):
+        graph.add_node(f"gpu{index}", kind="gpu", memory_bytes_per_s=gpu.memory_bytes_per_s)
+    cpus = _groups(len(gpus), levels, pynvml.NVML_TOPOLOGY_NODE)
+    for index in range(len(cpus)):
+        graph.add_node(f"cpu{index}", kind="cpu", memory_bytes_per_s=None)
+    for one, other in combinations(range(len(cpus)), 2):
+        pairs = [(min(i, j), max(i, j)) for i in cpus[one] for j in cpus[other]]
+        told = all(levels[pair] is not None for pair in pairs)
+        connect(graph, f"cpu{one}", f"cpu{other}", "smp" if told else "unknown", None)
+    for group in _groups(len(gpus), levels, pynvml.NVML_TOPOLOGY_MULTIPLE):
+        port = f"cpu{next(i for i, on_cpu in enumerate(cpus) if group <= on_cpu)}"
+        if len(group) > 1:
+            cpu, port = port, f"pcie{sum(node.startswith('pcie') for node in graph)}"
+            graph.add_node(port, kind="switch")
+            connect(graph, port, cpu, "pcie", None)
+        for index in sorted(group):
+            connect(graph, f"gpu{index}", port, "pcie", gpus[index].pcie_bytes_per_s)
+    _add_nvlinks(graph, gpus)
+    return graph
+
+
+def _groups(count: int, levels: dict[tuple[int, int], int | None], nearest: int) -> list[set[int]]:
+    """The GPUs whose common ancestor is at most so far away, in order of their first."""
+    near = nx.Graph()
+    near.add_nodes_from(range(count))
+    near.add_edges_from(pair for pair, x in levels.items() if x is not None and x <= nearest)
+    return sorted(nx.connected_components(near), key=min)
+
+
+def _add_nvlinks(graph: nx.DiGraph, gpus: list[_Gpu]) -> None:
+    """Links between the same two ends as one; all NVSwitches as one, as every GPU is on each."""
+    bundles: dict[tuple[int, int | None], list[float | None]] = defaultdict(list)
+    for index, gpu in enumerate(gpus):
+        for link in gpu.nvlinks:
+            bundles[index, link.peer].append(link.bytes_per_s)
+    for (index, peer), rates in bundles.items():
+        known = [rate for rate in rates if rate is not None]
+        rate = sum(known) if len(known) == len(rates) else None
+        if peer is None:
+            graph.add_node("nvswitch", kind="switch")
+            connect(graph, f"gpu{index}", "nvswitch", "nvlink", rate)
+        else:
+            latency_s = 2 * LATENCY_S["nvlink"]
+            connect(graph, f"gpu{index}", f"gpu{peer}", "nvlink", rate, latency_s)

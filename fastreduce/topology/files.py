@@ -1,0 +1,99 @@
+"""Topologies as JSON files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from fastreduce.topology.graph import Topology
+
+FORMAT = "fastreduce topology"
+VERSION = 1
+# The keys of a file, and of a link beside its figures, with their types.
+KEYS = {"format": str, "version": int, "name": str, "source": str, "nodes": list, "links": list}
+ENDS = {"src": str, "dst": str}
+
+
+def save(topology: Topology, path: str | PathLike[str]) -> None:
+    """Write a topology as JSON: rates in bytes a second, latencies in seconds, null for unknown.
+
+    >>> import tempfile
+    >>> from fastreduce.topology import preset
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(preset("dgx-a100"), f"{folder}/mine.json")
+    ...     load(f"{folder}/mine.json")
+    Topology('dgx-a100': 8 GPUs, 15 nodes, 42 links)
+    """
+    graph = topology.graph
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": topology.name,
+        "source": topology.source,
+        "nodes": [{"name": node, **found} for node, found in graph.nodes.items()],
+        "links": [{"src": src, "dst": dst, **found} for (src, dst), found in graph.edges.items()],
+    }
+    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: str | PathLike[str]) -> Topology:
+    """Read a topology that `save` wrote, or one written by hand in the same form.
+
+    Nodes and links are in the file's order: so are the ranks.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file, the node or link and the key that is wrong, what was found there, and
+            what was wanted.
+    """
+    content = Path(path).read_bytes()
+    try:
+        try:
+            found = json.loads(content)
+        except ValueError as error:
+            raise ValueError(f"this is not JSON: {error}") from None
+        return _topology(found)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _topology(found: Any) -> Topology:
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f'this is no topology, want an object with "format": "{FORMAT}"')
+    if found.get("version") != VERSION:
+        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it anew")
+    _check("the file", found, KEYS)
+    extra = [key for key in found if key not in KEYS]
+    if extra:
+        raise ValueError(f"the file has {extra[0]!r}, which is not known; want {', '.join(KEYS)}")
+    graph = nx.DiGraph()
+    for index, node in enumerate(found["nodes"]):
+        _check(f"node {index}", node, {"name": str})
+        if node["name"] in graph:
+            raise ValueError(f"node {node['name']!r} is there twice, want each name once")
+        graph.add_node(node["name"], **{key: node[key] for key in node if key != "name"})
+    for index, link in enumerate(found["links"]):
+        _check(f"link {index}", link, ENDS)
+        src, dst = link["src"], link["dst"]
+        for end in (src, dst):
+            if end not in graph:
+                raise ValueError(f"link {src!r} -> {dst!r}: there is no node {end!r}")
+        if graph.has_edge(src, dst):
+            raise ValueError(f"link {src!r} -> {dst!r} is there twice, want each direction once")
+        graph.add_edge(src, dst, **{key: link[key] for key in link if key not in ENDS})
+    return Topology(found["name"], found["source"], graph)
+
+
+def _check(where: str, found: Any, keys: Mapping[str, type]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is {found!r}, want an object with {', '.join(keys)}")
+    for key, kind in keys.items():
+        if key not in found:
+            raise ValueError(f"{where} is without {key!r}; want {', '.join(keys)}")
+        if not isinstance(found[key], kind):
+            raise ValueError(f"{where}: {key} is {found[key]!r}, want a {kind.__name__}")

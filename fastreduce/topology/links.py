@@ -1,0 +1,87 @@
+"""How fast links are: nominal rates by generation, and what of them is achieved."""
+
+from __future__ import annotations
+
+import networkx as nx
+
+# What collectives achieve of the nominal rate.
+# nvlink: NCCL's ring on 8 H100 shows about 370 of 450 GB/s (nccl-tests issue 212), on 8 A100 about
+# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL plans with 20 of 25 GB/s a link.
+# pcie: NCCL plans with 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
+# network: NCCL plans with 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s
+# peak at 96 of 100 GB/s (nccl-tests issue 119).
+# memory: a copy on one H100 80 GB reads plus writes 3.0 of 3.35 TB/s (measured on such a machine).
+EFFICIENCY = {"nvlink": 0.8, "pcie": 0.76, "network": 0.96, "memory": 0.9}
+
+# A ring step between neighbours takes NCCL about 0.5, 1.0 and 2.7 us with its low-latency protocol
+# (hwLat in NCCL's src/graph/tuning.cc), and crosses two links: up to a switch or a CPU and down.
+# Between two CPUs nothing is published; one more link like PCIe's is assumed.
+LATENCY_S = {
+    "nvlink": 0.25e-6,
+    "pcie": 0.5e-6,
+    "network": 1.35e-6,
+    "qpi": 0.5e-6,
+    "upi": 0.5e-6,
+    "xgmi": 0.5e-6,
+}
+
+# What GPU traffic gets across two sockets, each way, as NCCL plans with it (src/graph/topo.h):
+# Broadwell, Skylake and Cascade Lake, Sapphire Rapids; Zen 2 (Rome), Zen 3 and 4 (Milan, Genoa).
+SOCKETS_BYTES_PER_S = {
+    "broadwell": ("qpi", 6e9),
+    "skylake": ("upi", 10e9),
+    "sapphire-rapids": ("upi", 22e9),
+    "zen2": ("xgmi", 16e9),
+    "zen4": ("xgmi", 24e9),
+}
+
+# One link, each way, by NVLink's version. Nvidia's white papers on Pascal, Volta, Ampere, Hopper
+# and Blackwell: 4 links are 80, 6 are 150, 12 are 300, 18 are 450, 18 are 900 GB/s.
+NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+
+# One lane, each way, by PCIe's generation: transfers a second and the line code of the PCI-SIG
+# specifications (8b/10b, 128b/130b; generation 6 sends 242 of 256 bytes a flit as data).
+PCIE_LANE_BYTES_PER_S = {
+    1: 2.5e9 * 8 / 10 / 8,
+    2: 5e9 * 8 / 10 / 8,
+    3: 8e9 * 128 / 130 / 8,
+    4: 16e9 * 128 / 130 / 8,
+    5: 32e9 * 128 / 130 / 8,
+    6: 64e9 * 242 / 256 / 8,
+}
+
+
+def nvlink_bytes_per_s(version: int, links: int) -> float:
+    """What ``links`` NVLinks together achieve, each way.
+
+    >>> nvlink_bytes_per_s(version=4, links=18) / 1e9
+    360.0
+    """
+    return NVLINK_BYTES_PER_S[version] * links * EFFICIENCY["nvlink"]
+
+
+def pcie_bytes_per_s(generation: int, lanes: int = 16) -> float:
+    """What a PCIe slot achieves, each way.
+
+    >>> round(pcie_bytes_per_s(generation=3) / 1e9, 1)
+    12.0
+    """
+    return PCIE_LANE_BYTES_PER_S[generation] * lanes * EFFICIENCY["pcie"]
+
+
+def connect(
+    graph: nx.DiGraph,
+    one: str,
+    other: str,
+    medium: str,
+    bytes_per_s: float | None,
+    latency_s: float | None = None,
+) -> None:
+    """A link, the same both ways; unless told, its latency is the medium's, where that is known."""
+    figures = {
+        "bytes_per_s": bytes_per_s,
+        "latency_s": latency_s or LATENCY_S.get(medium),
+        "medium": medium,
+    }
+    graph.add_edge(one, other, **figures)
+    graph.add_edge(other, one, **figures)

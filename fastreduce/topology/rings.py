@@ -1,0 +1,187 @@
+"""Rings that use a topology's links at the same time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import networkx as nx
+
+from fastreduce.topology.graph import Topology
+from fastreduce.topology.routes import Link
+
+# Search steps: for one ring of a given width, and in all. A ring of direct links, where there is
+# one, mostly turns up at once; a width without one is given up soon. In all well under a second.
+STEPS_A_WIDTH = 200
+STEPS = 30000
+
+
+class Ring(NamedTuple):
+    """Ranks in the order of a closed ring from rank 0, and the rate it gets, in bytes a second."""
+
+    order: tuple[int, ...]
+    bytes_per_s: float
+
+
+def rings(topology: Topology) -> list[Ring]:
+    """Rings that together carry as much as can be found, widest first, none in another's way.
+
+    Where links between GPUs close a ring: Hamiltonian cycles that share no bandwidth, in either
+    direction, so that each may also be walked the other way round. The search for them is bounded
+    (`STEPS`); on DGX-1 no rings carry more than those it finds. Where GPUs meet over a switch or a
+    CPU any order is a ring: one that goes on to the nearest next, with the rate of its slowest step
+    while all steps run. A single GPU's ring has no step and an infinite rate.
+
+    *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
+
+    >>> from fastreduce.topology import preset
+    >>> for ring in rings(preset("dgx1-v100")):
+    ...     print(ring.order, ring.bytes_per_s / 1e9)
+    (0, 1, 2, 3, 4, 5, 6, 7) 36.0
+    (0, 3, 5, 2, 4, 7, 1, 6) 18.0
+
+    Raises:
+        ValueError: a link on the way whose bandwidth is unknown.
+    """
+    found = _direct(topology) or [_nearest(topology)]
+    check(topology, found)
+    return found
+
+
+def check(topology: Topology, found: Sequence[Ring]) -> None:
+    """Each ring closes and holds every device once, and together they fit on the links.
+
+    Raises:
+        ValueError: which ring is no ring, or which link would carry more than it can.
+    """
+    ranks = list(range(len(topology.devices)))
+    load: dict[Link, float] = {}
+    for order, bytes_per_s in found:
+        if sorted(order) != ranks or order[0] != 0:
+            raise ValueError(f"ring {order}: want each of ranks 0 to {ranks[-1]} once, from rank 0")
+        if not bytes_per_s > 0:
+            raise ValueError(f"ring {order}: its rate is {bytes_per_s!r}, want one above zero")
+        for link, uses in _uses(topology, order).items():
+            load[link] = load.get(link, 0) + uses * bytes_per_s
+    for (src, dst), used in load.items():
+        # Two devices have but one link, and their ring goes there and back on it.
+        direct = {src, dst} <= set(topology.devices) and len(ranks) > 2
+        used += load.get((dst, src), 0) if direct else 0
+        can = _rate(topology, (src, dst))
+        if used > can * (1 + 1e-9):
+            raise ValueError(
+                f"rings {[ring.order for ring in found]} put {used / 1e9:g} GB/s on the link "
+                f"{src!r} -> {dst!r}, which carries {can / 1e9:g}"
+            )
+
+
+def _nearest(topology: Topology) -> Ring:
+    """From each device on to the one it reaches best: widest, then fewest links, least latency."""
+    devices = topology.devices
+
+    def distance(src: int, dst: int) -> tuple[float, int, float, int]:
+        route = topology.route(devices[src], devices[dst])
+        width = min(topology.graph.edges[link]["bytes_per_s"] or 0 for link in route)
+        return -width, len(route), topology.latency_s(route), dst
+
+    order, left = [0], set(range(1, len(devices)))
+    while left:
+        order.append(min(left, key=lambda rank: distance(order[-1], rank)))
+        left.remove(order[-1])
+    uses = _uses(topology, order)
+    rate = min((_rate(topology, link) / count for link, count in uses.items()), default=math.inf)
+    return Ring(tuple(order), rate)
+
+
+def _uses(topology: Topology, order: Sequence[int]) -> Counter[Link]:
+    """How many steps of a ring cross each link, when every rank sends to the next one."""
+    names = [topology.devices[rank] for rank in order]
+    steps = zip(names, names[1:] + names[:1], strict=True)
+    return Counter(link for src, dst in steps for link in topology.route(src, dst))
+
+
+def _rate(topology: Topology, link: Link) -> float:
+    rate = topology.graph.edges[link]["bytes_per_s"]
+    if rate is None:
+        raise ValueError(
+            f"topology {topology.name!r}: the bandwidth of link {link[0]!r} -> {link[1]!r} is "
+            "unknown, and a ring crosses it; save the topology, fill in bytes_per_s, and load it"
+        )
+    return float(rate)
+
+
+def _direct(topology: Topology) -> list[Ring]:
+    """The best rings over links from device to device; none where these close no ring."""
+    graph, devices = topology.graph, topology.devices
+    if len(devices) < 2 or not nx.is_strongly_connected(graph.subgraph(devices)):
+        return []
+    free = [[0.0] * len(devices) for _ in devices]
+    for i, src in enumerate(devices):
+        for j, dst in enumerate(devices):
+            if graph.has_edge(src, dst) and graph.has_edge(dst, src):
+                free[i][j] = min(_rate(topology, (src, dst)), _rate(topology, (dst, src)))
+    if len(devices) == 2:
+        return [Ring((0, 1), free[0][1])] if free[0][1] else []
+    search = _Search(free)
+    search.pack(free, [])
+    return sorted(search.best, key=lambda ring: -ring.bytes_per_s)
+
+
+class _Search:
+    """Backtracking over sets of rings: the widest ring first, then the widest of what is left.
+
+    ``free[i][j]`` is the bandwidth left between ranks i and j. Ends when no set can carry more, or
+    after so many steps, with the best set until then.
+    """
+
+    def __init__(self, free: list[list[float]]) -> None:
+        self.k = len(free)
+        self.best: list[Ring] = []
+        self.steps_left = STEPS
+        # A ring enters and leaves each rank: half of what its links carry is the most.
+        self.bound = min(sum(row) for row in free) / 2
+        self.least = 1e-9 * max(map(max, free))
+
+    def pack(self, free: list[list[float]], chosen: list[Ring]) -> None:
+        if sum(r.bytes_per_s for r in chosen) > sum(r.bytes_per_s for r in self.best) + self.least:
+            self.best = chosen
+        for width in sorted({x for row in free for x in row if x > self.least}, reverse=True):
+            found = False
+            for order in self.cycles(free, width):
+                found = True
+                after = [row.copy() for row in free]
+                for i, j in zip(order, (*order[1:], 0), strict=True):
+                    after[i][j] = after[j][i] = after[i][j] - width
+                self.pack(after, [*chosen, Ring(order, width)])
+                done = sum(ring.bytes_per_s for ring in self.best) >= self.bound - self.least
+                if done or self.steps_left <= 0:
+                    return
+            if found:
+                return
+
+    def cycles(self, free: list[list[float]], width: float) -> Iterator[tuple[int, ...]]:
+        """The Hamiltonian cycles of links with ``width`` left, each in one direction only."""
+        linked = [{j for j, x in enumerate(row) if x >= width} for row in free]
+        steps = 0
+
+        def extend(path: tuple[int, ...], left: frozenset[int]) -> Iterator[tuple[int, ...]]:
+            nonlocal steps
+            steps += 1
+            self.steps_left -= 1
+            if steps > STEPS_A_WIDTH or self.steps_left < 0:
+                return
+            if not left:
+                if 0 in linked[path[-1]] and path[1] < path[-1]:
+                    yield path
+                return
+            usable = left | {0, path[-1]}
+            ways = {rank: len(linked[rank] & usable) for rank in left}
+            if min(ways.values()) < 2:
+                return
+            # The rank with the fewest ways on first: later it might have none.
+            for rank in sorted(linked[path[-1]] & left, key=lambda rank: (ways[rank], rank)):
+                yield from extend((*path, rank), left - {rank})
+
+        return extend((0,), frozenset(range(1, self.k)))

@@ -1,0 +1,47 @@
+"""Bytes and seconds as people write them. GB is 1e9 bytes, GiB is 2**30."""
+
+from __future__ import annotations
+
+import re
+
+_SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
+_SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.015), duration(12.3e-6), duration(2.0)
+    ('15 ms', '12.3 us', '2 s')
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} us"
+
+
+def size(nbytes: float) -> str:
+    """
+    >>> size(160e6), size(20e9), size(512)
+    ('160 MB', '20 GB', '512 B')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}"
+    return f"{nbytes:g} B"
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "160MB", "64MiB", "1.5 GB" or "4096".
+
+    Raises:
+        ValueError: what is no size, or no whole number of bytes.
+
+    >>> parse_size("160MB"), parse_size("64MiB"), parse_size("4096")
+    (160000000, 67108864, 4096)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?|)B?\s*", text, re.IGNORECASE)
+    prefix = found[2].upper().replace("I", "i") if found else ""
+    nbytes = float(found[1]) * _SCALES[prefix] if found else 0.5
+    if nbytes != int(nbytes):
+        raise ValueError(f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096")
+    return int(nbytes)

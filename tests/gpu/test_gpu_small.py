@@ -1,0 +1,51 @@
+"""A little of everything, quick enough to be run under compute-sanitizer."""
+
+import pytest
+import torch
+from places import ALGORITHMS, serves
+from reference import assert_same, noise, origin
+
+from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
+
+# One element, less than a vector, a whole tile and less or more than that, several tiles.
+SIZES = (1, 7, 4096, 4099, 40_001)
+KINDS = ((torch.float32, "sum"), (torch.bfloat16, "avg"), (torch.uint8, "max"))
+
+
+@pytest.mark.parametrize(("dtype", "op"), KINDS, ids=str)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_allreduce(place, algorithm, dtype, op):
+    for k in (2, 3, 8):
+        for size in SIZES if serves(algorithm, k) else ():
+            wanted = noise(k, (size,), dtype)
+            tensors = place.put(wanted)
+            allreduce(wanted, op, algorithm=algorithm)
+            allreduce(tensors, op, algorithm=algorithm)
+            for tensor, other in zip(tensors, wanted, strict=True):
+                assert_same(tensor.cpu(), other)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_unaligned(place, offset):
+    """Of which each rank is another number of elements off."""
+    wanted = origin(4, (5000,), torch.float16)
+    tensors = place.put(wanted)
+    allreduce([x[offset * r : 4000 + offset * r] for r, x in enumerate(wanted)])
+    allreduce([x[offset * r : 4000 + offset * r] for r, x in enumerate(tensors)])
+    for tensor, other in zip(tensors, wanted, strict=True):
+        assert_same(tensor.cpu(), other)
+
+
+def test_the_other_collectives(place):
+    for k in (1, 2, 5):
+        wanted = noise(k, (k * 1000,), torch.float32)
+        tensors = place.put(wanted)
+        outputs = [x[:1000].clone() for x in wanted]
+        found = place.put(outputs)
+        for ranks, shards in ((wanted, outputs), (tensors, found)):
+            reduce_scatter(shards, ranks)
+            all_gather(ranks, shards)
+            broadcast(shards, root=k - 1)
+            reduce(ranks, root=k - 1, op="max")
+        for tensor, other in zip(tensors + found, wanted + outputs, strict=True):
+            assert_same(tensor.cpu(), other)

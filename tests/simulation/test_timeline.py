@@ -1,0 +1,201 @@
+"""What a timeline says, and what it looks like in Perfetto and in pictures."""
+
+import json
+import math
+import struct
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from networks import star
+
+from fastreduce import HOST, Instruction, Program, algorithms, draw, simulate
+from fastreduce.simulation import Event, Timeline
+from fastreduce.simulation.rows import lanes, rows
+from fastreduce.topology import preset
+
+MB = 1_000_000
+
+
+def book(program, slices=1):
+    return simulate(program, preset("book-pcie4"), 160 * MB, slices=slices)
+
+
+def a_timeline(*events):
+    return Timeline("made up", 2, 100, events, {("a", "b"): 10.0, ("b", "a"): None})
+
+
+class TestFigures:
+    def test_bandwidths(self):
+        timeline = a_timeline(Event("a", "x", 0.0, 4.0, 100, 0))
+        assert timeline.time_s == 4
+        assert timeline.algbw == 25
+        assert timeline.busbw == 25  # 2(k-1)/k is 1 for two
+
+    def test_busbw_is_that_of_a_link_at_its_limit(self):
+        assert book(algorithms.sharded(4)).busbw == pytest.approx(16e9, rel=0.01)
+
+    def test_nothing_takes_no_time(self):
+        idle = a_timeline()
+        assert (idle.time_s, idle.algbw, idle.busbw) == (0, math.inf, math.inf)
+        assert set(idle.busy_share.values()) == {0}
+
+    def test_busy_share_of_a_link(self):
+        link = ("a", "b")
+        timeline = a_timeline(
+            Event("a", "x", 0.0, 10.0, 100, 0),
+            Event(link, "x", 0.0, 5.0, 25, 0),
+            Event(link, "x", 0.0, 5.0, 25, 1),
+        )
+        assert timeline.busy_share == {link: 0.5, ("b", "a"): 0.0}
+
+    def test_in_words(self):
+        said = str(book(algorithms.leader(2))).splitlines()
+        assert said[0] == "160 MB on each of 2 ranks, book-pcie4: 20 ms, " + (
+            "algbw 8.00 GB/s, busbw 8.00 GB/s"
+        )
+        assert said[1].split() == ["gpu0", "->", "pcie0", "50.0%", "busy", "160", "MB"]
+        assert len(said) == 5
+
+    def test_in_few_words_where_there_are_many_links(self):
+        said = str(simulate(algorithms.ring(16), star(16), MB)).splitlines()
+        assert len(said) == 10 and said[-1].startswith("  and 24 links, at most ")
+
+    def test_events_name_shards_and_ranks(self):
+        events = book(algorithms.sharded(4), slices=2).events
+        said = {(event.who, event.what) for event in events}
+        assert ("gpu3", "shard 3 <- ranks 0-3, slice 1") in said
+        assert (("gpu2", "pcie0"), "shard 3 <- rank 2, slice 0") in said
+        assert (("pcie0", "gpu0"), "shard 3 -> rank 0, slice 1") in said
+        third = Program(3, 1, [Instruction(2, 0, (0,), (1,))])
+        assert book(third).events[0].what == "shard 0 <- rank 0 -> rank 1"
+
+
+def overlapping(events):
+    """Pairs of neighbours on a track of which the second starts before the first ends."""
+    events = sorted(events, key=lambda e: e["ts"])
+    return [(a, b) for a, b in pairwise(events) if b["ts"] < a["ts"] + a["dur"] - 1e-6]
+
+
+class TestTrace:
+    PROGRAMS = (algorithms.sharded(4), algorithms.ring(3), algorithms.host(4), algorithms.leader(1))
+
+    def trace(self, timeline, tmp_path):
+        timeline.to_trace(tmp_path / "trace.json")
+        return json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+    @pytest.mark.parametrize("program", PROGRAMS)
+    @pytest.mark.parametrize("slices", [1, 3])
+    def test_has_each_event_once_in_microseconds(self, program, slices, tmp_path):
+        timeline = book(program, slices)
+        found = [e for e in self.trace(timeline, tmp_path) if e["ph"] == "X"]
+        assert sorted((e["name"], e["ts"], e["args"]["bytes"]) for e in found) == sorted(
+            (e.what, round(e.start_s * 1e6, 3), e.bytes) for e in timeline.events
+        )
+        assert max(e["ts"] + e["dur"] for e in found) == pytest.approx(timeline.time_s * 1e6)
+
+    @pytest.mark.parametrize("program", PROGRAMS)
+    @pytest.mark.parametrize("slices", [1, 3])
+    def test_tracks_have_names_and_no_overlap(self, program, slices, tmp_path):
+        found = self.trace(book(program, slices), tmp_path)
+        named = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
+        tracks = {}
+        for event in found:
+            if event["ph"] == "X":
+                tracks.setdefault(event["tid"], []).append(event)
+        assert tracks.keys() == named.keys()
+        assert len(set(named.values())) == len(named)
+        assert not any(overlapping(events) for events in tracks.values())
+
+    def test_control_the_check_of_overlaps_sees_one(self):
+        assert overlapping([{"ts": 0, "dur": 5}, {"ts": 4, "dur": 2}])
+        assert not overlapping([{"ts": 4, "dur": 2}, {"ts": 0, "dur": 4}])
+
+    def test_a_track_a_device_and_link(self, tmp_path):
+        found = self.trace(book(algorithms.ring(2)), tmp_path)
+        names = [e["args"]["name"] for e in found if e["name"] == "thread_name"]
+        assert names == [
+            "gpu0",
+            "gpu1",
+            "gpu0 -> pcie0",
+            "gpu1 -> pcie0",
+            "pcie0 -> gpu0",
+            "pcie0 -> gpu1",
+        ]
+
+
+class TestRows:
+    @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=20))
+    def test_as_few_as_overlap_at_once(self, spans):
+        events = [Event("a", "x", s, s + length, 0, 0) for s, length in sorted(spans)]
+        found = rows(events)
+        assert sorted(e for row in found for e in row) == events
+        assert all(a.end_s <= b.start_s for row in found for a, b in pairwise(row))
+        at_once = [sum(a.start_s <= e.start_s < a.end_s for a in events) for e in events]
+        assert len(found) == max(at_once, default=0)
+
+    def test_lanes_count_in_order(self):
+        events = [Event(who, "x", 0, 1, 0, 0) for who in ("gpu10", ("gpu2", "gpu1"), "gpu9")]
+        assert list(lanes(events)) == ["gpu9", "gpu10", "gpu2 -> gpu1"]
+
+
+def png_size(path):
+    head = path.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", head[16:])
+
+
+class TestPng:
+    def test_grows_with_its_lanes(self, tmp_path):
+        sizes = []
+        for name, program in (("few", algorithms.ring(2)), ("many", algorithms.ring(4))):
+            book(program, slices=2).to_png(tmp_path / name)
+            sizes.append(png_size(tmp_path / name))
+        (few_width, few_height), (many_width, many_height) = sizes
+        assert few_width == many_width and few_height < many_height
+
+    @pytest.mark.parametrize(
+        "program", [Program(2, 1, []), algorithms.leader(1), algorithms.multi_ring(5)]
+    )
+    def test_draws_whatever_there_is(self, program, tmp_path):
+        simulate(program, star(5), 1).to_png(tmp_path / "some.png")
+        assert min(png_size(tmp_path / "some.png")) > 100
+
+
+def words(path):
+    """The texts of an SVG, by how often they are there."""
+    texts = [e.text for e in ElementTree.parse(path).iter() if e.tag.endswith("text")]
+    return {text: texts.count(text) for text in texts}
+
+
+class TestDraw:
+    def test_a_column_a_rank_and_a_row_a_step(self, tmp_path):
+        draw(algorithms.ring(4), tmp_path / "ring.svg")
+        found = words(tmp_path / "ring.svg")
+        assert {f"rank {r}" for r in range(4)} <= found.keys()
+        assert {f"step {s}" for s in range(1, 7)} <= found.keys()
+        assert "step 7" not in found and "host" not in found
+        assert [found[f"\N{GREEK CAPITAL LETTER SIGMA} {shard}"] for shard in range(4)] == [3] * 4
+        assert [found[str(shard)] for shard in range(4)] == [3] * 4
+
+    def test_what_depends_on_nothing_is_one_step(self, tmp_path):
+        draw(algorithms.sharded(4), tmp_path / "sharded.svg")
+        assert "step 2" not in words(tmp_path / "sharded.svg")
+
+    def test_the_host_has_a_column_where_it_takes_part(self, tmp_path):
+        program = Program(2, 1, [Instruction(HOST, 0, (0, 1), (0, 1))])
+        draw(program, tmp_path / "host.svg")
+        assert words(tmp_path / "host.svg")["host"] == 1
+
+    def test_the_same_program_gives_the_same_file(self, tmp_path):
+        for name in ("one", "two"):
+            draw(algorithms.tree(5), tmp_path / name)
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+        draw(algorithms.tree(6), tmp_path / "other")
+        assert (tmp_path / "one").read_bytes() != (tmp_path / "other").read_bytes()
+
+    def test_an_empty_program_is_a_picture_too(self, tmp_path):
+        draw(Program(2, 1, []), tmp_path / "empty.svg")
+        assert "rank 1" in words(tmp_path / "empty.svg")

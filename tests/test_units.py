@@ -1,0 +1,50 @@
+"""Bytes and seconds as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastreduce.units import duration, parse_size, size
+
+SIZES = {
+    "0": 0,
+    "4096": 4096,
+    "512B": 512,
+    "1K": 1000,
+    "1KB": 1000,
+    "1KiB": 1024,
+    "160MB": 160_000_000,
+    "64MiB": 64 << 20,
+    "1.5 GB": 1_500_000_000,
+    "2gib": 2 << 30,
+    " 1TB ": 10**12,
+}
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_sizes(text):
+    assert parse_size(text) == SIZES[text]
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1MB", "12XB", "1.5", "1e6", "1 2MB", "0.3B", "∞"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="want bytes, such as 160MB"):
+        parse_size(text)
+
+
+@given(st.integers(0, 10**15))
+def test_plain_numbers_are_bytes(nbytes):
+    assert parse_size(str(nbytes)) == parse_size(f"{nbytes}B") == nbytes
+
+
+@given(st.integers(1, 999), st.sampled_from(["KB", "MB", "GB"]))
+def test_what_is_written_is_read(number, unit):
+    assert size(parse_size(f"{number}{unit}")) == f"{number} {unit}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 us"), (1.2345e-6, "1.234 us"), (0.06, "60 ms"), (1.0, "1 s"), (59.99, "59.99 s")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
