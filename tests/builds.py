@@ -45,7 +45,7 @@ class Build:
         assert done.returncode == 0, done.stderr
 
 
-def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [program, *arguments], capture_output=True, text=True, timeout=100, check=False
     )

@@ -1,162 +1,142 @@
-// The CUDA engines on the virtual runtime. engines_test MODE [SEEDS] prints "N cases right".
-#include "engines_test.h"
+// The CUDA engines on the virtual runtime: engines_test MODE PROGRAMS [ORDERS or FILE]
+// prints "N cases right".
+#include "cases.h"
+#include "peers.h"
 
 using namespace engines_test;
 using virtual_cuda::Config;
 
 namespace {
 
-int cases = 0;
+bool uses_host(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& instruction) { return instruction.rank == kHost; });
+}
 
-struct Case {
-  const char* program;
-  int ranks;
-  int devices;
-  std::vector<int64_t> lengths;
-  int offset = 0;
-  bool lane_per_rank = false;
-  int slices = 0;
-  std::string name() const {
-    return std::string(program) + ", " + std::to_string(ranks) + " ranks on " + std::to_string(devices) +
-           " devices, " + std::to_string(lengths[0]) + " elements, offset " + std::to_string(offset) +
-           (lane_per_rank ? ", a lane a rank, " : ", ") + std::to_string(slices) + " slices";
-  }
-};
+std::vector<Case> some_cases(const std::set<int>& some_ranks, bool with_host) {
+  std::vector<Case> some;
+  const auto arithmetic = [&] { return kArithmetics[some.size() % std::size(kArithmetics)]; };
+  for_each_program(some_ranks, [&](const Named& named) {
+    if (uses_host(named.program) && !with_host) return;
+    const int ranks = named.program.ranks;
+    some.push_back({named, arithmetic(), {257, 3, 64}, {0, 0}, {.devices = ranks}});
+    some.push_back({named, arithmetic(), {1000}, {1, 0}, {.devices = 2, .in_blocks = ranks == 4, .slices = 3}});
+    some.push_back({named, arithmetic(), {333}, {2, 3}, {.devices = 1, .lane_per_rank = true, .slices = 2}});
+  });
+  return some;
+}
 
-// Three calls: the first runs, the second is captured and launched, the third replayed.
-void run_case(const Case& one, uint64_t seed) {
-  const Program program = program_of(one.program, one.ranks);
-  const Machine machine(one.ranks, one.devices, one.lane_per_rank, one.slices);
-  Buffers buffers(program, machine.placement.device_of_rank, one.lengths, one.offset, seed);
-  for (int times = 1; times <= 3; ++times) {
-    buffers.fill(machine.placement);
-    run_events(program, buffers.tables(), machine.placement);
-    buffers.collect(machine.placement);
-  }
-  synchronize(one.devices);
-  buffers.expect_reduced(one.name());
-  expect_clean(one.name());
+// At least so many in all, and each case at least once.
+void random_orders(const std::vector<Case>& some, int orders) {
+  const int each = orders / static_cast<int>(some.size()) + 1;
+  for (const Case& one : some)
+    for (int seed = 1; seed <= each; ++seed) {
+      virtual_cuda::reseed(seed);
+      run_case(one);
+    }
+}
+
+void run_on_one_gpu(const Case& one) {
+  const Machine machine(one.named.program.ranks, one.setting);
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
+  buffers.fill();
+  run_tiles_cuda(one.named.program, buffers.tables(), 0, machine.placement.current[0]);
+  buffers.collect();
+  synchronize(1);
+  buffers.expect_reduced("tiles, " + one.name());
+  expect_clean("tiles, " + one.name());
   ++cases;
 }
 
-std::vector<Case> some_cases() {
-  std::vector<Case> result;
-  for (const char* program : {"leader", "sharded", "ring", "pairs", "host"})
-    for (int ranks : {2, 3, 4, 8}) {
-      result.push_back({program, ranks, ranks, {257, 3, 64}, 0, false, 0});
-      result.push_back({program, ranks, 2, {1000}, 1, false, 3});
-      result.push_back({program, ranks, 1, {333}, 2, true, 2});
-    }
-  return result;
-}
-
-void all_orders(int seeds) {
-  for (const Case& one : some_cases())
-    for (int seed = 0; seed < seeds; ++seed) {
-      virtual_cuda::reseed(seed + 1);
-      run_case(one, seed);
-    }
-}
-
 void one_gpu() {
-  for (const char* name : {"leader", "sharded", "ring", "pairs", "host"})
-    for (int ranks : {1, 2, 3, 8, 9, 20})
-      for (int64_t length : {1, 5, 4099, 20000})
-        for (int offset : {0, 1, 3}) {
-          const Program program = program_of(name, ranks);
-          const Machine machine(ranks, 1);
-          Buffers buffers(program, machine.placement.device_of_rank, {length, 7}, offset, length);
-          buffers.fill(machine.placement);
-          run_tiles_cuda(program, buffers.tables(), 0, machine.placement.current[0]);
-          buffers.collect(machine.placement);
-          synchronize(1);
-          const std::string where = std::string("tiles, ") + name + ", " + std::to_string(ranks) + " ranks";
-          buffers.expect_reduced(where);
-          expect_clean(where);
-          ++cases;
-        }
+  for_each_program({2, 20}, [](const Named& named) {
+    run_on_one_gpu({named, kSum, {5, 7}, {1, 0}, {1}});
+    run_on_one_gpu({named, kSum, {9000}, {0, 4}, {1}});
+  });
+  // More rows, and more pointers, than one launch holds.
+  run_on_one_gpu({program_of("leader", 2), kSum, std::vector<int64_t>(300, 61), {0, 0}, {1}});
+  run_on_one_gpu({program_of("sharded", 8), kSum, std::vector<int64_t>(40, 61), {0, 0}, {1}});
+  run_on_one_gpu({program_of("leader", 20), kSum, std::vector<int64_t>(140, 61), {0, 0}, {1}});
 }
 
-// More rows than one launch holds.
-void many_tensors() {
-  for (int ranks : {2, 8, 40}) {
-    const Program program = program_of("sharded", ranks);
-    const Machine machine(ranks, 1);
-    Buffers buffers(program, machine.placement.device_of_rank, std::vector<int64_t>(ranks == 40 ? 9 : 150, 61), 0, 5);
-    buffers.fill(machine.placement);
-    run_tiles_cuda(program, buffers.tables(), 0, machine.placement.current[0]);
-    buffers.collect(machine.placement);
-    synchronize(1);
-    buffers.expect_reduced("many tensors");
-    expect_clean("many tensors");
-    ++cases;
-  }
+// Pairs without peer access, and pairs whose access loses data, go through the host.
+void through_the_host() {
+  for_each_program({2, 4, 6}, [](const Named& named) {
+    run_case({named, kSum, {2000, 5}, {1, 0}, {.devices = std::min(named.program.ranks, 4), .slices = 2}});
+  });
 }
 
-// Pairs without peer access, and pairs whose access loses data, go through the host; what does not
-// fit one piece goes in several.
-void through_the_host(bool in_pieces) {
-  for (const char* program : {"leader", "sharded", "ring", "pairs", "host"})
-    for (int ranks : {2, 4, 6}) {
-      run_case({program, ranks, std::min(ranks, 4), {2000, 5}, 1, false, 2}, 7);
-      if (in_pieces) run_case({program, ranks, std::min(ranks, 4), {2 * (1 << 20) + 77}, 0, false, 1}, 8);
-    }
+// What does not fit one piece of the host's memory goes in several.
+void in_pieces() {
+  constexpr int64_t length = 2 * kStageBytes / 8 + 77;
+  for_each_allreduce({2, 3}, [](const Named& named) {
+    run_case({named, {DType::i64, Op::prod}, {length}, {0, 0}, {.devices = named.program.ranks, .slices = 1}});
+  });
 }
 
 // A graph keeps the scratch memory that it was captured with, also when a larger call needed more.
 void replay_after_a_larger_call() {
-  const Program small = program_of("leader", 2);
-  const Machine machine(2, 2);
-  Buffers buffers(small, machine.placement.device_of_rank, {100}, 0, 5);
+  const Case small{program_of("leader", 2), kSum, {100}, {0, 0}, {.devices = 2}};
+  const Machine machine(2, small.setting);
+  const Content content = small.content();
+  const Buffers buffers(content, machine.placement);
   const auto call = [&] {
-    buffers.fill(machine.placement);
-    run_events(small, buffers.tables(), machine.placement);
-    buffers.collect(machine.placement);
+    buffers.fill();
+    run_events(small.named.program, buffers.tables(), machine.placement);
+    buffers.collect();
     synchronize(2);
   };
   for (int times = 0; times < 3; ++times) call();
-  run_case({"leader", 4, 4, {100}}, 6);
+  run_case({program_of("leader", 4), kSum, {100}, {0, 0}, {.devices = 4}});
   call();
   buffers.expect_reduced("replayed after a larger call");
   expect_clean("replayed after a larger call");
   ++cases;
 }
 
-// The user captures the call, with what comes before and behind it, and replays it.
-void user_capture() {
-  for (const char* name : {"leader", "sharded", "ring", "pairs", "host"})
-    for (int devices : {1, 3}) {
-      const Program program = program_of(name, 3);
-      Machine machine(3, devices, devices == 1, 2);
-      Buffers buffers(program, machine.placement.device_of_rank, {500}, 0, 11);
-      run_events(program, buffers.tables(), machine.placement);  // proves the peers, makes the lanes
-      synchronize(devices);
-      buffers.fill(machine.placement);
-      synchronize(devices);
-      const cudaStream_t stream = machine.placement.current[0];
-      cudaGraph_t graph;
-      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-      run_events(program, buffers.tables(), machine.placement);
-      cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-      const Graph owned(graph);
-      cudaGraphExec_t exec;
-      cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-      const GraphExec owned_exec(exec);
-      for (int times = 0; times < 2; ++times) cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
-      synchronize(devices);
-      buffers.collect(machine.placement);
-      synchronize(devices);
-      buffers.expect_reduced(std::string("captured, ") + name, 2);
-      expect_clean(std::string("captured, ") + name);
-      ++cases;
-    }
+// The user captures the call and replays it.
+void user_capture(const Case& one) {
+  const Machine machine(one.named.program.ranks, one.setting);
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
+  run_events(one.named.program, buffers.tables(), machine.placement);  // proves the peers, makes the lanes
+  synchronize(machine.devices);
+  const cudaStream_t stream = machine.placement.current[0];
+  cudaGraph_t graph;
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  run_events(one.named.program, buffers.tables(), machine.placement);
+  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  const Graph owned(graph);
+  cudaGraphExec_t exec;
+  cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  const GraphExec owned_exec(exec);
+  for (int times = 0; times < 2; ++times) {
+    buffers.fill();
+    synchronize(machine.devices);
+    cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+    synchronize(machine.devices);
+    buffers.collect();
+    synchronize(machine.devices);
+    buffers.expect_reduced("captured, " + one.name());
+    expect_clean("captured, " + one.name());
+  }
+  ++cases;
+}
+
+void user_captures() {
+  for_each_program({3}, [](const Named& named) {
+    for (int devices : {1, 3})
+      user_capture({named, kSum, {500}, {0, 0}, {.devices = devices, .lane_per_rank = devices == 1, .slices = 2}});
+  });
 }
 
 // Makes the n-th CUDA call of a call fail; returns whether it made as many.
-bool fails_cleanly(const std::string& name, int calls_before, int64_t n) {
-  const Program program = program_of(name, 3);  // a new one: nothing is cached for it
-  const Machine machine(3, 3, false, 2);
-  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
+bool fails_cleanly(const Case& one, int calls_before, int64_t n) {
+  const Program program = copy_of(one.named.program);
+  const Machine machine(3, one.setting);
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
   for (int i = 0; i < calls_before; ++i) run_events(program, buffers.tables(), machine.placement);
   synchronize(3);
   const int64_t before = virtual_cuda::calls_made();
@@ -169,7 +149,7 @@ bool fails_cleanly(const std::string& name, int calls_before, int64_t n) {
   }
   const bool failed = virtual_cuda::calls_made() - before >= n;
   virtual_cuda::forget_failures();
-  const std::string where = name + ", call " + std::to_string(calls_before + 1) + ", " +
+  const std::string where = one.name() + ", call " + std::to_string(calls_before + 1) + ", " +
                             (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
   // Destructors have nobody to tell: they put the caller's device back and give up what they own.
   // Where that shows, it does so in a later call.
@@ -180,9 +160,9 @@ bool fails_cleanly(const std::string& name, int calls_before, int64_t n) {
     fail(where + ", and what was thrown is \"" + thrown + '"');
   const DeviceGuard guard(0);
   synchronize(3);
-  buffers.fill(machine.placement);
+  buffers.fill();
   run_events(program, buffers.tables(), machine.placement);
-  buffers.collect(machine.placement);
+  buffers.collect();
   synchronize(3);
   buffers.expect_reduced(where);
   expect_clean(where);
@@ -192,24 +172,35 @@ bool fails_cleanly(const std::string& name, int calls_before, int64_t n) {
 
 // The first call runs, the second is captured and launched, the third replayed.
 void failures() {
-  for (const char* name : {"leader", "sharded", "ring", "pairs", "host"})
+  for_each_allreduce({3}, [](const Named& named) {
     for (int calls_before = 0; calls_before < 3; ++calls_before)
-      for (int64_t n = 1; fails_cleanly(name, calls_before, n); ++n) {
+      for (int64_t n = 1; fails_cleanly({named, kSum, {100}, {0, 0}, {.devices = 3, .slices = 2}}, calls_before, n);
+           ++n) {
       }
+  });
+}
+
+void waits() {
+  for (const Named& named : programs) {
+    expect_ordered(named);
+    expect_launches(named);
+    ++cases;
+  }
 }
 
 Config machine_for(const std::string& mode) {
   const std::vector<std::vector<bool>> none(4, std::vector<bool>(4, false));
   auto halves = none;
   halves[0][1] = halves[1][0] = halves[2][3] = halves[3][2] = true;
-  Config config{.devices = 8, .linear = true, .verify_writes = true};
-  if (mode == "many orders") config.verify_writes = false;
+  Config config{.devices = 8, .linear = true};
+  if (mode == "orders") config.verify_writes = true;
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
-  if (mode == "no peers") config = {.devices = 4, .peers = none, .linear = true};
+  if (mode == "no peers" || mode == "pieces") config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
-  if (mode == "lost writes" || mode == "kept failures") config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
+  if (mode == "lost writes" || mode == "kept failures")
+    config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
   if (mode == "wrong reads")
     config = {.devices = 4, .lies = {{.device = 2, .peer = 0, .writes = false, .reads = true}}, .linear = true};
   if (mode == "lost copies")
@@ -220,28 +211,35 @@ Config machine_for(const std::string& mode) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "orders";
-  const int seeds = argc > 2 ? std::atoi(argv[2]) : 1;
+  if (argc < 3) fail("engines_test MODE PROGRAMS [ORDERS or FILE]");
+  const std::string mode = argv[1];
+  programs = read_programs(argv[2]);
   virtual_cuda::reset(machine_for(mode));
-  if (mode == "many orders") {
-    all_orders(seeds);
+  if (mode == "waits") {
+    waits();
+  } else if (mode == "many orders") {
+    random_orders(some_cases({2, 3, 4, 8}, true), std::atoi(argv[3]));
   } else if (mode == "orders" || mode == "threads") {
-    all_orders(seeds);
+    // Looking for undeclared writes goes over all memory, of which the way through the host keeps much.
+    random_orders(some_cases({3, 8}, mode == "threads"), 0);
     one_gpu();
-    many_tensors();
   } else if (mode == "failures") {
     failures();
   } else if (mode == "kept proofs") {
-    cases += kept_proofs(argv[2]);
+    kept_proofs(argv[3]);
   } else if (mode == "kept failures") {
-    cases += kept_failures(argv[2]);
+    kept_failures(argv[3]);
   } else if (mode == "capture") {
-    cases += unknown_in_a_capture();
-    user_capture();
+    unknown_in_a_capture();
+    user_captures();
+  } else if (mode == "pieces") {
+    in_pieces();
   } else {
-    if (mode == "no peers") replay_after_a_larger_call();
-    if (mode == "no peers") cases += first_scratch_in_a_capture();
-    through_the_host(mode == "no peers");
+    if (mode == "no peers") {
+      replay_after_a_larger_call();
+      first_scratch_in_a_capture();
+    }
+    through_the_host();
   }
   std::printf("%d cases right\n", cases);
 }

@@ -1,21 +1,37 @@
 // Which devices reach each other: what is kept of it, and what a capture must not find out.
 #include <fstream>
 
-#include "engines_test.h"
+#include "cases.h"
+#include "peers.h"
 
 using namespace engines_test;
 
 namespace {
 
+struct Call {
+  explicit Call(int devices, bool lane_per_rank = false)
+      : one{program_of("sharded", devices), kSum, {100}, {0, 0}, {.devices = devices, .lane_per_rank = lane_per_rank}},
+        program(copy_of(one.named.program)),
+        machine(devices, one.setting),
+        content(one.content()),
+        buffers(content, machine.placement) {}
+  void run() const { run_events(program, buffers.tables(), machine.placement); }
+  cudaStream_t stream() const { return machine.placement.current[0]; }
+
+  Case one;
+  Program program;
+  Machine machine;
+  Content content;
+  Buffers buffers;
+};
+
 void reduce(const std::string& where) {
-  const Program program = program_of("sharded", 4);
-  const Machine machine(4, 4);
-  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
-  buffers.fill(machine.placement);
-  run_events(program, buffers.tables(), machine.placement);
-  buffers.collect(machine.placement);
+  const Call call(4);
+  call.buffers.fill();
+  call.run();
+  call.buffers.collect();
   synchronize(4);
-  buffers.expect_reduced(where);
+  call.buffers.expect_reduced(where);
   expect_clean(where);
 }
 
@@ -34,7 +50,7 @@ std::string text_of(const std::string& path) {
 
 // A second process finds the proofs of the first and tries nothing out; a line that is cut off, or of
 // other devices, counts for nothing.
-int kept_proofs(const std::string& path) {
+void engines_test::kept_proofs(const std::string& path) {
   const auto process = [&](const std::string& where) {
     forget_peers();
     return work_of_reduce(where);
@@ -53,63 +69,57 @@ int kept_proofs(const std::string& path) {
   keep_proofs_in("/proc/nowhere/proofs");
   if (process("a file that cannot be written") != without) fail("a file that is not there changes what is tried out");
   keep_proofs_in("");
-  return 5;
+  cases += 5;
 }
 
 // A broken pair stays broken: the next process believes the file, and warns as this one did.
-int kept_failures(const std::string& path) {
+void engines_test::kept_failures(const std::string& path) {
   keep_proofs_in(path);
   reduce("found out");
   if (text_of(path).find("a kernel's writes do not arrive.\n") == std::string::npos) fail("no failure kept");
   forget_peers();
   reduce("believed");
-  return 2;
+  cases += 2;
 }
 
 // Peers are known, the memory to go through the host is not there yet: a capture makes it.
-int first_scratch_in_a_capture() {
+void engines_test::first_scratch_in_a_capture() {
   reduce("finds out about all pairs");
-  const Program program = program_of("sharded", 3);
-  Machine machine(3, 3, true);  // lanes of their own, which have no memory yet
-  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
-  buffers.fill(machine.placement);
+  const Call call(3, true);  // lanes of their own, which have no memory yet
+  call.buffers.fill();
   synchronize(4);
-  const cudaStream_t stream = machine.placement.current[0];
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  run_events(program, buffers.tables(), machine.placement);
+  cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  call.run();
   cudaGraph_t graph;
-  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  cuda_check(cudaStreamEndCapture(call.stream(), &graph), "cudaStreamEndCapture");
   const Graph owned(graph);
   cudaGraphExec_t exec;
   cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   const GraphExec owned_exec(exec);
-  cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+  cuda_check(cudaGraphLaunch(exec, call.stream()), "cudaGraphLaunch");
   synchronize(4);
-  buffers.collect(machine.placement);
+  call.buffers.collect();
   synchronize(4);
-  buffers.expect_reduced("captured through the host");
+  call.buffers.expect_reduced("captured through the host");
   expect_clean("captured through the host");
-  return 1;
+  cases += 1;
 }
 
 // The error comes before anything is captured, so that the capture itself stays whole.
-int unknown_in_a_capture() {
-  const Program program = program_of("sharded", 3);
-  const Machine machine(3, 3);
-  Buffers buffers(program, machine.placement.device_of_rank, {100}, 0, 3);
-  const cudaStream_t stream = machine.placement.current[0];
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+void engines_test::unknown_in_a_capture() {
+  const Call call(3);
+  cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   std::string thrown;
   try {
-    run_events(program, buffers.tables(), machine.placement);
+    call.run();
   } catch (const std::runtime_error& error) {
     thrown = error.what();
   }
   if (thrown.find("make the call once before it") == std::string::npos) fail("thrown: " + thrown);
   cudaGraph_t graph;
-  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  cuda_check(cudaStreamEndCapture(call.stream(), &graph), "cudaStreamEndCapture");
   const Graph owned(graph);
   expect_clean("a capture with unknown peers");
   reduce("after it");
-  return 2;
+  cases += 2;
 }

@@ -1,0 +1,77 @@
+// The programs read, and one case of the events engine, for the modes of engines_test.
+#pragma once
+
+#include <set>
+
+#include "machine.h"
+
+namespace engines_test {
+
+inline int cases = 0;
+inline std::vector<Named> programs;
+
+inline const Named& program_of(const std::string& name, int ranks) {
+  for (const Named& named : programs)
+    if (named.name == name && named.program.ranks == ranks) return named;
+  fail("no program " + name + " for " + std::to_string(ranks) + " ranks");
+}
+
+template <class Visit>
+void for_each_program(const std::set<int>& ranks, const Visit& visit) {
+  for (const Named& named : programs)
+    if (ranks.contains(named.program.ranks)) visit(named);
+}
+
+template <class Visit>
+void for_each_allreduce(const std::set<int>& ranks, const Visit& visit) {
+  for_each_program(ranks, [&](const Named& named) {
+    if (named.collective == "allreduce") visit(named);
+  });
+}
+
+// What few_kernels.cpp has.
+constexpr Arithmetic kSum{DType::f32, Op::sum};
+constexpr Arithmetic kArithmetics[] = {kSum,
+                                       {DType::f32, Op::avg},
+                                       {DType::bf16, Op::sum},
+                                       {DType::f64, Op::max},
+                                       {DType::i64, Op::prod},
+                                       {DType::u8, Op::sum},
+                                       {DType::u8, Op::bxor}};
+
+struct Case {
+  const Named& named;
+  Arithmetic arithmetic;
+  std::vector<int64_t> lengths;
+  Shift shift;
+  Setting setting;
+  std::string name() const {
+    return named.where() + ", " + arithmetic.name() + ", " + std::to_string(lengths[0]) + " elements, shifted by " +
+           std::to_string(shift.elems) + ", " + setting.name();
+  }
+  Content content() const { return Content(named, arithmetic, Data::exact, lengths, shift); }
+};
+
+// Three calls: the first runs, the second is captured and launched, the third replayed.
+inline void run_case(const Case& one) {
+  const Machine machine(one.named.program.ranks, one.setting);
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
+  for (int times = 1; times <= 3; ++times) {
+    buffers.fill();
+    run_events(one.named.program, buffers.tables(), machine.placement);
+    buffers.collect();
+  }
+  synchronize(machine.devices);
+  buffers.expect_reduced(one.name());
+  expect_clean(one.name());
+  ++cases;
+}
+
+// peers_test.cpp
+void kept_proofs(const std::string& path);
+void kept_failures(const std::string& path);
+void unknown_in_a_capture();
+void first_scratch_in_a_capture();
+
+}  // namespace engines_test
