@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,12 +63,13 @@ class Plan:
         for x in self.candidates:
             time_s, k = x.prediction.time_s, x.program.k
             busbw = 2 * (k - 1) / k * self.nbytes / time_s / 1e9 if time_s else 0.0
+            shown = "unknown" if math.isnan(time_s) else duration(time_s)
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(
                 row(
                     mark + x.algorithm,
                     *(len(x.program.launches()), x.program.shards, x.slices),
-                    *(duration(time_s), f"{busbw:.2f}", x.prediction.limit),
+                    *(shown, f"{busbw:.2f}", x.prediction.limit),
                 )
             )
         return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
@@ -112,53 +114,60 @@ def _is_size(x: object) -> bool:
 
 def plan(
     devices: Sequence[torch.device | str],
-    tensors: Sequence[int],
+    tensor_bytes: Sequence[int],
     topology: Topology | None = None,
 ) -> Plan:
     """The plan for one rank a device, whose tensors have so many bytes each.
 
     With a topology the devices are the first of it, and the fastest candidate is chosen. Without,
-    ranks in one memory (the CPU, one GPU) are planned by `fastreduce.predict.MEMORIES`, and several
-    GPUs on what `fastreduce.topology.detect` finds.
+    the choice is what "auto" stands for: ranks in one memory (the CPU, one GPU) are reckoned by
+    `fastreduce.predict.MEMORIES` or as `fastreduce tune` measured them, and several GPUs on what
+    `fastreduce.topology.detect` finds, as far as that tells the rates of the links.
 
     Raises:
-        ValueError: no ranks, sizes below zero, more ranks than devices.
+        ValueError: no ranks, no bytes, more ranks than devices, a topology without rates.
         RuntimeError: several GPUs, and no driver that tells what links them.
     """
-    k, nbytes = len(devices), sum(tensors)
-    if k < 1 or nbytes < 1 or min(tensors) < 0:
-        raise ValueError(f"{k} ranks of {list(tensors)} bytes: want ranks, and bytes to reduce")
-    where = {torch.device(device) for device in devices}
-    if topology is None and len(where) == 1:
-        place = "gpu" if where.pop().type == "cuda" else "cpu"
-        from fastreduce.tune import tuned
-
-        table = tuned()
-        measured = f", times measured on {table.date}" if table and place in table.times_s else ""
-        candidates = sorted(_in_one_memory(place, k, nbytes, table), key=_seconds)
-        return Plan(
-            f"{size(nbytes)} on each of {k} ranks, one {place.upper()}{measured}",
-            nbytes,
-            tuple(candidates),
-            choose(place, k, nbytes),
-            f'what "auto" stands for on this {place.upper()}',
-        )
-    if topology is None:
-        from fastreduce.topology import detect
-
-        topology = detect()
-    candidates = sorted(_on_topology(topology, k, tensors), key=_seconds)
-    return Plan(
-        f"{size(nbytes)} on each of {k} ranks, {topology.name}",
-        nbytes,
-        tuple(candidates),
-        candidates[0].algorithm,
-        f"the fastest on paper; its limit is {candidates[0].prediction.limit}",
-    )
+    k, nbytes = len(devices), sum(tensor_bytes)
+    if k < 1 or nbytes < 1 or min(tensor_bytes) < 0:
+        raise ValueError(f"{k} ranks of {list(tensor_bytes)} bytes: want ranks, and bytes")
+    if topology is not None:
+        found = sorted(_on_topology(topology, k, tensor_bytes), key=_seconds)
+        best, title = found[0].algorithm, topology.name
+        if math.isnan(found[0].prediction.time_s):
+            raise ValueError(found[0].prediction.limit)
+        why = f"the fastest on paper; its limit is {found[0].prediction.limit}"
+    else:
+        place, title, candidates = _here({torch.device(x) for x in devices}, k, tensor_bytes)
+        found = sorted(candidates, key=_seconds)
+        best, why = choose(place, k, nbytes), f'what "auto" stands for here (place: {place})'
+    return Plan(f"{size(nbytes)} on each of {k} ranks, {title}", nbytes, tuple(found), best, why)
 
 
 def _seconds(candidate: Candidate) -> float:
-    return candidate.prediction.time_s
+    """To sort by; what is not known comes last."""
+    time_s = candidate.prediction.time_s
+    return math.inf if math.isnan(time_s) else time_s
+
+
+def _here(
+    devices: set[torch.device], k: int, tensor_bytes: Sequence[int]
+) -> tuple[str, str, Iterator[Candidate]]:
+    """The place in `choose`'s words and in the reader's, and the candidates there."""
+    if len(devices) > 1:
+        from fastreduce.topology import detect
+        from fastreduce.tune.machine import has_nvlink
+
+        machine = detect()
+        place = "nvlink" if has_nvlink(len(devices)) else "pcie"
+        return place, machine.name, _on_topology(machine, k, tensor_bytes)
+    from fastreduce.tune import tuned
+
+    table = tuned()
+    place = "gpu" if devices.pop().type == "cuda" else "cpu"
+    measured = f", times measured on {table.date}" if table and place in table.times_s else ""
+    candidates = _in_one_memory(place, k, sum(tensor_bytes), table)
+    return place, f"one {place.upper()}{measured}", candidates
 
 
 def _in_one_memory(place: str, k: int, nbytes: int, table: Table | None) -> Iterator[Candidate]:
@@ -171,14 +180,28 @@ def _in_one_memory(place: str, k: int, nbytes: int, table: Table | None) -> Iter
         yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
 
 
-def _on_topology(topology: Topology, k: int, tensors: Sequence[int]) -> Iterator[Candidate]:
-    from fastreduce.topology import rings
-
+def _on_topology(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterator[Candidate]:
+    if k > len(topology.devices):
+        raise ValueError(
+            f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
+        )
     for name in registry:
         found = program("allreduce", k, algorithm=name)
-        if name == "multi-ring" and k == len(topology.devices):
-            each = rings(topology)  # links carry data both ways at once
-            found = multi_ring(k, [*each, *((order[::-1], rate) for order, rate in each)])
-        nbytes = list(tensors) if found.whole_tensors else sum(tensors)
-        slices = compiled(found).slices(sum(tensors))
-        yield Candidate(name, found, slices, on_topology(found, topology, nbytes, slices))
+        try:
+            if name == "multi-ring" and k == len(topology.devices):
+                found = _rings_both_ways(topology)
+            nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
+            slices = compiled(found).slices(sum(tensor_bytes))
+            prediction = on_topology(found, topology, nbytes, slices)
+        except ValueError as error:  # a rate that the machine does not tell
+            slices, prediction = 1, Prediction(math.nan, str(error))
+        yield Candidate(name, found, slices, prediction)
+
+
+def _rings_both_ways(topology: Topology) -> Program:
+    """Links carry data both ways at once."""
+    from fastreduce.topology import rings
+
+    each = rings(topology)
+    both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
+    return multi_ring(len(topology.devices), both)

@@ -47,7 +47,7 @@ def test_reads_a_file_and_networks_machines(capsys, tmp_path):
         (["--topology", "dgx9"], "unknown topology 'dgx9'; known are book-pcie4"),
         (["--size", "12XB"], "'12XB' is no size; want bytes, such as 160MB"),
         (["--size", "0"], "want ranks, and bytes"),
-        (["--topology", "dgx1", "--ranks", "9"], "9 ranks, topology 'dgx1-v100' has 8 devices"),
+        (["--topology", "dgx1", "--ranks", "9"], "9 ranks, but topology 'dgx1-v100' has 8 devices"),
         (["--trace", "x.json"], "they need a --topology"),
         (["--topology", "dgx1", "--algorithm", "rnig"], "unknown algorithm 'rnig'"),
         (["--topology", "dgx1", "--machines", "0"], "machines"),

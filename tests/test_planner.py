@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-import fastreduce
+import fastreduce.topology
+import fastreduce.tune.machine
 from fastreduce import explain
 from fastreduce.algorithms import names, registry
 from fastreduce.plan import choose
 from fastreduce.planner import plan
-from fastreduce.topology import preset
+from fastreduce.topology import Topology, preset
 
 MB = 1_000_000
 
@@ -61,6 +62,41 @@ class TestOnPaper:
         assert {x.program.k for x in explain(MB, k=3, topology=preset("dgx1")).candidates} == {3}
 
 
+class TestUnknownRates:
+    """As `detect` leaves what a machine does not tell."""
+
+    @staticmethod
+    def without_rate(topology, link):
+        graph = topology.graph.copy()
+        for u, v in (link, link[::-1]):
+            graph.edges[u, v]["bytes_per_s"] = None
+        return Topology("half known", "made up", graph)
+
+    def test_what_needs_them_comes_last_and_says_so(self):
+        machine = self.without_rate(preset("dgx1"), ("cpu0", "cpu1"))
+        found = explain(MB, topology=machine)
+        assert found.algorithm in ("ring", "bidirectional", "multi-ring")
+        last = str(found).splitlines()[-2]
+        assert "unknown" in last and "cpu0" in last and "bandwidth is unknown" in last
+
+    def test_nothing_known_is_an_error(self):
+        machine = self.without_rate(preset("book-pcie4"), ("gpu0", "pcie0"))
+        with pytest.raises(ValueError, match="bandwidth is unknown"):
+            explain(MB, topology=machine)
+
+
+class TestSeveralGPUs:
+    """With a driver made up."""
+
+    @pytest.mark.parametrize(("linked", "algorithm"), [(True, "sharded"), (False, "ring")])
+    def test_the_choice_is_what_auto_runs(self, monkeypatch, linked, algorithm):
+        monkeypatch.setattr(fastreduce.topology, "detect", lambda: preset("book-pcie4"))
+        monkeypatch.setattr(fastreduce.tune.machine, "has_nvlink", lambda count: linked)
+        found = plan([f"cuda:{i}" for i in range(4)], [MB])
+        assert found.algorithm == algorithm
+        assert found.title == "1 MB on each of 4 ranks, book-pcie4"
+
+
 class TestInOneMemory:
     def test_the_choice_is_what_auto_runs(self):
         tensors = [torch.zeros(1000), torch.zeros(1000)]
@@ -95,7 +131,10 @@ class TestInOneMemory:
         (lambda: explain(0), "want ranks, and bytes"),
         (lambda: explain([5, -1]), "want ranks, and bytes"),
         (lambda: explain(MB, k=0), "0 ranks"),
-        (lambda: explain(MB, k=5, topology=preset("book-pcie4")), "5 ranks.* has 4 devices"),
+        (
+            lambda: explain(MB, k=5, topology=preset("book-pcie4")),
+            "5 ranks, but topology .* has 4 devices",
+        ),
         (lambda: plan([], [MB]), "0 ranks"),
         (lambda: explain(MB).candidate("rnig"), "unknown algorithm 'rnig'; known are bidir"),
     ],
