@@ -57,7 +57,7 @@ def _extension() -> list[tuple[str, str]]:
             "CUDA engines",
             "built; run on the virtual runtime of the tests only, on no GPU yet"
             if _C.cuda_engines
-            else "not built: CUDA tensors are refused (FASTREDUCE_CUDA=1 pip install tells what is missing)",
+            else "not built: CUDA tensors are refused (FASTREDUCE_CUDA=1 pip install says why)",
         ),
     ]
 
