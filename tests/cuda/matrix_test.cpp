@@ -78,9 +78,10 @@ void run(const Case& one) {
   run_on_several_gpus(one, content, by_tiles);
 }
 
+// Bytes last: where there are kernels of one dtype only, that one comes first.
 std::vector<Arithmetic> every_arithmetic() {
   std::vector<Arithmetic> all;
-  for (int dtype = 0; dtype < static_cast<int>(std::size(kDTypeNames)); ++dtype)
+  for (int dtype = static_cast<int>(std::size(kDTypeNames)) - 1; dtype >= 0; --dtype)
     for (int op = 0; op < static_cast<int>(std::size(kOpNames)); ++op) {
       const Arithmetic one{static_cast<DType>(dtype), static_cast<Op>(op)};
       if (cpu_kernels().select(one.dtype, one.op, 2)) all.push_back(one);
@@ -112,10 +113,9 @@ int run_matrix(const std::vector<Named>& programs, int every) {
                    {"in blocks", 2},
                    {"a lane a rank", 2},
                    {"slices", 3}});
-  int cases = 0, number = 0;
+  int cases = 0;
   for (int a = 0; a < static_cast<int>(arithmetics.size()); ++a) {
-    int name = 0;
-    number = a;
+    int name = 0, number = a;
     for (const auto& [_, of_name] : names) {
       for (int r = 0; r < static_cast<int>(of_name.size()); ++r) {
         if (number++ % every != 0) continue;

@@ -4,7 +4,7 @@ not get through."""
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import Named, every_program, text_of, write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, Mutant, Source, compile_all
+from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
 
 from fastreduce import Instruction, Program
 from fastreduce.goals import goal
@@ -12,8 +12,8 @@ from fastreduce.goals import goal
 SOURCES = {
     **ENGINES,
     **CONTENT,
-    "test": Source(HERE / "engines_test.cpp"),
-    "test of peers": Source(HERE / "peers_test.cpp"),
+    "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
+    "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 SANITIZERS = ("plain", "thread", "address")
