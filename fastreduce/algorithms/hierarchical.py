@@ -1,9 +1,9 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastreduce.algorithms.registry import algorithm
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
-from fastreduce.program import Instruction, Program
+from fastreduce.program import HOST, Instruction, Program
 
 MACHINE_RANKS = 8  # the GPUs of the usual machine
 
@@ -52,32 +52,31 @@ def hierarchical(
     m = k // machines
     local, wide = inside(m), between(machines)
     before, owners, after = _cut(local)
-
-    def on(machine: int, x: Instruction, part: int) -> Instruction:
-        place = [machine * m + rank for rank in range(m)]
-        return Instruction(
-            x.rank if x.rank < 0 else place[x.rank],
-            x.shard * wide.shards + part,
-            tuple(place[src] for src in x.srcs),
-            tuple(place[dst] for dst in x.dsts),
-        )
+    parts = range(wide.shards)
 
     def everywhere(steps: list[Instruction]) -> list[Instruction]:
-        parts = range(wide.shards)
-        return [on(c, x, part) for c in range(machines) for x in steps for part in parts]
+        places = [range(c * m, (c + 1) * m) for c in range(machines)]
+        return [
+            _placed(x, place, x.shard * wide.shards + part)
+            for place in places
+            for x in steps
+            for part in parts
+        ]
 
     across = [
-        Instruction(
-            x.rank if x.rank < 0 else x.rank * m + owner,
-            shard * wide.shards + x.shard,
-            tuple(src * m + owner for src in x.srcs),
-            tuple(dst * m + owner for dst in x.dsts),
-        )
+        _placed(x, range(owner, k, m), shard * wide.shards + x.shard)
         for x in wide.instructions
         for shard, owner in enumerate(owners)
     ]
     steps = [*everywhere(before), *across, *everywhere(after)]
     return Program(k, local.shards * wide.shards, steps)
+
+
+def _placed(x: Instruction, place: Sequence[int], shard: int) -> Instruction:
+    """The instruction, its rank r being rank place[r] of the whole."""
+    rank = x.rank if x.rank == HOST else place[x.rank]
+    srcs, dsts = (tuple(place[buffer] for buffer in some) for some in (x.srcs, x.dsts))
+    return Instruction(rank, shard, srcs, dsts)
 
 
 def _cut(program: Program) -> tuple[list[Instruction], list[int], list[Instruction]]:
