@@ -13,7 +13,8 @@ def test_there_are_examples():
     assert len(EXAMPLES) >= 4
 
 
-def test_examples_run():
+def test_examples_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # some write pictures
     namespace: dict = {}
     for number, example in enumerate(EXAMPLES):
         exec(compile(example, f"README.md, example {number}", "exec"), namespace)
