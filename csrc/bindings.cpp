@@ -148,7 +148,7 @@ bool needs_dispatcher(const TensorLists& lists) {
 
 at::Tensor as_tensor(py::handle item, int64_t rank, int64_t index) {
   if (THPVariable_Check(item.ptr())) return THPVariable_Unpack(item.ptr());
-  return py::module_::import("fastreduce.collectives").attr("_as_tensor")(item, rank, index).cast<at::Tensor>();
+  return py::module_::import("fastreduce.collectives").attr("as_tensor")(item, rank, index).cast<at::Tensor>();
 }
 
 // Lists and tuples as they are, other iterables as a list, tensors and arrays as one item.

@@ -169,8 +169,10 @@ def _op_name(op: Op) -> str:
     return "prod" if name == "PRODUCT" else name.lower()
 
 
-def _as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
+def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
     """A zero-copy view of an array; the extension asks for what is not a tensor."""
+    if isinstance(item, torch.Tensor):
+        return item
     where = f"rank {rank}, tensor {index}"
     if item is None:
         raise TypeError(

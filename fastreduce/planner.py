@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastreduce.algorithms import multi_ring, registry
+from fastreduce.collectives import as_tensor
 from fastreduce.goals import program
 from fastreduce.plan import choose, compiled
 from fastreduce.predict import MEMORIES, Prediction, in_one_memory, on_topology
@@ -88,7 +89,8 @@ def explain(what: Any, *, k: int | None = None, topology: Topology | None = None
             Default: where the tensors are; what "auto" stands for there is the choice.
 
     Raises:
-        ValueError: sizes that are no sizes, tensors that are no ranks', more ranks than devices.
+        TypeError: what is neither (with rank and index).
+        ValueError: nothing to reduce, more ranks than devices.
 
     >>> from fastreduce.topology import preset
     >>> plan = explain(160_000_000, topology=preset("book-pcie4"))
@@ -99,13 +101,18 @@ def explain(what: Any, *, k: int | None = None, topology: Topology | None = None
     """
     if isinstance(what, int) or (isinstance(what, Sequence) and all(_is_size(x) for x in what)):
         sizes = [what] if isinstance(what, int) else list(what)
-        ranks = k if k is not None else len(topology.devices) if topology else 2
-        return plan(["cpu"] * ranks, sizes, topology)
-    ranks_tensors = [[x] if isinstance(x, torch.Tensor) else list(x) for x in what]
-    if not ranks_tensors or not all(ranks_tensors):
+        count = k if k is not None else len(topology.devices) if topology else 2
+        return plan(["cpu"] * count, sizes, topology)
+    if not isinstance(what, Iterable) or isinstance(what, str):
+        raise TypeError(f"found {type(what).__name__}; want tensors, or sizes in bytes")
+    ranks = [
+        [as_tensor(x, rank, i) for i, x in enumerate([of] if hasattr(of, "__dlpack__") else of)]
+        for rank, of in enumerate(what)
+    ]
+    if not ranks or not all(ranks):
         raise ValueError("no tensors to plan for: want one tensor, or one list of tensors, a rank")
-    devices = [tensors[0].device for tensors in ranks_tensors]
-    return plan(devices, [tensor.nbytes for tensor in ranks_tensors[0]], topology)
+    devices = [tensors[0].device for tensors in ranks]
+    return plan(devices, [tensor.nbytes for tensor in ranks[0]], topology)
 
 
 def _is_size(x: object) -> bool:

@@ -1,5 +1,6 @@
 """fastreduce.explain: the candidates, their times, the choice and why."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,6 +122,25 @@ class TestInOneMemory:
         request.addfinalizer(lambda: registry.pop("mine", None))
         fastreduce.algorithm("mine")(registry["leader"])
         assert explain(MB).candidate("mine").program == registry["leader"](2)
+
+
+def test_arrays_are_tensors_too():
+    assert explain([np.zeros(10), np.zeros(10)]).title == "80 B on each of 2 ranks, one CPU"
+    assert explain([torch.zeros(3, requires_grad=True)] * 2).algorithm == "leader"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (1.5, "found float; want tensors, or sizes"),
+        ("160MB", "found str; want tensors, or sizes"),
+        (["160MB"], "rank 0, tensor 0 is str"),
+        ([[torch.zeros(3)], [None]], "rank 1, tensor 0 is None"),
+    ],
+)
+def test_what_is_neither_tensors_nor_sizes(what, words):
+    with pytest.raises(TypeError, match=words):
+        explain(what)
 
 
 @pytest.mark.parametrize(
