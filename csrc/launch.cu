@@ -57,7 +57,6 @@ std::vector<int> used_buffers(const std::vector<const Instruction*>& instruction
 
 Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream)
     : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {
-  args_.tile_elems = static_cast<int32_t>(kCudaTileBytes / elem_bytes);
   args_.elem_bytes = static_cast<int32_t>(elem_bytes);
 }
 
@@ -90,7 +89,7 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int cont
   if (&instructions != last_instructions_) add_instructions(instructions, contributions);
   const int count = static_cast<int>(instructions.size());
   RowArg row{elems,
-             args_.num_tiles,
+             0,
              static_cast<uint16_t>(num_pointers_),
              static_cast<uint16_t>(num_instructions_ - count),
              static_cast<uint16_t>(num_instructions_),
@@ -98,21 +97,36 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int cont
              0};
   align(row, pointers, used_buffers(instructions), elem_bytes_);
   args_.rows[args_.num_rows++] = row;
-  const int64_t body = std::max<int64_t>(1, elems - row.head_elems);
-  args_.num_tiles += static_cast<int32_t>((body + args_.tile_elems - 1) / args_.tile_elems);
   std::copy_n(pointers, num_pointers, args_.pointers + num_pointers_);
   num_pointers_ += num_pointers;
+}
+
+// The largest tiles that leave none of the blocks without one, if the smallest do.
+void Launcher::cut_into_tiles(int blocks) {
+  for (int64_t bytes = kMaxTileBytes; bytes >= kMinTileBytes; bytes /= 2) {
+    args_.tile_elems = static_cast<int32_t>(bytes / elem_bytes_);
+    args_.num_tiles = 0;
+    for (int r = 0; r < args_.num_rows; ++r) {
+      RowArg& row = args_.rows[r];
+      row.first_tile = args_.num_tiles;
+      const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
+      args_.num_tiles += static_cast<int32_t>((body + args_.tile_elems - 1) / args_.tile_elems);
+    }
+    if (args_.num_tiles >= blocks) return;
+  }
 }
 
 void Launcher::flush() {
   if (args_.num_rows == 0) return;
   const Kernel kernel = cuda_kernel(dtype_, op_);
+  const int blocks = full_grid(kernel, device_);
+  cut_into_tiles(blocks);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(args_.num_tiles, full_grid(kernel, device_))));
+  config.gridDim = dim3(static_cast<unsigned>(std::min(args_.num_tiles, blocks)));
   config.blockDim = dim3(kThreads);
   config.stream = stream_;
   cuda_check(cudaLaunchKernelEx(&config, kernel, args_), "kernel launch");
-  args_.num_rows = args_.num_tiles = 0;
+  args_.num_rows = 0;
   num_pointers_ = num_instructions_ = num_operands_ = 0;
   last_instructions_ = nullptr;
 }

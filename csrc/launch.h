@@ -44,8 +44,15 @@ struct LaunchArgs {
 };
 static_assert(sizeof(LaunchArgs) <= 32764);
 
-// 256 threads leave registers for 8 unrolled sources; the occupancy query sets the blocks.
+// Three such blocks a multiprocessor leave each thread 80 registers: for 8 vectors of 16 bytes under
+// way and what they are added to. Fewer, and the compiler lets loads wait for additions.
 constexpr int kThreads = 256;
+constexpr int kBlocksPerProcessor = 3;
+
+// What a block takes at a time of every rank's buffer: at least a vector of 16 bytes a thread, at
+// most the 4 vectors that a thread has under way when it copies.
+constexpr int64_t kMinTileBytes = 16 * kThreads;
+constexpr int64_t kMaxTileBytes = 4 * kMinTileBytes;
 
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
@@ -64,6 +71,7 @@ class Launcher {
  private:
   bool fits(const std::vector<const Instruction*>& instructions, int num_pointers) const;
   void add_instructions(const std::vector<const Instruction*>& instructions, int contributions);
+  void cut_into_tiles(int blocks);
 
   DType dtype_;
   Op op_;
@@ -76,8 +84,5 @@ class Launcher {
   int num_instructions_ = 0;
   int num_operands_ = 0;
 };
-
-// Tiles are dealt to a persistent grid; tiles of 16 KiB a rank spread small calls over the device.
-constexpr int64_t kCudaTileBytes = 16 * 1024;
 
 }  // namespace fastreduce

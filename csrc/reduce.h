@@ -111,7 +111,13 @@ struct BXor : Bitwise {
 };
 
 // V elements held in registers between the loads and the stores. Engines that have better loads,
-// conversions or stores for a type of pointer overload these three.
+// conversions or stores for a type of pointer overload these four. A source is what load leaves of
+// it: for plain pointers still the pointer, a CPU finds the loads to start early by itself.
+template <class Src>
+C10_HOST_DEVICE C10_ALWAYS_INLINE Src load(Src src) {
+  return src;
+}
+
 template <int V, class T, class A>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(const T* src, A (&acc)[V]) {
   for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(src[v]);
@@ -127,11 +133,22 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], T* dst) {
   std::memcpy(dst, values, sizeof values);
 }
 
-template <class O, int V, class Src, class A>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(Src src, A (&acc)[V]) {
-  A next[V];
-  widen<V>(src, next);
-  for (int v = 0; v < V; ++v) acc[v] = O::fold(acc[v], next[v]);
+// acc takes sources first .. first + N; all of them are under way before one is waited for.
+template <class O, int V, int N, class Srcs, class A>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int first, int64_t at, A (&acc)[V]) {
+  decltype(load(srcs[0] + at)) loaded[N];
+  FASTREDUCE_UNROLL
+  for (int s = 0; s < N; ++s) loaded[s] = load(srcs[first + s] + at);
+  FASTREDUCE_UNROLL
+  for (int s = 0; s < N; ++s) {
+    if (first + s == 0) {
+      widen<V>(loaded[s], acc);
+      continue;
+    }
+    A next[V];
+    widen<V>(loaded[s], next);
+    for (int v = 0; v < V; ++v) acc[v] = O::fold(acc[v], next[v]);
+  }
 }
 
 // K sources and D destinations, known at compile time or (0) at run time; srcs[i] and dsts[i] are
@@ -141,17 +158,13 @@ template <class T, class O, int K, int D, int V, class Srcs, class Dsts>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts,
                                                      int num_dsts, int64_t at, int contributions) {
   Accumulator<T> acc[V];
-  widen<V>(srcs[0] + at, acc);
   if constexpr (K > 0) {
-    FASTREDUCE_UNROLL
-    for (int s = 1; s < K; ++s) fold_in<O, V>(srcs[s] + at, acc);
+    fold_in<O, V, K>(srcs, 0, at, acc);
   } else {
+    fold_in<O, V, 1>(srcs, 0, at, acc);
     int s = 1;
-    for (; s + 4 <= num_srcs; s += 4) {
-      FASTREDUCE_UNROLL
-      for (int j = 0; j < 4; ++j) fold_in<O, V>(srcs[s + j] + at, acc);
-    }
-    for (; s < num_srcs; ++s) fold_in<O, V>(srcs[s] + at, acc);
+    for (; s + 4 <= num_srcs; s += 4) fold_in<O, V, 4>(srcs, s, at, acc);
+    for (; s < num_srcs; ++s) fold_in<O, V, 1>(srcs, s, at, acc);
   }
   for (int v = 0; v < V; ++v) acc[v] = O::finish(acc[v], contributions);
   T result[V];

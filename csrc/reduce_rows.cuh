@@ -9,46 +9,76 @@
 namespace fastreduce {
 namespace {
 
-// ---- device: memory seen in aligned vectors of `Bytes` (0: single elements)
+// ---- device: what a thread holds of one buffer at a time, `Pieces` aligned vectors of `Bytes`
+// (0: single elements) that lie a block's width apart, so that neighbours read neighbouring vectors
 
 template <class T, int Bytes>
 constexpr int kVectorElems = Bytes > static_cast<int>(sizeof(T)) ? Bytes / static_cast<int>(sizeof(T)) : 1;
 
+// Words, not elements: what is loaded waits in few registers.
 template <class T, int Bytes>
 struct alignas(kVectorElems<T, Bytes> * sizeof(T)) Vector {
-  T elems[kVectorElems<T, Bytes>];
+  std::conditional_t<Bytes == 0, T, uint32_t> words[Bytes == 0 ? 1 : Bytes / 4];
 };
 
-template <class T, int Bytes>
-struct VectorPointer {
+// With the constant, the distances of pieces are part of the instructions.
+__device__ C10_ALWAYS_INLINE int block_threads() {
+  const int threads = static_cast<int>(blockDim.x);
+  __builtin_assume(threads == kThreads);
+  return threads;
+}
+
+template <class T, int Bytes, int Pieces>
+struct Pack {
+  Vector<T, Bytes> pieces[Pieces];
+};
+
+template <class T, int Bytes, int Pieces>
+struct PackPointer {
   T* first;
-  C10_HOST_DEVICE VectorPointer operator+(int64_t elems) const { return {first + elems}; }
-  C10_HOST_DEVICE Vector<T, Bytes>& operator*() const { return *reinterpret_cast<Vector<T, Bytes>*>(first); }
+  __device__ PackPointer operator+(int64_t elems) const { return {first + elems}; }
+  __device__ Vector<T, Bytes>& operator[](int piece) const {
+    return reinterpret_cast<Vector<T, Bytes>*>(first)[piece * block_threads()];
+  }
 };
 
 // In place the read-only cache must not be used: the same launch writes what it reads.
-template <int V, class T, int Bytes, class A>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(VectorPointer<T, Bytes> src, A (&acc)[V]) {
-  const Vector<T, Bytes> vector = *src;
+template <class T, int Bytes, int Pieces>
+__device__ C10_ALWAYS_INLINE Pack<T, Bytes, Pieces> load(PackPointer<T, Bytes, Pieces> src) {
+  Pack<T, Bytes, Pieces> pack;
   FASTREDUCE_UNROLL
-  for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(vector.elems[v]);
+  for (int p = 0; p < Pieces; ++p) pack.pieces[p] = src[p];
+  return pack;
 }
 
-template <int V, class T, int Bytes>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], VectorPointer<T, Bytes> dst) {
-  Vector<T, Bytes> vector;
+template <class T, int Bytes, int Pieces>
+__device__ C10_ALWAYS_INLINE void store(const Pack<T, Bytes, Pieces>& pack, PackPointer<T, Bytes, Pieces> dst) {
   FASTREDUCE_UNROLL
-  for (int v = 0; v < V; ++v) vector.elems[v] = values[v];
-  *dst = vector;
+  for (int p = 0; p < Pieces; ++p) dst[p] = pack.pieces[p];
+}
+
+template <int V, class T, int Bytes, int Pieces, class A>
+__device__ C10_ALWAYS_INLINE void widen(const Pack<T, Bytes, Pieces>& pack, A (&acc)[V]) {
+  T elems[V];
+  std::memcpy(elems, &pack, sizeof elems);
+  FASTREDUCE_UNROLL
+  for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(elems[v]);
+}
+
+template <int V, class T, int Bytes, int Pieces>
+__device__ C10_ALWAYS_INLINE void store(const T (&values)[V], PackPointer<T, Bytes, Pieces> dst) {
+  Pack<T, Bytes, Pieces> pack;
+  std::memcpy(&pack, values, sizeof pack);
+  store(pack, dst);
 }
 
 // An instruction's operands, looked up where they are used: parameters are cached constants.
-template <class T, int Bytes>
+template <class T, int Bytes, int Pieces>
 struct Operands {
   const LaunchArgs& args;
   int first_operand;
   int first_pointer;
-  C10_HOST_DEVICE VectorPointer<T, Bytes> operator[](int i) const {
+  __device__ PackPointer<T, Bytes, Pieces> operator[](int i) const {
     return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]])};
   }
 };
@@ -58,24 +88,42 @@ struct Range {
   int64_t end;
 };
 
+// Packs from `at` on, as long as they are whole; returns where the rest begins.
+template <class T, class O, int K, int Bytes, int Pieces>
+__device__ int64_t reduce_packs(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
+                                int64_t at, int64_t end) {
+  constexpr int V = kVectorElems<T, Bytes>;
+  const Operands<T, Bytes, Pieces> srcs{args, instruction.first_operand, row.first_pointer};
+  const Operands<T, Bytes, Pieces> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer};
+  const int64_t width = static_cast<int64_t>(block_threads()) * V;
+  for (; at + (Pieces - 1) * width < end; at += Pieces * width) {
+    if constexpr (K == 1) {
+      const auto pack = load(srcs[0] + at);
+      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
+    } else {
+      reduce_vector<T, O, K, 0, V * Pieces>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
+                                            instruction.contributions);
+    }
+  }
+  return at;
+}
+
+// With K sources 8 loads under way hide the memory's latency, as long as 16 accumulators leave
+// registers for what they load. Predicted.
+template <class T, int K, int Bytes>
+constexpr int kPieces = K == 0 || Bytes < 16 ? 1
+                        : K == 1             ? 4
+                                             : std::max(1, std::min(8 / K, 16 / kVectorElems<T, Bytes>));
+
 // Every instruction gives an element to the same thread, so a thread meets only its own writes and
 // a row needs no barrier between its instructions.
 template <class T, class O, int K, int Bytes>
 __device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
                              Range range) {
-  constexpr int V = kVectorElems<T, Bytes>;
-  const Operands<T, Bytes> srcs{args, instruction.first_operand, row.first_pointer};
-  const Operands<T, Bytes> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer};
-  for (int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * V; at + V <= range.end;
-       at += static_cast<int64_t>(blockDim.x) * V) {
-    if constexpr (K == 1) {
-      const Vector<T, Bytes> vector = *(srcs[0] + at);
-      for (int d = 0; d < instruction.num_dsts; ++d) *(dsts[d] + at) = vector;
-    } else {
-      reduce_vector<T, O, K, 0, V>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
-                                   instruction.contributions);
-    }
-  }
+  constexpr int Pieces = kPieces<T, K, Bytes>;
+  int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * kVectorElems<T, Bytes>;
+  if constexpr (Pieces > 1) at = reduce_packs<T, O, K, Bytes, Pieces>(args, row, instruction, at, range.end);
+  reduce_packs<T, O, K, Bytes, 1>(args, row, instruction, at, range.end);
 }
 
 template <class T, class O, int Bytes>
@@ -130,7 +178,7 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
 }
 
 template <class T, class O>
-__global__ void __launch_bounds__(kThreads) reduce_rows(const __grid_constant__ LaunchArgs args) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(const __grid_constant__ LaunchArgs args) {
   for (int tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
     int low = 0, high = args.num_rows - 1;
     while (low < high) {  // the last row that begins at or before this tile

@@ -124,6 +124,20 @@ MUTANTS = {
         "float",
         "tiles on one GPU",
     ),
+    "a copy by other threads than the sum before it": Mutant(
+        "reduce_rows.cuh",
+        "range.begin + static_cast<int64_t>(threadIdx.x) *",
+        "range.begin + static_cast<int64_t>(K == 1 ? blockDim.x - 1 - threadIdx.x : threadIdx.x) *",
+        "float",
+        "tiles on one GPU",
+    ),
+    "vectors of a thread next to each other": Mutant(
+        "reduce_rows.cuh",
+        "[piece * block_threads()]",
+        "[piece]",
+        "float",
+        "wrong byte",
+    ),
     "an alignment believed that only most buffers have": Mutant(
         "launch.cu",
         "for (int buffer : used) differing",

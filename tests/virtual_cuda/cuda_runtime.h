@@ -1,5 +1,6 @@
 // What a .cu file needs beside the API: the language's keywords, built-in variables and launches.
-// A block is one thread: blockDim reads 1, 1, 1 whatever the launch asked for.
+// A block is its first Config::block_threads threads, one after the other, and blockDim says so: a
+// kernel may not need more of them, nor have them wait for each other.
 #pragma once
 
 #include <functional>
@@ -39,7 +40,7 @@ inline constinit thread_local uint3 blockIdx{0, 0, 0};
 inline constinit thread_local dim3 blockDim{1, 1, 1};
 inline constinit thread_local dim3 gridDim{1, 1, 1};
 
-inline void __syncthreads() {}
+#define __builtin_assume(what) static_cast<void>(what)
 
 struct cudaLaunchAttribute {
   int id;
@@ -60,7 +61,7 @@ struct Launch {
   const void* function;
   const char* args_name;  // mangled
   size_t parameter_bytes;
-  std::function<void()> block;
+  std::function<void()> thread;
   std::function<void(int device, Accesses& out)> declare;  // empty: the kernel declares nothing
 };
 
@@ -89,7 +90,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
         declare_accesses(std::get<0>(bound), device, out);
       };
   }
-  launch.block = [kernel, bound] { std::apply(kernel, bound); };
+  launch.thread = [kernel, bound] { std::apply(kernel, bound); };
   return virtual_cuda::launch(*config, std::move(launch));
 }
 

@@ -175,6 +175,31 @@ TEST(copies_between_devices_without_peer_access) {
   in_many_orders({.peers = {{false, false}, {false, false}}}, peer_copies);
 }
 
+// dst[i] <- 10 threads a block + the thread.
+struct Who {
+  int* dst;
+};
+
+static void who(Who args) {
+  args.dst[blockIdx.x * blockDim.x + threadIdx.x] = static_cast<int>(10 * blockDim.x + threadIdx.x);
+}
+
+static void declare_accesses(const Who& args, int, virtual_cuda::Accesses& out) { out.writes(args.dst, kBytes); }
+
+TEST(threads_of_a_block) {
+  virtual_cuda::reset({.block_threads = 3});
+  Buffer all(0), fewer(0);
+  Stream s(0);
+  const cudaLaunchConfig_t of_128{2, 128, 0, s, nullptr, 0}, of_2{2, 2, 0, s, nullptr, 0};
+  OK(cudaLaunchKernelEx(&of_128, who, Who{all.pointer}));
+  OK(cudaLaunchKernelEx(&of_2, who, Who{fewer.pointer}));
+  OK(cudaStreamSynchronize(s));
+  std::vector<int> of_three = all.read(), of_two = fewer.read();
+  of_three.resize(7), of_two.resize(5);
+  CHECK((of_three == std::vector<int>{30, 31, 32, 30, 31, 32, 0}));
+  CHECK((of_two == std::vector<int>{20, 21, 20, 21, 0}));
+}
+
 // One runtime for all orders: objects are kept, and what is done is forgotten.
 TEST(ten_thousand_orders) {
   virtual_cuda::reset({.linear = true});

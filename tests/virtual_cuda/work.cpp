@@ -69,13 +69,15 @@ Losses copy_losses(Runtime& rt, int from, int to, const Access& written) {
 
 struct Grid {
   dim3 dim;
-  std::function<void()> block;
+  unsigned block_threads;
+  std::function<void()> thread;
 
   void run_blocks(const unsigned* begin, const unsigned* end) const {
     gridDim = dim;
+    blockDim = block_threads;
     for (; begin != end; ++begin) {
       blockIdx = {*begin % dim.x, *begin / dim.x % dim.y, *begin / dim.x / dim.y};
-      block();
+      for (threadIdx.x = 0; threadIdx.x < block_threads; ++threadIdx.x) thread();
     }
   }
 
@@ -110,7 +112,8 @@ SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch lau
   else
     rt.report("undeclared: " + work.name + " has no declare_accesses");
   work.accesses = std::move(accesses.ranges);
-  const Grid grid{config.gridDim, std::move(launch.block)};
+  const unsigned threads = std::min(config.blockDim.x, static_cast<unsigned>(rt.config.block_threads));
+  const Grid grid{config.gridDim, threads, std::move(launch.thread)};
   work.run = losing([grid](Rng& rng, bool threads) { grid.run(rng, threads); }, kernel_losses(rt, work));
   return std::make_shared<const Work>(std::move(work));
 }
