@@ -23,8 +23,11 @@ std::vector<unsigned char> pattern(unsigned salt) {
   return bytes;
 }
 
-void fill(const DeviceMemory& memory, const std::vector<unsigned char>& bytes) {
+// cudaMemcpy may return when the host's bytes are read and have not yet arrived.
+void fill(int device, const DeviceMemory& memory, const std::vector<unsigned char>& bytes) {
+  const DeviceGuard guard(device);
   cuda_check(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
 
 bool holds(const DeviceMemory& memory, const std::vector<unsigned char>& bytes) {
@@ -49,14 +52,14 @@ std::string failure(int device, int other) {
                      there = allocate_device(other, kProofBytes);
   const DeviceGuard guard(device);
   const Stream stream = make_stream();
-  fill(here, pattern(1));
-  fill(there, pattern(2));
+  fill(device, here, pattern(1));
+  fill(other, there, pattern(2));
   copy_by_kernel(device, stream.get(), here, there);
   if (!holds(here, pattern(2))) return "a kernel reads wrong data";
-  fill(here, pattern(3));
+  fill(device, here, pattern(3));
   copy_by_kernel(device, stream.get(), there, here);
   if (!holds(there, pattern(3))) return "a kernel's writes do not arrive";
-  fill(here, pattern(4));
+  fill(device, here, pattern(4));
   cuda_check(cudaMemcpyPeerAsync(there.get(), other, here.get(), device, kProofBytes, stream.get()),
              "cudaMemcpyPeerAsync");
   cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");

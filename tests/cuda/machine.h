@@ -63,6 +63,7 @@ class Buffers {
         copies->push_back(allocate_device(device_of(buffer), content.bytes(buffer)));
       cuda_check(cudaMemcpy(before_.back().get(), before[buffer].data(), content.bytes(buffer), cudaMemcpyHostToDevice),
                  "cudaMemcpy");
+      cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
   }
 

@@ -169,6 +169,13 @@ MUTANTS = {
         "orders",
         "peer",
     ),
+    "a proof does not wait for its data": Mutant(
+        "peers.cu",
+        '  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");',
+        "",
+        "orders",
+        "unordered",
+    ),
     "half a page of the host used too early": Mutant(
         "lanes.cu",
         "if (emptied_[half]) cuda_check",

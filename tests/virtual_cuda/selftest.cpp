@@ -56,6 +56,7 @@ Buffer::Buffer(int device, int value) : device(device) {
   cudaSetDevice(device);
   cudaMalloc(&pointer, kBytes);
   cudaMemcpy(pointer, values.data(), kBytes, cudaMemcpyHostToDevice);
+  cudaDeviceSynchronize();
 }
 
 std::vector<int> Buffer::read() const {

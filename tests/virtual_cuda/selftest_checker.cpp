@@ -48,6 +48,18 @@ TEST(reading_results_without_waiting_is_found) {
   OK(cudaStreamSynchronize(s));
 }
 
+TEST(what_the_host_copied_up_has_not_arrived) {
+  virtual_cuda::reset(kRacing);
+  Buffer a(0), b(0);
+  Stream s(0);
+  const std::vector<int> values(kElems, 7);
+  OK(cudaMemcpy(a.pointer, values.data(), kBytes, cudaMemcpyHostToDevice));
+  OK(launch(s, {a.pointer, nullptr, b.pointer}));
+  CHECK(reported("unordered: kernel(selftest::Add) on device 0 reads bytes 0 to 256"));
+  OK(cudaDeviceSynchronize());
+  CHECK(a.holds(7));
+}
+
 TEST(a_recorded_event_orders_only_what_came_before_it) {
   virtual_cuda::reset(kRacing);
   Buffer a(0, 1);

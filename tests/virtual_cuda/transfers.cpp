@@ -51,9 +51,14 @@ bool pageable(const Runtime& rt, const void* pointer) {
 void copy(Runtime& rt, void* dst, const void* src, size_t bytes, CUstream_st& stream, bool blocks) {
   if (bytes == 0) return;
   require(dst != nullptr && src != nullptr, cudaErrorInvalidValue);
+  if (!stream.capture && pageable(rt, src) && !pageable(rt, dst)) {
+    // The host leaves a copy behind and does not wait for its arrival, not even in cudaMemcpy.
+    if (blocks) rt.wait_queue(*stream.queue);
+    rt.checker.host_access({address(src), address(src) + bytes, false}, "the host's copy");
+    return rt.submit(stream, upload_work(dst, src, bytes, stream.device));
+  }
   rt.submit(stream, copy_work(rt, dst, src, bytes, stream.device));
-  const bool host_memory = pageable(rt, dst) || pageable(rt, src);
-  if (!stream.capture && (blocks || host_memory)) rt.wait_queue(*stream.queue);
+  if (!stream.capture && (blocks || pageable(rt, dst))) rt.wait_queue(*stream.queue);
 }
 
 }  // namespace

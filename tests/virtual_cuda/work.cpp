@@ -130,6 +130,17 @@ SharedWork copy_work(Runtime& rt, void* dst, const void* src, size_t bytes, int 
                                            losing(run, std::move(losses))});
 }
 
+SharedWork upload_work(void* dst, const void* src, size_t bytes, int device) {
+  Accesses accesses;
+  accesses.writes(dst, bytes);
+  const auto* const first = static_cast<const unsigned char*>(src);
+  auto run = [dst, staged = std::vector(first, first + bytes)](Rng&, bool) {
+    std::memcpy(dst, staged.data(), staged.size());
+  };
+  return std::make_shared<const Work>(
+      Work{"upload to device " + std::to_string(device), device, false, std::move(accesses.ranges), run});
+}
+
 SharedWork memset_work(void* dst, int value, size_t bytes, int device) {
   Accesses accesses;
   accesses.writes(dst, bytes);
