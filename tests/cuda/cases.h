@@ -68,6 +68,9 @@ inline void run_case(const Case& one) {
   ++cases;
 }
 
+// failures_test.cpp
+void failures();
+
 // peers_test.cpp
 void kept_proofs(const std::string& path);
 void kept_failures(const std::string& path);

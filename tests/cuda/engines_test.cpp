@@ -1,5 +1,7 @@
 // The CUDA engines on the virtual runtime: engines_test MODE PROGRAMS [ORDERS or FILE]
 // prints "N cases right".
+#include <memory>
+
 #include "cases.h"
 #include "peers.h"
 
@@ -58,6 +60,34 @@ void one_gpu() {
   run_on_one_gpu({program_of("leader", 2), kSum, std::vector<int64_t>(300, 61), {0, 0}, {1}});
   run_on_one_gpu({program_of("sharded", 8), kSum, std::vector<int64_t>(40, 61), {0, 0}, {1}});
   run_on_one_gpu({program_of("leader", 20), kSum, std::vector<int64_t>(140, 61), {0, 0}, {1}});
+}
+
+// A call has a table for each of its dtypes.
+void several_dtypes(const Named& named, int devices) {
+  const Machine machine(named.program.ranks, {.devices = devices});
+  const std::vector<std::vector<int64_t>> lengths{{257, 3}, {1, 500, 64}, {90}};
+  const Arithmetic arithmetics[] = {kSum, {DType::bf16, Op::sum}, {DType::u8, Op::sum}};
+  std::vector<std::unique_ptr<Content>> contents;
+  std::vector<std::unique_ptr<Buffers>> buffers;
+  std::vector<Table> tables;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    contents.push_back(std::make_unique<Content>(named, arithmetics[i], Data::exact, lengths[i], Shift{1, 0}));
+    buffers.push_back(std::make_unique<Buffers>(*contents.back(), machine.placement));
+    tables.push_back(buffers.back()->tables()[0]);
+  }
+  for (int times = 1; times <= 3; ++times) {
+    for (const auto& of_dtype : buffers) of_dtype->fill();
+    if (devices == 1)
+      run_tiles_cuda(named.program, tables, 0, machine.placement.current[0]);
+    else
+      run_events(named.program, tables, machine.placement);
+    for (const auto& of_dtype : buffers) of_dtype->collect();
+  }
+  synchronize(devices);
+  const std::string where = "several dtypes, " + named.where() + ", " + std::to_string(devices) + " devices";
+  for (const auto& of_dtype : buffers) of_dtype->expect_reduced(where);
+  expect_clean(where);
+  ++cases;
 }
 
 // Pairs without peer access, and pairs whose access loses data, go through the host.
@@ -131,55 +161,6 @@ void user_captures() {
   });
 }
 
-// Makes the n-th CUDA call of a call fail; returns whether it made as many.
-bool fails_cleanly(const Case& one, int calls_before, int64_t n) {
-  const Program program = copy_of(one.named.program);
-  const Machine machine(3, one.setting);
-  const Content content = one.content();
-  const Buffers buffers(content, machine.placement);
-  for (int i = 0; i < calls_before; ++i) run_events(program, buffers.tables(), machine.placement);
-  synchronize(3);
-  const int64_t before = virtual_cuda::calls_made();
-  virtual_cuda::fail_call(n, cudaErrorUnknown);
-  std::string thrown;
-  try {
-    run_events(program, buffers.tables(), machine.placement);
-  } catch (const std::runtime_error& error) {
-    thrown = error.what();
-  }
-  const bool failed = virtual_cuda::calls_made() - before >= n;
-  virtual_cuda::forget_failures();
-  const std::string where = one.name() + ", call " + std::to_string(calls_before + 1) + ", " +
-                            (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
-  // Destructors have nobody to tell: they put the caller's device back and give up what they own.
-  // Where that shows, it does so in a later call.
-  static const std::set<std::string> in_destructors = {"cudaSetDevice", "cudaFree", "cudaStreamDestroy",
-                                                       "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy"};
-  if (failed && thrown.find("cudaErrorUnknown") == std::string::npos &&
-      !in_destructors.contains(virtual_cuda::failed_call()))
-    fail(where + ", and what was thrown is \"" + thrown + '"');
-  const DeviceGuard guard(0);
-  synchronize(3);
-  buffers.fill();
-  run_events(program, buffers.tables(), machine.placement);
-  buffers.collect();
-  synchronize(3);
-  buffers.expect_reduced(where);
-  expect_clean(where);
-  ++cases;
-  return failed;
-}
-
-// The first call runs, the second is captured and launched, the third replayed.
-void failures() {
-  for_each_allreduce({3}, [](const Named& named) {
-    for (int calls_before = 0; calls_before < 3; ++calls_before)
-      for (int64_t n = 1; fails_cleanly({named, kSum, {100}, {0, 0}, {.devices = 3, .slices = 2}}, calls_before, n);
-           ++n) {
-      }
-  });
-}
-
 void waits() {
   for (const Named& named : programs) {
     expect_ordered(named);
@@ -223,6 +204,10 @@ int main(int argc, char** argv) {
     // Looking for undeclared writes goes over all memory, of which the way through the host keeps much.
     random_orders(some_cases({3, 8}, mode == "threads"), 0);
     one_gpu();
+    for_each_program({4}, [](const Named& named) {
+      several_dtypes(named, 1);
+      if (!uses_host(named.program)) several_dtypes(named, 4);
+    });
   } else if (mode == "failures") {
     failures();
   } else if (mode == "kept proofs") {

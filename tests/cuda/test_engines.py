@@ -13,6 +13,7 @@ SOURCES = {
     **ENGINES,
     **CONTENT,
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
+    "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
