@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -68,10 +69,29 @@ inline Event make_event() {
   return Event(event);
 }
 
-inline bool is_capturing(cudaStream_t stream) {
+// Which capture a stream is part of, if any.
+using CaptureId = std::optional<unsigned long long>;
+
+inline CaptureId capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
-  cuda_check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status == cudaStreamCaptureStatusActive;
+  unsigned long long id = 0;
+  cuda_check(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
+  return status == cudaStreamCaptureStatusNone ? CaptureId() : id;
 }
+
+// Somebody's capture forbids allocations and the like to this thread, or to all of them, although
+// ours touch no captured stream.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() {
+    cuda_check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
+  }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 }  // namespace fastreduce

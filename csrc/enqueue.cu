@@ -9,21 +9,14 @@
 #include "peers.h"
 
 namespace fastreduce {
-namespace {
-
-// From here on the copy engine beats a kernel's peer reads and leaves the multiprocessors free;
-// below, one launch for all rows beats a call for each. Predicted, not yet measured.
-constexpr int64_t kCopyEngineBytes = 1 << 20;
-
-}  // namespace
-
 Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-                 const std::vector<int>& lane_of_rank, int slices)
+                 const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
     : program_(program),
       tables_(tables),
       lanes_(lanes),
       lane_of_rank_(lane_of_rank),
       slices_(slices),
+      copy_engine_bytes_(copy_engine_bytes),
       waits_(program.launches.size()),
       awaited_(program.launches.size(), false),
       known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
@@ -90,6 +83,11 @@ bool Enqueue::reaches_all(const Instruction& instruction) const {
          std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
 }
 
+bool Enqueue::uses_host() const {
+  return !std::all_of(program_.instructions.begin(), program_.instructions.end(),
+                      [&](const Instruction& instruction) { return reaches_all(instruction); });
+}
+
 void Enqueue::execute(size_t launch, int slice) {
   Lane& lane = *lanes_[lane_of(launch)];
   const DeviceGuard guard(lane.device);
@@ -121,7 +119,9 @@ void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Vis
   }
 }
 
-// Copies of a launch would pass the stream's copy engine one after the other: alone it is used.
+// Copies of a launch would pass the stream's copy engine one after the other: alone it is used, by
+// cudaMemcpyAsync, since a capture refuses cudaMemcpyPeerAsync. Where peer access is enabled the two
+// are the same; what one device has it for is known here, not what two others have.
 void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
                                Lane& lane) {
   Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
@@ -130,13 +130,13 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
     const auto& only = each.emplace_back(1, instruction);
     const int src = instruction->srcs[0], dst = instruction->dsts[0];
     const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 &&
-                         instruction->dsts.size() == 1 && device_of(src) != device_of(dst);
+                         instruction->dsts.size() == 1 && device_of(src) != device_of(dst) &&
+                         (device_of(src) == lane.device || device_of(dst) == lane.device);
     for_each_piece(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
-      if (is_copy && bytes >= kCopyEngineBytes)
-        cuda_check(cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,
-                                       lane.stream.get()),
-                   "cudaMemcpyPeerAsync");
+      if (is_copy && bytes >= copy_engine_bytes_)
+        cuda_check(cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice, lane.stream.get()),
+                   "cudaMemcpyAsync between devices");
       else
         launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
     });

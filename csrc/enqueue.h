@@ -13,8 +13,9 @@ namespace fastreduce {
 class Enqueue {
  public:
   Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-          const std::vector<int>& lane_of_rank, int slices);
+          const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
   void run();
+  bool uses_host() const;  // for what a lane cannot reach
 
  private:
   template <class Visit>
@@ -37,6 +38,7 @@ class Enqueue {
   const std::vector<Lane*>& lanes_;
   const std::vector<int>& lane_of_rank_;
   int slices_;
+  int64_t copy_engine_bytes_;
   std::vector<std::vector<int>> waits_;         // by launch: those of other lanes, the latest first
   std::vector<bool> awaited_;                   // by launch: another lane waits for it
   std::vector<std::vector<int64_t>> known_;     // [lane][other]: tasks of other that lane is behind

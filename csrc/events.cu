@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "cuda_engines.h"
 #include "enqueue.h"
@@ -47,32 +48,38 @@ class EventsEngine {
   struct Cached {
     std::vector<uint64_t> key;
     GraphExec exec;  // empty until the second use
+    bool uses_host;
   };
   struct Call {
+    CaptureId capture;  // the user's
     std::vector<Lane*> lanes;
     std::vector<int> lane_of_rank;
-    std::vector<Current> currents;
+    std::vector<Current> currents;  // of a captured call, the captured ones
     int slices;
+    int64_t copy_engine_bytes;
     Lane& hub() const { return *lanes.front(); }
   };
   Call prepare(const Program& program, const std::vector<Table>& tables, const Placement& placement);
-  Lane& lane(int device, int index);
-  void enqueue(const Program& program, const std::vector<Table>& tables, const Call& call);
+  Lane& lane(int device, int index, CaptureId capture);
+  bool enqueue(const Program& program, const std::vector<Table>& tables, const Call& call);
+  void replay(Cached& cached, const Program& program, const std::vector<Table>& tables, const Call& call);
   void fork(const Call& call);
   void join(const Call& call);
   void before(const Call& call);
   void after(const Call& call);
   Cached& cached(std::vector<uint64_t> key, bool& is_new);
-  GraphExec capture(const Program& program, const std::vector<Table>& tables, const Call& call);
+  void capture(Cached& cached, const Program& program, const std::vector<Table>& tables, const Call& call);
 
   std::mutex mutex_;
-  std::map<std::pair<int, int>, std::unique_ptr<Lane>> lanes_;
+  std::map<std::tuple<int, int, CaptureId>, std::unique_ptr<Lane>> lanes_;
   std::map<std::pair<int, cudaStream_t>, Event> ready_;
   std::list<Cached> graphs_;  // most recently used first
 };
 
-Lane& EventsEngine::lane(int device, int index) {
-  auto& lane = lanes_[{device, index}];
+// A user's capture has lanes of its own, for good: its streams are part of it until it ends, and
+// what it captured may be replayed beside any other call, whose memory must be another.
+Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
+  auto& lane = lanes_[{device, index, capture}];
   if (!lane) lane = std::make_unique<Lane>(device);
   return *lane;
 }
@@ -81,14 +88,18 @@ EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vect
                                          const Placement& placement) {
   Call call;
   call.slices = placement.slices > 0 ? placement.slices : program.slices(rank_bytes(tables));
+  call.copy_engine_bytes = placement.copy_engine_bytes;
+  for (cudaStream_t stream : placement.current)
+    if (!call.capture) call.capture = capture_of(stream);
   for (int rank = 0; rank < program.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
-    Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0);
+    Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0, call.capture);
     auto found = std::find(call.lanes.begin(), call.lanes.end(), own);
     if (found == call.lanes.end()) found = call.lanes.insert(found, own);
     call.lane_of_rank.push_back(static_cast<int>(found - call.lanes.begin()));
     const Current current{device, placement.current[rank]};
-    if (std::find(call.currents.begin(), call.currents.end(), current) == call.currents.end())
+    if (capture_of(current.stream) == call.capture &&
+        std::find(call.currents.begin(), call.currents.end(), current) == call.currents.end())
       call.currents.push_back(current);
   }
   return call;
@@ -114,7 +125,10 @@ void EventsEngine::before(const Call& call) {
 void EventsEngine::after(const Call& call) {
   const DeviceGuard guard(call.hub().device);
   record(call.hub().joined.get(), call.hub().stream.get());
-  for (const Current& current : call.currents) wait(current.stream, call.hub().joined.get());
+  for (const Current& current : call.currents) {
+    const DeviceGuard there(current.device);  // torch's default stream is named by the current device
+    wait(current.stream, call.hub().joined.get());
+  }
 }
 
 // The other lanes come after the hub, and the hub after them.
@@ -135,30 +149,32 @@ void EventsEngine::join(const Call& call) {
   }
 }
 
-void EventsEngine::enqueue(const Program& program, const std::vector<Table>& tables, const Call& call) {
+bool EventsEngine::enqueue(const Program& program, const std::vector<Table>& tables, const Call& call) {
   fork(call);
-  Enqueue(program, tables, call.lanes, call.lane_of_rank, call.slices).run();
+  Enqueue enqueue(program, tables, call.lanes, call.lane_of_rank, call.slices, call.copy_engine_bytes);
+  enqueue.run();
   join(call);
+  return enqueue.uses_host();
 }
 
 EventsEngine::Cached& EventsEngine::cached(std::vector<uint64_t> key, bool& is_new) {
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Cached& c) { return c.key == key; });
   is_new = found == graphs_.end();
   if (is_new)
-    graphs_.push_front({std::move(key), GraphExec()});
+    graphs_.push_front({std::move(key), GraphExec(), false});
   else
     graphs_.splice(graphs_.begin(), graphs_, found);
   if (graphs_.size() > kMaxGraphs) graphs_.pop_back();
   return graphs_.front();
 }
 
-GraphExec EventsEngine::capture(const Program& program, const std::vector<Table>& tables, const Call& call) {
-  const DeviceGuard guard(call.hub().device);
+void EventsEngine::capture(Cached& cached, const Program& program, const std::vector<Table>& tables,
+                           const Call& call) {
   const cudaStream_t hub = call.hub().stream.get();
   cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t raw = nullptr;
   try {
-    enqueue(program, tables, call);
+    cached.uses_host = enqueue(program, tables, call);
   } catch (...) {
     cudaStreamEndCapture(hub, &raw);
     cudaGetLastError();
@@ -169,12 +185,24 @@ GraphExec EventsEngine::capture(const Program& program, const std::vector<Table>
   const Graph graph(raw);
   cudaGraphExec_t exec;
   cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
-  return GraphExec(exec);
+  cached.exec = GraphExec(exec);
+}
+
+// A graph knows the hub's stream only. If it uses the lanes' memory it must come after what the lanes
+// do, and before what they do next.
+void EventsEngine::replay(Cached& cached, const Program& program, const std::vector<Table>& tables,
+                          const Call& call) {
+  const DeviceGuard guard(call.hub().device);
+  if (!cached.exec.get()) capture(cached, program, tables, call);
+  if (cached.uses_host) join(call);
+  cuda_check(cudaGraphLaunch(cached.exec.get(), call.hub().stream.get()), "cudaGraphLaunch");
+  if (cached.uses_host) fork(call);
 }
 
 std::vector<uint64_t> key_of(const Program& program, const std::vector<Table>& tables, const Placement& placement,
                              int slices) {
   std::vector<uint64_t> key{program.id, static_cast<uint64_t>(slices), placement.lane_per_rank};
+  key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
   for (const Table& table : tables) {
     key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
     for (const Row& row : table.rows) key.push_back(row.elems);
@@ -186,31 +214,22 @@ std::vector<uint64_t> key_of(const Program& program, const std::vector<Table>& t
 void EventsEngine::run(const Program& program, const std::vector<Table>& tables, const Placement& placement) {
   prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
-  Call call = prepare(program, tables, placement);
-  std::vector<Current> capturing;
-  std::copy_if(call.currents.begin(), call.currents.end(), std::back_inserter(capturing),
-               [](const Current& current) { return is_capturing(current.stream); });
+  const RelaxedCapture relaxed;
+  const Call call = prepare(program, tables, placement);
   try {
-    if (!capturing.empty()) {
-      call.currents = capturing;  // the user's capture forks to the lanes and joins back
-      before(call);
-      enqueue(program, tables, call);
-      return after(call);
-    }
     before(call);
     bool is_new = true;
-    Cached* const entry = graphs_wanted() ? &cached(key_of(program, tables, placement, call.slices), is_new) : nullptr;
-    if (is_new) {
+    Cached* const entry = graphs_wanted() && !call.capture
+                              ? &cached(key_of(program, tables, placement, call.slices), is_new)
+                              : nullptr;
+    if (is_new)
       enqueue(program, tables, call);
-    } else {
-      if (!entry->exec.get()) entry->exec = capture(program, tables, call);
-      const DeviceGuard guard(call.hub().device);
-      cuda_check(cudaGraphLaunch(entry->exec.get(), call.hub().stream.get()), "cudaGraphLaunch");
-    }
+    else
+      replay(*entry, program, tables, call);
     after(call);
   } catch (...) {
     // Half of the call may be under way: when the error arrives nothing runs on the tensors any more.
-    if (capturing.empty())
+    if (!call.capture)
       for (Lane* lane : call.lanes) lane->synchronize();
     cudaGetLastError();
     throw;

@@ -1,26 +1,7 @@
 #include "lanes.h"
 
 namespace fastreduce {
-namespace {
-
-// A user's capture forbids allocations to the thread, although these touch no captured stream.
-class RelaxedCapture {
- public:
-  RelaxedCapture() {
-    cuda_check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
-  }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
-}  // namespace
-
 HostMemory allocate_host(int64_t bytes) {
-  const RelaxedCapture relaxed;
   void* memory;
   cuda_check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
   return HostMemory(memory);
@@ -28,7 +9,6 @@ HostMemory allocate_host(int64_t bytes) {
 
 DeviceMemory allocate_device(int device, int64_t bytes) {
   const DeviceGuard guard(device);
-  const RelaxedCapture relaxed;
   void* memory;
   cuda_check(cudaMalloc(&memory, bytes), "cudaMalloc");
   return DeviceMemory(memory);

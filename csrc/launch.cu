@@ -19,6 +19,7 @@ int full_grid(Kernel kernel, int device) {
   std::lock_guard lock(mutex);
   int& grid = known[{kernel, device}];
   if (grid == 0) {
+    const RelaxedCapture relaxed;  // the kernel may be loaded only now
     int blocks = 0, processors = 0;
     cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
                "cudaOccupancyMaxActiveBlocksPerMultiprocessor");

@@ -68,6 +68,9 @@ inline void run_case(const Case& one) {
   ++cases;
 }
 
+// beside_test.cpp
+void calls_beside_each_other();
+
 // failures_test.cpp
 void failures();
 

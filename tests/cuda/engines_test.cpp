@@ -22,7 +22,8 @@ std::vector<Case> some_cases(const std::set<int>& some_ranks, bool with_host) {
     if (uses_host(named.program) && !with_host) return;
     const int ranks = named.program.ranks;
     some.push_back({named, arithmetic(), {257, 3, 64}, {0, 0}, {.devices = ranks}});
-    some.push_back({named, arithmetic(), {1000}, {1, 0}, {.devices = 2, .in_blocks = ranks == 4, .slices = 3}});
+    const Setting copying{.devices = 2, .in_blocks = ranks == 4, .slices = 3, .copy_engine_bytes = 64};
+    some.push_back({named, arithmetic(), {1000}, {1, 0}, copying});
     some.push_back({named, arithmetic(), {333}, {2, 3}, {.devices = 1, .lane_per_rank = true, .slices = 2}});
   });
   return some;
@@ -156,8 +157,8 @@ void user_capture(const Case& one) {
 
 void user_captures() {
   for_each_program({3}, [](const Named& named) {
-    for (int devices : {1, 3})
-      user_capture({named, kSum, {500}, {0, 0}, {.devices = devices, .lane_per_rank = devices == 1, .slices = 2}});
+    user_capture({named, kSum, {500}, {0, 0}, {.devices = 1, .lane_per_rank = true, .slices = 2}});
+    user_capture({named, kSum, {500}, {0, 0}, {.devices = 3, .slices = 2, .copy_engine_bytes = 64}});
   });
 }
 
@@ -176,7 +177,7 @@ Config machine_for(const std::string& mode) {
   Config config{.devices = 8, .linear = true};
   if (mode == "orders") config.verify_writes = true;
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
-  if (mode == "no peers" || mode == "pieces") config = {.devices = 4, .peers = none, .linear = true};
+  if (mode == "no peers" || mode == "pieces" || mode == "beside") config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
@@ -217,6 +218,8 @@ int main(int argc, char** argv) {
   } else if (mode == "capture") {
     unknown_in_a_capture();
     user_captures();
+  } else if (mode == "beside") {
+    calls_beside_each_other();
   } else if (mode == "pieces") {
     in_pieces();
   } else {

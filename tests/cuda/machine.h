@@ -29,22 +29,25 @@ struct Setting {
   bool in_blocks = false;  // neighbours share a device; else they take turns
   bool lane_per_rank = false;
   int slices = 0;
+  int64_t copy_engine_bytes = kCopyEngineBytes;
   std::string name() const {
     return std::to_string(devices) + " devices" + (in_blocks ? " in blocks" : "") +
            (lane_per_rank ? ", a lane a rank, " : ", ") + std::to_string(slices) + " slices";
   }
 };
 
-// Each device has a stream as torch's current one.
+// Each device has a stream as torch's current one: of the odd ones it is the default stream, whose
+// handle means another on every device.
 struct Machine {
   Machine(int ranks, const Setting& setting) : devices(setting.devices) {
     placement.lane_per_rank = setting.lane_per_rank;
     placement.slices = setting.slices;
+    placement.copy_engine_bytes = setting.copy_engine_bytes;
     for (int r = 0; r < ranks; ++r) {
       const int device = setting.in_blocks ? r * devices / ranks : r % devices;
       placement.device_of_rank.push_back(device);
       const DeviceGuard guard(device);
-      if (!streams.contains(device)) streams.emplace(device, make_stream());
+      if (!streams.contains(device)) streams.emplace(device, device % 2 == 0 ? make_stream() : Stream());
       placement.current.push_back(streams.at(device).get());
     }
   }

@@ -13,6 +13,7 @@ SOURCES = {
     **ENGINES,
     **CONTENT,
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
+    "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
@@ -50,6 +51,7 @@ MODES = {
     "threads": ("thread", 150),
     "capture": ("address", 36),
     "failures": ("address", 3000),
+    "beside": ("address", 6),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
     "pieces": ("plain", 26),
@@ -145,13 +147,40 @@ MUTANTS = {
     ),
     "torch's streams do not wait for the lanes": Mutant(
         "events.cu",
-        "for (const Current& current : call.currents) wait(current.stream,",
-        "if (call.slices > 9) wait(call.currents[0].stream,",
+        "    wait(current.stream, call.hub().joined.get());",
+        "",
         "orders",
         "",
     ),
+    "the default stream of one device taken for another's": Mutant(
+        "events.cu",
+        "const DeviceGuard there(current.device);",
+        "",
+        "orders",
+        "unordered",
+    ),
     "one lane is not joined": Mutant(
         "events.cu", "    wait(call.hub().stream.get(), lane->joined.get());", "", "orders", ""
+    ),
+    "a replay does not wait for the lanes' memory": Mutant(
+        "events.cu", "if (cached.uses_host) join(call);", "", "beside", "unordered"
+    ),
+    "lanes do not wait for a replay that uses their memory": Mutant(
+        "events.cu", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
+    ),
+    "a user's capture takes everybody's lanes": Mutant(
+        "events.cu",
+        "lanes_[{device, index, capture}]",
+        "lanes_[{device, index, capture ? CaptureId() : capture}]",
+        "beside",
+        "",
+    ),
+    "a copy that cannot be captured": Mutant(
+        "enqueue.cu",
+        "cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice,",
+        "cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,",
+        "orders",
+        "cudaErrorStreamCaptureUnsupported",
     ),
     "one wrong source": Mutant(
         "launch.cu",

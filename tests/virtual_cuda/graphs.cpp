@@ -69,7 +69,9 @@ bool joined(const CUgraph_st& graph, std::vector<int> reached) {
 void begin_capture(Runtime& rt, CUstream_st& stream, cudaStreamCaptureMode mode) {
   require(!stream.legacy, cudaErrorStreamCaptureUnsupported);
   require(!stream.capture, cudaErrorIllegalState);
+  static unsigned long long last_id = 0;
   stream.capture = std::make_shared<Capture>();
+  stream.capture->id = last_id++;
   stream.capture->mode = mode;
   stream.capture->thread = std::this_thread::get_id();
   stream.capture->origin = &stream;
@@ -122,9 +124,11 @@ void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
 
 using namespace virtual_cuda;
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  return call("cudaStreamIsCapturing", [&](Runtime& rt) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id) {
+  return call("cudaStreamGetCaptureInfo", [&](Runtime& rt) {
     const auto& capture = rt.stream(handle).capture;
+    if (capture && id != nullptr) *id = capture->id;
     *status = !capture           ? cudaStreamCaptureStatusNone
               : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                  : cudaStreamCaptureStatusActive;

@@ -67,6 +67,7 @@ struct CUgraphExec_st {
 namespace virtual_cuda {
 
 struct Capture {
+  unsigned long long id;
   cudaStreamCaptureMode mode;
   std::thread::id thread;
   CUstream_st* origin;

@@ -110,7 +110,7 @@ TEST(every_call_of_a_capture_can_fail) {
     CHECK(careful_capture(s, a.pointer) == (n == 8 ? cudaSuccess : cudaErrorUnknown));
     virtual_cuda::forget_failures();
     cudaStreamCaptureStatus status;
-    OK(cudaStreamIsCapturing(s, &status));
+    OK(cudaStreamGetCaptureInfo(s, &status));
     CHECK(status == cudaStreamCaptureStatusNone);
   }
   OK(cudaStreamSynchronize(s));

@@ -141,6 +141,7 @@ cudaError_t cudaMemcpyPeerAsync(void* dst, int dst_device, const void* src, int 
   return call("cudaMemcpyPeerAsync", [&](Runtime& rt) {
     require(rt.memory.device_of(address(dst)) == rt.valid_device(dst_device), cudaErrorInvalidValue);
     require(rt.memory.device_of(address(src)) == rt.valid_device(src_device), cudaErrorInvalidValue);
+    rt.not_captured(rt.stream(stream), "cudaMemcpyPeerAsync");
     copy(rt, dst, src, bytes, rt.stream(stream), false);
   });
 }

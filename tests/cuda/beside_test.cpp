@@ -1,0 +1,112 @@
+// Calls and replays that nothing of the user's orders, on the same devices: each has other tensors, and
+// what the engine shares between them must not be touched by two at once.
+#include "cases.h"
+
+namespace engines_test {
+namespace {
+
+// Two ranks on these devices, each with a stream of its own, through the host where there are no peers.
+class Beside {
+ public:
+  explicit Beside(const std::vector<int>& devices)
+      : named_(program_of("sharded", 2)),
+        content_(named_, kSum, Data::exact, {1000}, {0, 0}),
+        buffers_(content_, place(devices)) {}
+
+  void fill() const { buffers_.fill(); }
+  void run() const { run_events(named_.program, buffers_.tables(), placement_); }
+  void expect_reduced(const std::string& where) const {
+    buffers_.collect();
+    synchronize(2);
+    buffers_.expect_reduced(where);
+    expect_clean(where);
+    ++cases;
+  }
+  cudaStream_t stream() const { return streams_[0].get(); }
+
+ private:
+  const Placement& place(const std::vector<int>& devices) {
+    for (int device : devices) {
+      const DeviceGuard guard(device);
+      streams_.push_back(make_stream());
+      placement_.device_of_rank.push_back(device);
+      placement_.current.push_back(streams_.back().get());
+    }
+    return placement_;
+  }
+
+  const Named& named_;
+  Content content_;
+  Placement placement_;
+  std::vector<Stream> streams_;
+  Buffers buffers_;
+};
+
+// Run, captured, replayed.
+void warm_up(const Beside& call) {
+  for (int times = 0; times < 3; ++times) call.run();
+  synchronize(2);
+}
+
+// A replay and calls that enqueue, each before the other.
+void calls_that_begin_on_different_devices() {
+  const Beside replayed({0, 1}), first({1, 0}), second({1, 0});
+  warm_up(replayed);
+  for (const Beside* call : {&replayed, &first, &second}) call->fill();
+  for (const Beside* call : {&first, &replayed, &second}) call->run();
+  synchronize(2);
+  for (const Beside* call : {&replayed, &first, &second}) call->expect_reduced("beside calls from another device");
+}
+
+struct Captured {
+  explicit Captured(const Beside& call) {
+    cudaGraph_t raw;
+    cudaGraphExec_t raw_exec;
+    cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    call.run();
+    cuda_check(cudaStreamEndCapture(call.stream(), &raw), "cudaStreamEndCapture");
+    graph = Graph(raw);
+    cuda_check(cudaGraphInstantiate(&raw_exec, raw, 0), "cudaGraphInstantiate");
+    exec = GraphExec(raw_exec);
+  }
+  void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(exec.get(), stream), "cudaGraphLaunch"); }
+  Graph graph;
+  GraphExec exec;
+};
+
+void a_users_graph_beside_a_call() {
+  const Beside captured({0, 1}), called({0, 1});
+  for (const Beside* call : {&captured, &called}) warm_up(*call);
+  const Captured graph(captured);
+  for (const Beside* call : {&captured, &called}) call->fill();
+  synchronize(2);
+  graph.launch(captured.stream());
+  called.run();
+  synchronize(2);
+  for (const Beside* call : {&captured, &called}) call->expect_reduced("a user's graph beside a call");
+}
+
+// The engine's streams that are part of a capture are so until it ends.
+void a_call_while_another_is_captured() {
+  const Beside captured({0, 1}), called({0, 1});
+  for (const Beside* call : {&captured, &called}) warm_up(*call);
+  called.fill();
+  cudaGraph_t raw;
+  cuda_check(cudaStreamBeginCapture(captured.stream(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  captured.run();
+  called.run();
+  captured.run();
+  cuda_check(cudaStreamEndCapture(captured.stream(), &raw), "cudaStreamEndCapture");
+  const Graph graph(raw);
+  called.expect_reduced("a call while another is captured");
+}
+
+}  // namespace
+
+void calls_beside_each_other() {
+  calls_that_begin_on_different_devices();
+  a_users_graph_beside_a_call();
+  a_call_while_another_is_captured();
+}
+
+}  // namespace engines_test
