@@ -7,6 +7,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,7 +31,16 @@ struct Question {
   auto operator<=>(const Question&) const = default;
 };
 
+// Python knows the user's folders; it is asked before the first pair of devices is tried out.
+void keep_proofs_of_peers(const Call& call) {
+  static std::atomic<bool> asked{false};
+  if (!cuda_backend || !call.on_cuda() || asked.exchange(true)) return;
+  py::gil_scoped_acquire gil;
+  cuda_backend->keep_proofs_in(py::module_::import("fastreduce.plan").attr("proofs_file")().cast<std::string>());
+}
+
 Question question_of(const Call& call, const std::string& algorithm) {
+  keep_proofs_of_peers(call);
   if (algorithm != "auto" || call.collective != Collective::allreduce)
     return {call.collective, algorithm, call.ranks(), call.root, "", 0};
   return {call.collective, algorithm, call.ranks(), call.root, place(call), size_class(call)};
@@ -255,9 +265,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("slices", &Program::slices, py::arg("nbytes"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
-  module.def("keep_proofs_in", [](const std::string& path) {
-    if (cuda_backend) cuda_backend->keep_proofs_in(path);
-  });
   module.def("forget_programs", &forget_programs);
   module.def("cpu_kernels", [] { return cpu_kernels().name; }, "The instruction set of the kernels in use.");
   module.def("set_lane_per_rank", [](bool on) {

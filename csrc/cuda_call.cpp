@@ -1,5 +1,6 @@
 // From torch's tensors and streams to the CUDA engines. Only the CUDA build has this file.
 #include <ATen/cuda/PeerToPeerAccess.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "call.h"
 #include "cuda_engines.h"
+#include "cuda_raii.h"
 #include "peers.h"
 
 namespace fastreduce {
@@ -39,8 +41,20 @@ bool on_one_device(const std::vector<int>& devices) {
   return all_pairs(devices, [](int, int) { return false; });
 }
 
+// The engines go back to the device that they find current. torch's guard alone knows not to make a
+// context on a device that is current and that nobody has used yet.
+c10::cuda::CUDAGuard on_first_device(const Call& call) { return c10::cuda::CUDAGuard(call.outputs.at(0, 0).device()); }
+
+bool misses_capture(const Call& call, c10::Device device) {
+  const auto captured = [](cudaStream_t stream) { return capture_of(stream).has_value(); };
+  const std::vector<cudaStream_t> streams = placement_of(call).current;
+  return !captured(c10::cuda::getCurrentCUDAStream(device.index())) &&
+         std::any_of(streams.begin(), streams.end(), captured);
+}
+
 void run(const Call& call, const Program& program, const std::vector<Table>& tables) {
   if (tables.empty()) return;
+  const auto guard = on_first_device(call);
   const Placement placement = placement_of(call);
   if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
     return run_tiles_cuda(program, tables, placement.device_of_rank.front(), placement.current.front());
@@ -57,13 +71,14 @@ void run(const Call& call, const Program& program, const std::vector<Table>& tab
 const char* place(const Call& call) {
   const auto on_cuda = [](const at::Tensor& tensor) { return tensor.is_cuda(); };
   if (!std::all_of(call.outputs.flat.begin(), call.outputs.flat.end(), on_cuda)) return "cpu";  // refused later
+  const auto guard = on_first_device(call);
   const Placement placement = placement_of(call);
   if (on_one_device(placement.device_of_rank)) return "gpu";
   prove_peers(placement.device_of_rank, placement.current);
   return all_pairs(placement.device_of_rank, has_nvlink) ? "nvlink" : "pcie";
 }
 
-constexpr CudaBackend backend{run, place, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
+constexpr CudaBackend backend{run, place, misses_capture, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
 [[maybe_unused]] const bool registered = (cuda_backend = &backend, true);
 
 }  // namespace

@@ -20,15 +20,18 @@ inline void cuda_check(cudaError_t status, const char* call) {
 
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) {
+  explicit DeviceGuard(int device) : device_(device) {
     cuda_check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (device != before_) cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    if (device_ != before_) cuda_check(cudaSetDevice(device_), "cudaSetDevice");
   }
-  ~DeviceGuard() { cudaSetDevice(before_); }
+  ~DeviceGuard() {
+    if (device_ != before_) cudaSetDevice(before_);
+  }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
+  int device_;
   int before_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "call.h"
+
 namespace fastreduce {
 namespace {
 
@@ -43,7 +45,7 @@ void Tables::add(const Call& call, const Program& program, int64_t index) {
   memory.reserve(program.buffers);
   for (const TensorLists* lists : {&call.inputs, &call.outputs})
     for (int64_t rank = 0; rank < lists->ranks; ++rank)
-      memory.push_back(memory_of(lists->at(rank, index), direct, program.written[memory.size()]));
+      memory.push_back(memory_of(call, *lists, rank, index, direct, program.written[memory.size()]));
 
   const int64_t elems = whole.numel() * kernel.per_elem;
   // In place the parts are ours to choose; an output of one shard fixes them.
@@ -64,9 +66,15 @@ void Tables::add(const Call& call, const Program& program, int64_t index) {
   }
 }
 
-std::byte* Tables::memory_of(const at::Tensor& tensor, bool direct, bool written) {
+std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t rank, int64_t index, bool direct,
+                             bool written) {
+  const at::Tensor& tensor = lists.at(rank, index);
   if (direct || (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()))
     return static_cast<std::byte*>(tensor.data_ptr());
+  TORCH_CHECK(!tensor.is_cuda() || !cuda_backend->misses_capture(call, tensor.device()), lists.where(rank, index),
+              " is not contiguous, and the copy that this takes is not captured: the current stream of ",
+              tensor.device(), " is no part of the capture under way. Make it one (let it wait for a captured stream) "
+              "or pass contiguous tensors");
   copies_.push_back({tensor, tensor.resolve_conj().resolve_neg().contiguous(), written});
   return static_cast<std::byte*>(copies_.back().contiguous.data_ptr());
 }

@@ -20,7 +20,8 @@ class Tables {
     bool written;
   };
   void add(const Call& call, const Program& program, int64_t index);
-  std::byte* memory_of(const at::Tensor& tensor, bool direct, bool written);
+  std::byte* memory_of(const Call& call, const TensorLists& lists, int64_t rank, int64_t index, bool direct,
+                       bool written);
   Table& table_of(const Arithmetic& arithmetic, int64_t elem_bytes);
 
   std::vector<Table> tables_;

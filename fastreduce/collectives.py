@@ -29,7 +29,8 @@ def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> N
         tensors: one tensor a rank, or one list of tensors a rank; tensor i has the same shape and
             dtype on every rank. torch tensors in CPU memory or, each rank's on one device, in CUDA
             memory; or anything that speaks ``__dlpack__`` over a writable buffer (NumPy, JAX,
-            CuPy), without a copy. Any strides, views, 0-dim and empty tensors.
+            CuPy), without a copy; of several GPUs, in memory that torch or cudaMalloc gave. Any
+            strides, views, 0-dim and empty tensors.
         op: "sum", "avg", "prod", "min", "max" (NaN wins), "band", "bor", "bxor", or the
             `torch.distributed.ReduceOp` of that name. float16, bfloat16, float32 and float64 take
             the first five, float8_e4m3fn and float8_e5m2 all of those but prod, complex64 and
@@ -43,12 +44,15 @@ def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> N
 
     Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded,
     by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give float32 and
-    float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x`` would, for any size and
-    number of threads. 16- and 8-bit floats accumulate in float32 and are rounded once. The others
-    sum in an order of their own. All ranks always end with the same bits, run after run.
+    float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x`` would (of a NaN, that it
+    is one), for any size and number of threads. 16- and 8-bit floats accumulate in float32 and are
+    rounded once. The others sum in an order of their own. All ranks always end with the same bits,
+    run after run.
 
     Streams: work on CUDA tensors comes after what is on each device's current stream and before
-    what is put on it next, and can be captured into a CUDA graph.
+    what is put on it next. Once it has been called it can be captured by `torch.cuda.graph`; of
+    several GPUs, those whose current stream is no part of the capture (one that waited for a
+    captured stream is) have to be synchronized with the graph by hand.
 
     Raises:
         TypeError: something is no tensor (with rank and index), None where a gradient is missing.

@@ -55,7 +55,7 @@ def _extension() -> list[tuple[str, str]]:
         ("CPU kernels", f"{_C.cpu_kernels()} (chosen at run time)"),
         (
             "CUDA engines",
-            "built; run on the virtual runtime of the tests only, on no GPU yet"
+            "built; its developers have run them on no GPU yet: pytest -m gpu does"
             if _C.cuda_engines
             else "not built: CUDA tensors are refused (FASTREDUCE_CUDA=1 pip install says why)",
         ),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from functools import cache
 
-from fastreduce import _C
+from fastreduce import _C, folders
 from fastreduce.algorithms.registry import _on_change
 from fastreduce.goals import goal, program
 from fastreduce.program import Program
@@ -63,7 +62,6 @@ def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Program:
     """Choose and verify; the extension asks once for each combination and keeps the answer."""
-    _keep_proofs_of_peers()
     if algorithm == "auto":
         algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
     chosen = program(collective, k, root=root, algorithm=algorithm)
@@ -74,12 +72,12 @@ def build(
     return compiled(chosen)
 
 
-@cache
-def _keep_proofs_of_peers() -> None:
-    """Which devices reach each other takes milliseconds a pair to find out: once for each boot."""
-    from platformdirs import user_cache_path
+def proofs_file() -> str:
+    """Which devices reach each other takes milliseconds a pair to find out: once for each boot.
 
-    _C.keep_proofs_in(str(user_cache_path("fastreduce") / "peer_access.txt"))
+    The extension asks before it tries the first pair.
+    """
+    return str(folders.cache() / "peer_access.txt")
 
 
 def compiled(chosen: Program) -> _C.Program:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastreduce import folders
 from fastreduce.cli import main
 from fastreduce.training import data
 from fastreduce.training.data import SAMPLE
@@ -147,7 +148,7 @@ def test_a_sample_is_announced_and_so_is_what_to_do(monkeypatch, caplog, tmp_pat
 
     monkeypatch.delenv("FASTREDUCE_DATA", raising=False)
     monkeypatch.setattr(data, "DEBIAN", tmp_path / "nowhere")
-    monkeypatch.setattr(data.platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(folders, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(data, "download", offline)
     with caplog.at_level(logging.WARNING):
         assert main(["train", *QUICK[2:], "--epochs", "1", "--out", str(tmp_path / "run")]) == 0

@@ -11,9 +11,10 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 import torch
 from torch import Tensor
+
+from fastreduce import folders
 
 from .download import OFFICIAL_FILES, download
 
@@ -87,7 +88,7 @@ def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:
         return _named_folder(Path(folder), "--data")
     if named := os.environ.get(VARIABLE):
         return _named_folder(Path(named), f"${VARIABLE}")
-    cache = platformdirs.user_cache_path("fastreduce")
+    cache = folders.cache()
     found = _folder_with_files(DEBIAN) or _folder_with_files(cache)
     if found:
         return found

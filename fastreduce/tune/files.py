@@ -13,9 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_data_path
-
-from fastreduce import _C
+from fastreduce import _C, folders
 from fastreduce.tune.machine import device, versions
 from fastreduce.tune.table import Table
 
@@ -103,7 +101,7 @@ def _path(on: str, fastreduce: str, torch: str) -> Path:
     # Devices whose names differ only where they are cut or made safe get different files.
     digest = hashlib.sha256(on.encode()).hexdigest()[:8]
     name = f"tuned-{safe(on)[:100]}-{digest}-fastreduce-{safe(fastreduce)}-torch-{safe(torch)}.json"
-    return user_data_path("fastreduce") / name
+    return folders.data() / name
 
 
 def _table(found: Any) -> Table:

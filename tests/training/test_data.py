@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastreduce import folders
 from fastreduce.training import DataError, data, load
 from fastreduce.training.data import DEBIAN, FILES, SAMPLE, TORCHVISION_LAYOUT, read_idx
 
@@ -23,7 +24,7 @@ def nowhere(monkeypatch, tmp_path):
 
     monkeypatch.delenv("FASTREDUCE_DATA", raising=False)
     monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
-    monkeypatch.setattr(data.platformdirs, "user_cache_path", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(folders, "cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(data, "download", offline)
 
 

@@ -5,11 +5,11 @@ import os
 import tempfile
 from pathlib import Path
 
-import platformdirs
 import pytest
 from hypothesis import given
 from tables import WRONG_TIMES, grids, put, table, times, without
 
+from fastreduce import folders
 from fastreduce.tune import load, save
 
 
@@ -23,7 +23,7 @@ class TestFiles:
 
     def test_default_is_the_users_data_folder(self, home):
         path = save(table())
-        assert path.parent == home == platformdirs.user_data_path("fastreduce")
+        assert path.parent == home == folders.data()
         assert load() == table()
 
     def test_devices_and_versions_have_files_of_their_own(self, home):
