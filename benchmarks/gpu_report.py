@@ -1,20 +1,31 @@
 """Builds, tests, checks and measures the CUDA engines on this machine's GPU, in one command.
 
-    python benchmarks/gpu_report.py                      # about half an hour; results/gpu
+    python benchmarks/gpu_report.py                      # at most ten minutes; results/gpu
     python benchmarks/gpu_report.py --steps build tests  # some of it
-    python benchmarks/gpu_report.py --kernels "-e 64M -n 5 -d float32"
+    python benchmarks/gpu_report.py --steps kernels --budget-s 3600 --kernels "-e 1G -n 11"
+
+The last is the full sweep of benchmarks/kernels.py, of the installed fastreduce; without
+--kernels it stops at 256 MiB a rank and takes 7 rounds, to fit in with the rest.
 
 It needs torch with CUDA, nvcc, pytest and a GPU, and no network: nothing is downloaded. Steps that
-need what is not there (compute-sanitizer, say) are left out and named. A step that fails or takes
-too long does not stop the next; the exit status is 1 if any did. OUT/report.json holds each step's
-date, status, seconds and last lines, the machine, and what benchmarks/kernels.py measured; its
-picture lies beside it. With --steps, earlier reports of other steps are kept.
+need what is not there (compute-sanitizer, say) are left out and named. All steps together have
+--budget-s seconds, and each has what those before it left: one that takes longer is interrupted,
+has 20 s to save what it has, and the others are not begun. A step that fails does not stop the
+next. The exit status is 1 if any failed or was cut off.
+
+OUT/report.json holds each step's date, status, seconds and last lines, the machine, and what
+benchmarks/kernels.py measured; its picture lies beside it. It is written after every step, also
+when SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
+
+The steps are build, tests, kernels, memcheck and racecheck. The last two run the smallest file of
+tests under compute-sanitizer. racecheck looks at shared memory only, of which the kernels use none:
+that it finds nothing says no more than that. What orders global memory is tested on
+tests/virtual_cuda.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import re
@@ -25,58 +36,74 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-TAIL_LINES = 40
-PYTEST = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts=", "-rs", "-q")
+from step import INTERRUPTED, ROOT, Step, run
+
+BUDGET_S = 570.0
+KERNELS = "-e 256M -n 7"
+# A test that takes longer than a minute shows where it is: it may hang.
+PYTEST = (
+    *("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts="),
+    *("-o", "faulthandler_timeout=60", "-rfEs", "--tb=short", "-q"),
+)
 # Of torch's cache the sanitizer sees one allocation, in which nothing is out of bounds.
 NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
-@dataclass(frozen=True)
-class Step:
-    name: str
-    command: list[str]
-    limit_s: float
-    environment: dict[str, str] = field(default_factory=dict)
-    needs: str | None = None  # what it lacks here, if anything
+def cuda_tool(name: str) -> str | None:
+    """Where the build looks for nvcc, too: the last are the wheels beside torch."""
+    roots = [os.environ[x] for x in ("CUDA_HOME", "CUDA_PATH") if x in os.environ]
+    torch = find_spec("torch")
+    site = Path(torch.origin).parent.parent if torch and torch.origin else ROOT
+    wheels = [str(x) for x in site.glob("nvidia/cu*/bin")]
+    folders = [*(f"{x}/bin" for x in roots), os.environ["PATH"], "/usr/local/cuda/bin", *wheels]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
-def compute_sanitizer() -> str | None:
-    roots = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-    folders = [str(Path(root) / "bin") for root in roots if root]
-    return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], *folders]))
+def versions() -> str:
+    """Of what builds; where a build fails it is often for one of these."""
+    import torch
+
+    found = {"setuptools": "missing", "torch": torch.__version__}
+    with suppress(PackageNotFoundError):
+        found["setuptools"] = version("setuptools")
+    nvcc = cuda_tool("nvcc")
+    said = (
+        subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
+    )
+    release = re.search(r"release [^\n]*", said)
+    found["nvcc"] = release[0] if release else "missing"
+    return ", ".join(f"{name} {what}" for name, what in found.items())
 
 
 def steps(out: Path, kernels: Iterable[str]) -> list[Step]:
     python = sys.executable
-    sanitizer = compute_sanitizer()
+    sanitizer = cuda_tool("compute-sanitizer")
     lacks_pytest = None if find_spec("pytest") else "pytest is not installed"
     lacks_sanitizer = None if sanitizer else "compute-sanitizer is not installed"
 
-    def sanitized(tool: str) -> Step:
+    def sanitized(tool: str, note: str | None = None) -> Step:
         """Of the smallest file of tests, which has a little of everything."""
         # Errors that calls return are torch's and the engines' own to look at.
         options = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
         tests = [python, *PYTEST, "-x", "tests/gpu/test_gpu_small.py"]
         command = [sanitizer or "compute-sanitizer", *options, *tests]
-        return Step(tool, command, 600, NO_CACHE, lacks_pytest or lacks_sanitizer)
+        return Step(tool, command, NO_CACHE, lacks_pytest or lacks_sanitizer, note)
 
     install = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "."]
+    build = [python, *install, "--force-reinstall"]
+    measure = [python, "benchmarks/kernels.py", "--out", str(out / "kernels"), *kernels]
     return [
-        Step("build", [python, *install, "--force-reinstall"], 1200, {"FASTREDUCE_CUDA": "1"}),
-        Step("tests", [python, *PYTEST, "tests/gpu"], 1200, {}, lacks_pytest),
+        Step("build", build, {"FASTREDUCE_CUDA": "1"}, note=versions()),
+        Step("tests", [python, *PYTEST, "tests/gpu"], needs=lacks_pytest),
+        Step("kernels", measure),
         sanitized("memcheck"),
-        sanitized("racecheck"),
-        Step(
-            "kernels",
-            [python, "benchmarks/kernels.py", "--out", str(out / "kernels"), *kernels],
-            1800,
-        ),
+        sanitized("racecheck", "looks at shared memory only, of which the kernels use none"),
     ]
 
 
@@ -93,57 +120,6 @@ def missing() -> str | None:
     return None
 
 
-def run(step: Step, limit_s: float) -> dict[str, Any]:
-    print(f"== {step.name}: {shlex.join(step.command)}", flush=True)
-    about = {
-        "name": step.name,
-        "date": datetime.date.today().isoformat(),
-        "command": shlex.join(step.command),
-    }
-    if step.needs:
-        print(f"   left out: {step.needs}")
-        return {**about, "status": f"left out: {step.needs}", "seconds": 0.0, "tail": []}
-    begin = time.monotonic()
-    process = subprocess.Popen(
-        step.command,
-        cwd=ROOT,
-        env={**os.environ, **step.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-        status = judge(step, process.returncode, output)
-    except subprocess.TimeoutExpired:
-        output, status = stop(process), f"failed: not done after {limit_s:.0f} s"
-    tail = output.splitlines()[-TAIL_LINES:]
-    seconds = time.monotonic() - begin
-    print("\n".join(tail[-5:]), f"\n   {status}, {seconds:.0f} s", flush=True)
-    return {**about, "status": status, "seconds": round(seconds, 1), "tail": tail}
-
-
-def stop(process: subprocess.Popen[str]) -> str:
-    """First politely: a benchmark that is interrupted saves what it has."""
-    for number in (signal.SIGINT, signal.SIGKILL):
-        os.killpg(process.pid, number)
-        try:
-            return process.communicate(timeout=60)[0]
-        except subprocess.TimeoutExpired:
-            continue
-    return process.communicate()[0]
-
-
-def judge(step: Step, code: int, output: str) -> str:
-    if code != 0:
-        return f"failed: exit status {code}"
-    if "pytest" in step.command and not re.search(r"\b[1-9]\d* passed", output):
-        return "failed: no test ran"
-    return "passed"
-
-
 def without_paths(text: str, out: Path) -> str:
     """The report is to be published: it says nothing of where things lie on this machine."""
     for path, name in ((out, "OUT"), (ROOT, "."), (sys.prefix, "PREFIX"), (Path.home(), "~")):
@@ -154,10 +130,27 @@ def without_paths(text: str, out: Path) -> str:
 def machine() -> dict[str, Any]:
     """In a process of its own: the package was built only now, and the GPU is left to the steps."""
     code = "import json, measure; print(json.dumps(measure.machine()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT / "benchmarks",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except subprocess.TimeoutExpired as error:
+        return {"unknown": str(error)}
     return json.loads(done.stdout) if done.returncode == 0 else {"unknown": done.stderr}
+
+
+def write(out: Path, about: dict[str, Any], steps: list[dict[str, Any]]) -> None:
+    """The report, of these steps and what benchmarks/kernels.py has saved by now."""
+    measured = out / "kernels.json"
+    if measured.exists():
+        measured.write_text(without_paths(measured.read_text(), out))
+    kernels = json.loads(measured.read_text()) if measured.exists() else None
+    report = {"machine": about, "steps": steps, "kernels": kernels}
+    (out / "report.json").write_text(without_paths(json.dumps(report, indent=1) + "\n", out))
 
 
 def arguments() -> argparse.Namespace:
@@ -165,32 +158,42 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    names = ["build", "tests", "memcheck", "racecheck", "kernels"]
+    names = ["build", "tests", "kernels", "memcheck", "racecheck"]
     parser.add_argument("--steps", nargs="+", choices=names, default=names)
-    parser.add_argument("--kernels", default="", help="options of benchmarks/kernels.py, quoted")
-    parser.add_argument("--limit-s", type=float, help="a step's longest time (20 to 30 minutes)")
+    options = f"options of benchmarks/kernels.py, quoted ({KERNELS})"
+    parser.add_argument("--kernels", default=KERNELS, help=options)
+    budget = f"seconds for all steps together ({BUDGET_S:.0f})"
+    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help=budget)
     return parser.parse_args()
 
 
 def main() -> None:
+    begin = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     args = arguments()
     reason = missing()
     if reason:
         raise SystemExit(f"no GPU report: {reason}")
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    chosen = [x for x in steps(out, shlex.split(args.kernels)) if x.name in args.steps]
-    measured, written = out / "kernels.json", out / "report.json"
-    if "kernels" in args.steps:
-        measured.unlink(missing_ok=True)  # or an earlier run's would be taken for this one's
+    if "kernels" in args.steps:  # or an earlier run's would be taken for this one's
+        (out / "kernels.json").unlink(missing_ok=True)
+    written = out / "report.json"
     earlier = json.loads(written.read_text())["steps"] if written.exists() else []
-    done = [run(step, min(step.limit_s, args.limit_s or step.limit_s)) for step in chosen]
-    report = {
-        "machine": machine(),
-        "steps": [x for x in earlier if x["name"] not in args.steps] + done,
-        "kernels": json.loads(measured.read_text()) if measured.exists() else None,
-    }
-    written.write_text(without_paths(json.dumps(report, indent=1) + "\n", out))
+    kept = [x for x in earlier if x["name"] not in args.steps]
+    about: dict[str, Any] = {"unknown": "no step has been run"}
+    done: list[dict[str, Any]] = []
+    for step in steps(out, shlex.split(args.kernels)):
+        if step.name not in args.steps:
+            continue
+        done.append(run(step, begin + args.budget_s - time.monotonic()))
+        write(out, about, kept + done)
+        if done[-1]["status"] == INTERRUPTED:
+            break
+        if "unknown" in about:  # until the package is built
+            about = machine()
+            write(out, about, kept + done)
     print(f"== wrote {written}")
     if any(step["status"].startswith("failed") for step in done):
         raise SystemExit(1)

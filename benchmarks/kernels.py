@@ -10,10 +10,20 @@ are several). Without a GPU, or without CUDA engines, the CPU's tiles engine is 
 
 Flags and columns are those of nccl-tests: size is bytes a rank, algbw = size / time, busbw = algbw
 * 2(k-1)/k, GB is 1e9 bytes. Every contender is checked against exact results before it is timed;
-#wrong counts elements. Times are medians of CUDA events around calls that go round sets of buffers
-of twice the L2 cache together (at most 60 sets: small sizes stay in the cache), all contenders of a
-size in turn: called one by one from Python, and captured in one torch.cuda.graph. "host" is what
-one call costs the caller's thread.
+#wrong counts elements. Times are medians of CUDA events around calls that go round several sets of
+buffers, all contenders of a size in turn: called one by one from Python, and captured in one
+torch.cuda.graph. "host" is what one call costs the caller's thread.
+
+Small sizes come from the L2, not from memory. The sets together are twice as large as the L2 where
+they can be, but the engine of "events" and "gpus" keeps 64 graphs, one for each program and set, so
+with twelve programs there are at most 5 sets. On an H100 (50 MB of L2) these are enough from 20 MB
+on, all ranks together; below, the data is partly or wholly in the L2, for the limit as for all.
+"--engine tiles" alone has up to 64 sets: enough from 1.6 MB on. "working_set_bytes" in the JSON is
+what the sets came to.
+
+A contender that raises is named and left out, and so is a size that none could be measured at (out
+of memory, say): the rest goes on, and the exit status is 1 unless only others than fastreduce's
+engines failed. OUT.json is written after each case, so a run that is cut off leaves what it has.
 
 "of limit" is the limit's time over this one's. On one device the limit is a copy of as many bytes
 as the ranks hold: it reads and writes 2 k n bytes, as an allreduce must. Over several GPUs it is a
@@ -24,31 +34,21 @@ one in-place pass over all ranks' buffers.
 from __future__ import annotations
 
 import argparse
+import signal
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from competitors import Contender, absent, ours, theirs
-from kernels_report import HEADER, draw, show, summary
-from measure import Row, alternate, machine, parser_of_sizes, preamble, save, sizes_bytes
-from rotation import CALLS_A_SET, Buffers, Rotation
+from competitors import absent
+from kernels_case import Case, fits, has_gpu, measure
+from kernels_report import HEADER, OURS, describe, draw, show, summary
+from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 
-from fastreduce import _C, algorithms, goals
+from fastreduce import algorithms
 from fastreduce.training.lenet import SHAPES
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"]
-Shapes = list[tuple[int, ...]]
-
-
-def has_gpu() -> bool:
-    return torch.cuda.is_available() and _C.cuda_engines
-
-
-def devices_of(engine: str) -> list[torch.device]:
-    if not has_gpu():
-        return [torch.device("cpu")]
-    count = torch.cuda.device_count() if engine == "gpus" else 1
-    return [torch.device("cuda", i) for i in range(count)]
 
 
 def engines_here(wanted: list[str]) -> list[str]:
@@ -58,137 +58,34 @@ def engines_here(wanted: list[str]) -> list[str]:
     return [name for name in wanted or known if name in known]
 
 
-def cache_bytes() -> int:
-    """Of the L2; unknown on the CPU, where one set of buffers is used as often as it takes."""
-    return torch.cuda.get_device_properties(0).L2_cache_size if has_gpu() else 0
-
-
-def serves(algorithm: str, k: int) -> bool:
-    if algorithm == "auto":
-        return True
-    try:
-        goals.program("allreduce", k, algorithm=algorithm)
-    except ValueError:
-        return False  # halving-doubling, say, wants a power of two
-    return True
-
-
-def limit(buffers: Buffers) -> Rotation:
-    """What no allreduce over these buffers can beat once they are larger than the cache."""
-    first, *others = buffers.devices
-    sets = list(buffers.pools[0])
-    if first.type == "cpu":
-        calls = [lambda x=x: x.mul_(1) for x in sets]
-    elif not others:
-        target = torch.empty_like(buffers.pools[0])
-        calls = [lambda x=x, y=y: y.copy_(x) for x, y in zip(sets, target, strict=True)]
-    else:
-        elems = max(1, 2 * (buffers.k - 1) * buffers.count_elems // buffers.k)
-        source = torch.empty(elems, dtype=buffers.dtype, device=first)
-        target = torch.empty_like(source, device=others[0])
-        calls = [lambda: target.copy_(source)]
-    return Rotation(buffers, Contender("limit", "copy", lambda ranks: ranks), calls)
-
-
-def seconds_of(rotations: dict[str, Rotation], args: argparse.Namespace) -> dict[str, float]:
-    """Of one call; warmed up in turns over all sets, as each has its own graph in the engine."""
-    calls = max(len(x.calls) for x in rotations.values())
-    return alternate(rotations, args.n, args.w * calls, Rotation.seconds, CALLS_A_SET * calls)
-
-
-def measure(
-    shapes: Shapes, dtype: torch.dtype, k: int, engines: list[str], args: argparse.Namespace
-) -> list[Row]:
-    """All contenders that share the devices of these engines."""
-    devices = devices_of(engines[0])
-    on_gpu, several = devices[0].type == "cuda", len(devices) > 1
-    buffers = Buffers(shapes, dtype, k, devices, cache_bytes())
-    served = [x for x in args.algorithm if serves(x, k)]
-    contenders = [ours(engine, name, args.o) for engine in engines for name in served]
-    contenders += [
-        x for x in theirs(dtype, args.o, k, on_gpu) if x.algorithm == "loop" or not several
-    ]
-    rotations = {x.name: Rotation.of(buffers, x) for x in contenders}
-    copy = limit(buffers)
-    wrong = {name: buffers.count_wrong(args.o, x.run_all) for name, x in rotations.items()}
-    eager = seconds_of({"limit": copy, **rotations}, args)
-    captured: dict[str, float] = {}
-    if on_gpu and not several:
-        copy.run_all()
-        replays = {name: x.captured() for name, x in rotations.items()}
-        for name, replay in replays.items():
-            wrong[name] += buffers.count_wrong(args.o, replay.run_all)
-        seconds = seconds_of({"limit": copy.captured(), **replays}, args)
-        captured = {name: value / len(buffers.sets) for name, value in seconds.items()}
-    return [
-        {
-            **case(buffers, args.o, len(shapes)),
-            "engine": x.engine,
-            "algorithm": x.algorithm,
-            "eager": speed(buffers, eager, x.name),
-            "captured": speed(buffers, captured, x.name) if captured else None,
-            "host_s": rotations[x.name].host_seconds(args.n) if on_gpu else None,
-            "wrong_elems": wrong[x.name],
-        }
-        for x in contenders
-    ]
-
-
-def case(buffers: Buffers, op: str, tensors: int) -> Row:
-    return {
-        "size_bytes": buffers.size_bytes,
-        "count_elems": buffers.count_elems,
-        "tensors": tensors,
-        "type": str(buffers.dtype).removeprefix("torch."),
-        "redop": op,
-        "k": buffers.k,
-        "working_set_bytes": buffers.working_set_bytes,
-    }
-
-
-def speed(buffers: Buffers, seconds: dict[str, float], name: str) -> dict[str, Any]:
-    size, k = buffers.size_bytes, buffers.k
-    loop_s = seconds.get("torch loop")
-    return {
-        "time_s": seconds[name],
-        "algbw_gb_per_s": size / seconds[name] / 1e9,
-        "busbw_gb_per_s": size / seconds[name] / 1e9 * 2 * (k - 1) / k,
-        "moved_gb_per_s": 2 * k * size / seconds[name] / 1e9,
-        "of_limit": seconds["limit"] / seconds[name],
-        "over_loop": loop_s / seconds[name] if loop_s else None,
-    }
-
-
-def fits(size: int, dtype: torch.dtype, k: int) -> bool:
-    if not has_gpu():
-        return True
-    torch.cuda.empty_cache()
-    needed = Buffers.needed_bytes(size, k, dtype, cache_bytes())
-    free, _ = torch.cuda.mem_get_info()
-    if needed > free:
-        print(f"# {size} B a rank, k = {k}: left out, needs {needed / 1e9:.0f} GB of GPU memory")
-    return needed <= free
-
-
-def sweep(args: argparse.Namespace, rows: list[Row]) -> None:
-    """Engines that use the same devices are measured side by side."""
+def cases(args: argparse.Namespace) -> Iterator[Case]:
+    """LeNet's, then size by size in all dtypes: of these a run that is cut off has some of each."""
     engines = engines_here(args.engine)
     groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
-    cases: list[tuple[Shapes, torch.dtype, int]] = []
-    for dtype in (getattr(torch, name) for name in args.d):
-        for size in sizes_bytes(args):
-            cases += [([(size // dtype.itemsize,)], dtype, k) for k in args.k]
-    if args.o == "sum":
-        cases += [(list(SHAPES), torch.float32, k) for k in sorted({*args.k, 4, 8})]
     for group in filter(None, groups):
-        for shapes, dtype, k in cases:
-            elems = sum(torch.Size(shape).numel() for shape in shapes)
-            if not fits(elems * dtype.itemsize, dtype, k):
-                continue
-            fresh = measure(shapes, dtype, k, group, args)
-            rows += fresh
-            for row in fresh:
-                show(row)
+        for k in sorted({*args.k, 4, 8}) if args.o == "sum" else ():
+            yield Case(list(SHAPES), torch.float32, k, args.o, group)
+        for size in sizes_bytes(args):
+            for dtype in (getattr(torch, name) for name in args.d):
+                for k in args.k:
+                    yield Case([(size // dtype.itemsize,)], dtype, k, args.o, group)
+
+
+def add(case: Case, args: argparse.Namespace, rows: list[Row], failures: list[Row]) -> None:
+    """What is measured of it, and what fails instead."""
+    before = len(rows), len(failures)
+    try:
+        if fits(case):
+            rows += measure(case, args, failures)
+    except Exception as error:
+        traceback.print_exc()
+        failures.append(case.failure(None, error))
+    if len(case.shapes) > 1:
+        print(f"# LeNet's {len(case.shapes)} gradients in one call, k = {case.k}:")
+    for row in rows[before[0] :]:
+        show(row)
+    for failure in failures[before[1] :]:
+        print(f"# failed: {describe(failure)}", flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -210,6 +107,7 @@ def about_this_run() -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = arguments()
     torch.set_num_threads(args.t)
     about = about_this_run()
@@ -218,21 +116,41 @@ def main() -> None:
         raise SystemExit(f"# none of the engines {', '.join(args.engine)} can run here")
     print(HEADER)
     rows: list[Row] = []
+    failures: list[Row] = []
+
+    def results(complete: bool) -> dict[str, Any]:
+        found = {"summary": summary(rows), "failures": failures, "rows": rows}
+        return {"machine": about, "complete": complete, **found}
+
+    complete = False
     try:
-        sweep(args, rows)
-    except (Exception, KeyboardInterrupt) as error:  # what was measured until then is kept
-        traceback.print_exc()
-        about["interrupted"] = f"{type(error).__name__}: {error}"
-    figures = summary(rows)
-    for name, value in figures.items():
-        print(f"# {name}: {value:.2f}" if isinstance(value, float) else f"# {name}: {value}")
-    wrong = sum(row["wrong_elems"] for row in rows)
-    print(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+        for case in cases(args):
+            add(case, args, rows, failures)
+            if args.out:
+                write(args.out.with_suffix(".json"), results(complete))
+        complete = True
+    except KeyboardInterrupt:  # what was measured until then is kept
+        print("# interrupted", flush=True)
     if args.out:
-        save(args.out.with_suffix(".json"), {"machine": about, "summary": figures, "rows": rows})
+        save(args.out.with_suffix(".json"), results(complete))
         draw(rows, about, args.out.with_suffix(".png"))
-    if wrong or "interrupted" in about:
+    failed = conclude(rows, failures)
+    if failed or not complete:
         raise SystemExit(1)
+
+
+def conclude(rows: list[Row], failures: list[Row]) -> bool:
+    """Prints what to remember of all this; whether any of it is fastreduce's failure."""
+    for name, value in summary(rows).items():
+        print(f"# {name}: {value:.2f}" if isinstance(value, float) else f"# {name}: {value}")
+    own = [x for x in failures if x["engine"] in (*OURS, None)]
+    print(f"# failed: {len(own)} of fastreduce's, {len(failures) - len(own)} of the others")
+    wrong = sum(row["wrong_elems"] for row in rows if row["engine"] in OURS)
+    others = sum(row["wrong_elems"] for row in rows if row["engine"] not in OURS)
+    if others:
+        print(f"# Out of bounds values of those compared with: {others}")
+    print(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+    return bool(own or wrong)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ LARGE_BYTES = 64 << 20
 # More lines than this cannot be told apart: then of our programs these are drawn.
 MOST_LINES = 14
 DRAWN = ("auto", "sharded", "ring")
+CALLED = "called one by one"
 _SPEED = "{:>9} {:>8} {:>8} {:>8}"
 _ROW = "{:>11} {:>11} {:>8} {:>5} {:>2} {:>6} {:>16}  " + _SPEED + "  " + _SPEED + " {:>7} {:>6}"
 _NAMES = ("time", "algbw", "busbw", "of limit")
@@ -43,6 +44,13 @@ def _speed(speed: dict[str, Any] | None) -> tuple[str, ...]:
         return ("N/A",) * 4
     names = ("algbw_gb_per_s", "busbw_gb_per_s", "of_limit")
     return (f"{speed['time_s'] * 1e6:.2f}", *(f"{speed[name]:.2f}" for name in names))
+
+
+def describe(failure: Row) -> str:
+    who = f"{failure['engine']} {failure['algorithm']}" if failure["engine"] else "the whole case"
+    tensors = f" in {failure['tensors']} tensors" if failure["tensors"] > 1 else ""
+    what = f"{failure['type']}, k = {failure['k']}, {failure['size_bytes']} B{tensors}"
+    return f"{who}, {what}: {failure['error']}"
 
 
 def best(row: Row) -> dict[str, Any]:
@@ -119,16 +127,13 @@ def events_over_tiles(rows: list[Row]) -> dict[str, float]:
 def behind(rows: list[Row]) -> list[str]:
     """Where a competitor was faster than tiles auto, called or captured."""
     found = []
+    autos = {(x["size_bytes"], x["type"], x["k"]): x for x in filter(is_auto, rows)}
     for row in rows:
-        if row["engine"] in OURS:
-            continue
-        for auto in filter(is_auto, rows):
-            if any(auto[x] != row[x] for x in ("size_bytes", "type", "k")):
-                continue
-            for how in ("eager", "captured"):
-                if row[how] and row[how]["time_s"] < auto[how]["time_s"]:
-                    what = f"{row['engine']} {row['algorithm']}, {how}, {row['type']}"
-                    found.append(f"{what}, k = {row['k']}, {row['size_bytes']} B")
+        auto = autos.get((row["size_bytes"], row["type"], row["k"]))
+        for how in ("eager", "captured") if auto and row["engine"] not in OURS else ():
+            if row[how] and auto[how] and row[how]["time_s"] < auto[how]["time_s"]:
+                what = f"{row['engine']} {row['algorithm']}, {how}, {row['type']}"
+                found.append(f"{what}, k = {row['k']}, {row['size_bytes']} B")
     return found
 
 
@@ -140,6 +145,9 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     single = [row for row in rows if row["tensors"] == 1]
+    if not single:
+        print("# nothing to draw")
+        return
     types, ranks = _values(single, "type"), _values(single, "k")
     figure, fields = plt.subplots(
         len(types),
@@ -150,14 +158,13 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     )
     for dtype, line in zip(types, fields, strict=True):
         for k, axes in zip(ranks, line, strict=True):
-            of_field = [row for row in single if (row["type"], row["k"]) == (dtype, k)]
-            _draw_field(axes, of_field)
+            _draw_field(axes, [row for row in single if (row["type"], row["k"]) == (dtype, k)])
             axes.set(xscale="log", yscale="log", xlabel="bytes a rank", title=f"{dtype}, {k} ranks")
             axes.grid(alpha=0.3)
         line[0].set_ylabel("2 k n / time, GB/s")
     fields[0][0].legend(fontsize=6)
     where = about.get("gpu") if about["engines"] == "on GPU" else about["cpu"]
-    how = "captured in a graph" if single and single[0]["captured"] else "called one by one"
+    how = "captured in a graph" if any(row["captured"] for row in single) else CALLED
     figure.suptitle(f"allreduce on {where}, {how}, torch {about['torch']}", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
@@ -176,18 +183,23 @@ def _draw_field(axes: Any, rows: list[Row]) -> None:
     names = list(dict.fromkeys((row["engine"], row["algorithm"]) for row in rows))
     if len(names) > MOST_LINES:
         names = [x for x in names if x[0] not in OURS or x[1] in DRAWN]
+    some_captured = any(row["captured"] for row in rows)
     for engine, algorithm in names:
+        of_line = [x for x in rows if (x["engine"], x["algorithm"]) == (engine, algorithm)]
+        mixed = some_captured and not all(row["captured"] for row in of_line)
         line(
-            [x for x in rows if (x["engine"], x["algorithm"]) == (engine, algorithm)],
+            of_line,
             lambda row: best(row)["moved_gb_per_s"],
-            label=f"{engine} {algorithm}",
+            label=f"{engine} {algorithm}" + (f", {CALLED}" if mixed else ""),
             linewidth=1.5 if engine in OURS else 1,
             linestyle="-" if engine in OURS else "--",
             marker="o",
             markersize=2,
         )
+    # The same for all contenders of a size; of those that were captured where some were not.
+    limits = {row["size_bytes"]: row for row in sorted(rows, key=lambda row: bool(row["captured"]))}
     line(
-        [x for x in rows if (x["engine"], x["algorithm"]) == names[0]],
+        limits.values(),
         lambda row: best(row)["moved_gb_per_s"] / best(row)["of_limit"],
         label="limit",
         color="black",

@@ -135,9 +135,16 @@ def show(row: Row, ratio: float) -> None:
     )
 
 
-def save(path: Path, content: Mapping[str, Any]) -> None:
+def write(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
+    """In one stroke: a run that is killed meanwhile leaves the earlier file whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps(content, indent=indent) + "\n")
+    fresh.replace(path)
+
+
+def save(path: Path, content: Mapping[str, Any]) -> None:
+    write(path, content, indent=1)
     print(f"# wrote {path}")
 
 

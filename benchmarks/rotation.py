@@ -7,20 +7,27 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
 import torch
 from competitors import Contender, Ranks
 
-# The events engine keeps 64 graphs, one for each set of pointers: more sets would measure misses.
-MOST_SETS = 60
+# The events engine's own limit (kMaxGraphs), for all contenders that use it together: it keeps a
+# graph for each program and set of buffers, and more of them would measure misses.
+GRAPHS_KEPT = 64
+# Of the calls on one set the events engine enqueues the first, captures the second, and replays.
+CALLS_TO_REPLAY = 3
 # A sum in place grows k-fold a call; of values up to 2**-12 none overflows in as many calls, also
 # in float16 with k = 8.
 CALLS_A_SET = 8
 # As few as this do not fill the launch queue (1,024 entries), whose wait would be counted: LeNet's
 # loop launches 112 kernels a call for k = 8.
 HOST_CALLS = 8
+# The median of so few is steady enough, and slow calls get no more of them.
+HOST_SAMPLES = 3
+HOST_S = 0.05
 ALIGN_ELEMS = 128
 REFILL_ELEMS = 1 << 28
 
@@ -46,6 +53,7 @@ class Buffers:
         k: int,
         devices: Sequence[torch.device],
         cache_bytes: int,
+        most_sets: int = GRAPHS_KEPT,
     ) -> None:
         lengths = [math.prod(shape) for shape in shapes]
         starts = [0, *itertools.accumulate(-(-n // ALIGN_ELEMS) * ALIGN_ELEMS for n in lengths)]
@@ -54,7 +62,7 @@ class Buffers:
         self.size_bytes = self.count_elems * dtype.itemsize
         # Twice the cache: by the time a set comes round again nothing of it is left.
         enough = -(-2 * cache_bytes // max(1, k * self.size_bytes))
-        sets = min(max(1, enough), MOST_SETS)
+        sets = min(max(1, enough), most_sets)
         self.working_set_bytes = sets * k * self.size_bytes
         slots = -(-k // len(self.devices))
         self.pools = [
@@ -71,6 +79,10 @@ class Buffers:
             ]
 
         self.sets: list[Ranks] = [[tensors(i, rank) for rank in range(k)] for i in range(sets)]
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.devices[0].type == "cuda"
 
     @staticmethod
     def needed_bytes(size_bytes: int, k: int, dtype: torch.dtype, cache_bytes: int) -> int:
@@ -119,7 +131,6 @@ class Rotation:
         self, buffers: Buffers, contender: Contender, calls: Sequence[Callable[[], Any]]
     ) -> None:
         self.buffers, self.contender, self.calls = buffers, contender, calls
-        self.on_gpu = buffers.devices[0].type == "cuda"
         self._turn = itertools.cycle(calls)
 
     @classmethod
@@ -128,10 +139,18 @@ class Rotation:
 
     def captured(self) -> Rotation:
         """The whole turn as one CUDA graph; every call has been made before."""
-        graph = torch.cuda.CUDAGraph()
-        with self.contender.chosen(), torch.cuda.graph(graph):
-            for call in self.calls:
-                call()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        # Where a capture fails torch leaves its stream current and its allocator capturing, and
+        # every later capture would fail with it.
+        with torch.cuda.stream(torch.cuda.current_stream()), self.contender.chosen():
+            try:
+                with torch.cuda.graph(graph, pool=pool):
+                    for call in self.calls:
+                        call()
+            except Exception:
+                with suppress(RuntimeError):  # it has ended where only a call had failed
+                    torch._C._cuda_endAllocateToPool(self.buffers.devices[0].index, pool)
+                raise
         return Rotation(self.buffers, self.contender, [graph.replay])
 
     def run(self, repeats: int) -> None:
@@ -142,11 +161,17 @@ class Rotation:
         with self.contender.chosen():
             self.run(len(self.calls))
 
+    def count_wrong(self, op: str) -> int:
+        """Of the call that will be timed, and so not of the first."""
+        for _ in range(CALLS_TO_REPLAY - 1):
+            self.run_all()
+        return self.buffers.count_wrong(op, self.run_all)
+
     def seconds(self, repeats: int) -> float:
         """Of so many calls, on fresh values; on GPUs by events, from idle."""
         self.buffers.refill()
         with self.contender.chosen():
-            return self._by_events(repeats) if self.on_gpu else self._by_clock(repeats)
+            return self._by_events(repeats) if self.buffers.on_gpu else self._by_clock(repeats)
 
     def _by_clock(self, repeats: int) -> float:
         begin = time.perf_counter()
@@ -167,9 +192,12 @@ class Rotation:
 
     def host_seconds(self, rounds: int) -> float:
         """The host's share of one call: enqueued on an idle device, not waited for."""
-        samples = []
+        samples: list[float] = []
+        begin = time.perf_counter()
         with self.contender.chosen():
-            for _ in range(rounds):
+            while len(samples) < HOST_SAMPLES or (
+                len(samples) < rounds and time.perf_counter() - begin < HOST_S
+            ):
                 self.synchronize()
                 samples.append(self._by_clock(HOST_CALLS) / HOST_CALLS)
         self.synchronize()

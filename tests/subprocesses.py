@@ -7,9 +7,11 @@ import textwrap
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    callers = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([os.path.dirname(__file__), *callers])
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__), **environment},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,8 +1,6 @@
-"""The benchmarks' own parts: what they call wrong, what they take time of, what they report."""
+"""The benchmarks' own parts: what they call wrong, and what they take time of."""
 
-import json
-import subprocess
-import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -18,13 +16,6 @@ CPU = [torch.device("cpu")]
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
-def python(*arguments, **options):
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, **options
-    )
 
 
 class TestChecks:
@@ -87,63 +78,18 @@ class TestChecks:
         rotation.run(len(calls) + 2)
         assert called == [*range(len(calls)), 0, 1]
 
+    def test_slow_calls_are_not_repeated_for_the_hosts_share(self, monkeypatch):
+        from competitors import ours
+        from rotation import HOST_CALLS, HOST_SAMPLES, Buffers, Rotation
 
-def test_kernels_on_a_machine_without_a_gpu(tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    flags = ["-e", "1K", "-n", "1", "-w", "1", "-k", "2", "--algorithm", "auto", "ring", "--out"]
-    done = python(BENCHMARKS / "kernels.py", *flags, tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert "# engines: on the CPU: no GPU here" in done.stdout
-    assert "# Out of bounds values : 0 OK" in done.stdout
-    written = json.loads((tmp_path / "out.json").read_text())
-    measured = {row["algorithm"] for row in written["rows"]}
-    assert measured == {"auto", "ring", "loop", "stack", "foreach"}
-    assert (tmp_path / "out.png").stat().st_size > 0
+        monkeypatch.setattr(Rotation, "synchronize", lambda self: None)
+        buffers = Buffers([(3,)], torch.float32, 2, CPU, 0)
+        called = []
 
+        def call():
+            called.append(1)
+            time.sleep(0.005)
 
-def test_kernels_of_an_engine_that_cannot_run_here():
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    done = python(BENCHMARKS / "kernels.py", "--engine", "events")
-    assert done.returncode == 1
-    assert "none of the engines events can run here" in done.stderr
-
-
-class TestGpuReport:
-    def test_without_a_gpu_says_what_is_missing_in_one_line(self, tmp_path):
-        if torch.cuda.is_available():
-            pytest.skip("there is a GPU")
-        done = python(BENCHMARKS / "gpu_report.py", "--out", tmp_path / "gpu")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("no GPU report: torch ")
-        assert done.stderr.count("\n") == 1
-        assert not (tmp_path / "gpu").exists()
-
-    def run(self, code, limit_s=60.0, **options):
-        from gpu_report import Step, run
-
-        return run(Step("step", [sys.executable, "-c", code], limit_s, **options), limit_s)
-
-    def test_a_step(self):
-        done = self.run("import os; print(os.environ['X'])", environment={"X": "hello"})
-        assert (done["status"], done["tail"]) == ("passed", ["hello"])
-
-    def test_one_that_fails(self):
-        assert self.run("raise SystemExit(3)")["status"] == "failed: exit status 3"
-
-    def test_one_that_cannot_run(self):
-        done = self.run("print(1)", needs="nvcc is missing")
-        assert (done["status"], done["tail"]) == ("left out: nvcc is missing", [])
-
-    def test_one_that_hangs_may_save_what_it_has(self):
-        code = "import time\ntry: time.sleep(200)\nexcept KeyboardInterrupt: print('saved')"
-        done = self.run(code, limit_s=2.0)
-        assert (done["status"], done["tail"]) == ("failed: not done after 2 s", ["saved"])
-
-    def test_tests_that_were_all_skipped_are_no_pass(self):
-        from gpu_report import PYTEST, Step, judge
-
-        step = Step("tests", ["python", *PYTEST], 1.0)
-        assert judge(step, 0, "1403 skipped in 3 s") == "failed: no test ran"
-        assert judge(step, 0, "12 passed, 1403 skipped in 3 s") == "passed"
+        rotation = Rotation(buffers, ours("tiles", "auto", "sum"), [call])
+        assert rotation.host_seconds(100) >= 0.005
+        assert len(called) == HOST_CALLS * HOST_SAMPLES
