@@ -94,12 +94,15 @@ class TestKernels:
 
     @pytest.fixture
     def gpu(self, monkeypatch):
+        import competitors
         import kernels
         import kernels_case
         from rotation import Buffers, Rotation
 
         for module in (kernels, kernels_case):
             monkeypatch.setattr(module, "has_gpu", lambda: True)
+        # Installed or not, they want a real one.
+        monkeypatch.setattr(competitors, "absent", lambda: ["cupy", "triton"])
         monkeypatch.setattr(kernels_case, "devices_of", lambda engine: CPU)
         monkeypatch.setattr(kernels_case, "cache_bytes", lambda: 20_000)
         monkeypatch.setattr(Buffers, "on_gpu", True)
