@@ -13,8 +13,7 @@ namespace fastreduce {
 struct CudaBackend {
   void (*run)(const Call& call, const Program& program, const std::vector<Table>& tables);
   const char* (*place)(const Call& call);
-  // A capture is under way that what torch does on this device's current stream is not part of.
-  bool (*misses_capture)(const Call& call, c10::Device device);
+  bool (*may_copy)(const Call& call);  // contiguous copies of tensors would live as long as their uses
   void (*keep_proofs_in)(const std::string& path);  // of peer access
   void (*set_lane_per_rank)(bool on);
 };

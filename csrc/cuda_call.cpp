@@ -45,11 +45,13 @@ bool on_one_device(const std::vector<int>& devices) {
 // context on a device that is current and that nobody has used yet.
 c10::cuda::CUDAGuard on_first_device(const Call& call) { return c10::cuda::CUDAGuard(call.outputs.at(0, 0).device()); }
 
-bool misses_capture(const Call& call, c10::Device device) {
-  const auto captured = [](cudaStream_t stream) { return capture_of(stream).has_value(); };
-  const std::vector<cudaStream_t> streams = placement_of(call).current;
-  return !captured(c10::cuda::getCurrentCUDAStream(device.index())) &&
-         std::any_of(streams.begin(), streams.end(), captured);
+// torch keeps for the graph what is allocated on the device where the capture began, and no other's.
+bool may_copy(const Call& call) {
+  const Placement placement = placement_of(call);
+  if (on_one_device(placement.device_of_rank)) return true;
+  const auto guard = on_first_device(call);
+  return std::none_of(placement.current.begin(), placement.current.end(),
+                      [](cudaStream_t stream) { return capture_of(stream).has_value(); });
 }
 
 void run(const Call& call, const Program& program, const std::vector<Table>& tables) {
@@ -58,6 +60,7 @@ void run(const Call& call, const Program& program, const std::vector<Table>& tab
   const Placement placement = placement_of(call);
   if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
     return run_tiles_cuda(program, tables, placement.device_of_rank.front(), placement.current.front());
+  const RelaxedCapture relaxed;
   prove_peers(placement.device_of_rank, placement.current);
   // torch's helper also covers memory of its expandable segments, which peer access alone does not.
   all_pairs(placement.device_of_rank, [](int device, int other) {
@@ -78,7 +81,7 @@ const char* place(const Call& call) {
   return all_pairs(placement.device_of_rank, has_nvlink) ? "nvlink" : "pcie";
 }
 
-constexpr CudaBackend backend{run, place, misses_capture, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
+constexpr CudaBackend backend{run, place, may_copy, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
 [[maybe_unused]] const bool registered = (cuda_backend = &backend, true);
 
 }  // namespace

@@ -89,8 +89,13 @@ EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vect
   Call call;
   call.slices = placement.slices > 0 ? placement.slices : program.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
-  for (cudaStream_t stream : placement.current)
-    if (!call.capture) call.capture = capture_of(stream);
+  for (cudaStream_t stream : placement.current) {
+    const CaptureId capture = capture_of(stream);
+    if (capture && call.capture && capture != call.capture)
+      throw std::invalid_argument("fastreduce: the devices' current streams are captured into different CUDA graphs; "
+                                  "capture them into one, by events, or make the call outside");
+    if (capture) call.capture = capture;
+  }
   for (int rank = 0; rank < program.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
     Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0, call.capture);

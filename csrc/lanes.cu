@@ -24,8 +24,8 @@ HostStage::Side& HostStage::side(int device) {
 void HostStage::begin(int device, cudaStream_t stream) {
   if (!order_.get()) {
     const DeviceGuard guard(device);
-    order_ = make_event();
     for (HostMemory& half : memory_) half = allocate_host(kStageBytes);
+    order_ = make_event();  // the last: that it is there says that all is
   }
   stream_ = stream;
   emptied_[0] = emptied_[1] = nullptr;

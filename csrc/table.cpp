@@ -71,10 +71,9 @@ std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t
   const at::Tensor& tensor = lists.at(rank, index);
   if (direct || (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()))
     return static_cast<std::byte*>(tensor.data_ptr());
-  TORCH_CHECK(!tensor.is_cuda() || !cuda_backend->misses_capture(call, tensor.device()), lists.where(rank, index),
-              " is not contiguous, and the copy that this takes is not captured: the current stream of ",
-              tensor.device(), " is no part of the capture under way. Make it one (let it wait for a captured stream) "
-              "or pass contiguous tensors");
+  TORCH_CHECK(!tensor.is_cuda() || cuda_backend->may_copy(call), lists.where(rank, index),
+              " is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
+              "contiguous tensors");
   copies_.push_back({tensor, tensor.resolve_conj().resolve_neg().contiguous(), written});
   return static_cast<std::byte*>(copies_.back().contiguous.data_ptr());
 }

@@ -78,6 +78,8 @@ void failures();
 void kept_proofs(const std::string& path);
 void kept_failures(const std::string& path);
 void unknown_in_a_capture();
+void two_captures();
+void no_host_memory_once();
 void first_scratch_in_a_capture();
 
 }  // namespace engines_test

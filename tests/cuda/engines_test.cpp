@@ -217,6 +217,7 @@ int main(int argc, char** argv) {
     kept_failures(argv[3]);
   } else if (mode == "capture") {
     unknown_in_a_capture();
+    two_captures();
     user_captures();
   } else if (mode == "beside") {
     calls_beside_each_other();
@@ -225,6 +226,7 @@ int main(int argc, char** argv) {
   } else {
     if (mode == "no peers") {
       replay_after_a_larger_call();
+      no_host_memory_once();
       first_scratch_in_a_capture();
     }
     through_the_host();

@@ -105,6 +105,52 @@ void engines_test::first_scratch_in_a_capture() {
   cases += 1;
 }
 
+// The next call finds what is missing, and makes it.
+void engines_test::no_host_memory_once() {
+  reduce("finds out about all pairs");
+  const Call call(2, true);
+  virtual_cuda::fail_call("cudaHostAlloc", cudaErrorMemoryAllocation, 2);
+  std::string thrown;
+  try {
+    call.run();
+  } catch (const std::runtime_error& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("cudaHostAlloc failed: cudaErrorMemoryAllocation") == std::string::npos) fail("thrown: " + thrown);
+  virtual_cuda::forget_failures();
+  call.buffers.fill();
+  call.run();
+  call.buffers.collect();
+  synchronize(4);
+  call.buffers.expect_reduced("after an allocation that failed");
+  expect_clean("after an allocation that failed");
+  cases += 1;
+}
+
+// A call over streams of two captures would be part of one of them only.
+void engines_test::two_captures() {
+  const Call call(3);
+  call.run();
+  synchronize(3);
+  const cudaStream_t streams[] = {call.machine.placement.current[0], call.machine.placement.current[2]};
+  for (cudaStream_t stream : streams)
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  std::string thrown;
+  try {
+    call.run();
+  } catch (const std::invalid_argument& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("captured into different CUDA graphs") == std::string::npos) fail("thrown: " + thrown);
+  for (cudaStream_t stream : streams) {
+    cudaGraph_t graph;
+    cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    const Graph owned(graph);
+  }
+  expect_clean("two captures");
+  cases += 1;
+}
+
 // The error comes before anything is captured, so that the capture itself stays whole.
 void engines_test::unknown_in_a_capture() {
   const Call call(3);

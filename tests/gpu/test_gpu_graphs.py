@@ -142,10 +142,10 @@ def test_repeated_reduce_and_broadcast(place):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="wants 2 GPUs")
-def test_a_copy_that_the_capture_would_miss_is_an_error():
+def test_a_copy_that_the_capture_would_not_keep_is_an_error():
     tensors = [torch.zeros(4, 6, device=f"cuda:{rank}")[:, ::2] for rank in range(2)]
     allreduce(tensors)
-    message = "rank 1, tensor 0 is not contiguous, and the copy"
+    message = "rank 0, tensor 0 is not contiguous, and a capture"
     with pytest.raises(RuntimeError, match=message), torch.cuda.graph(torch.cuda.CUDAGraph()):
         allreduce(tensors)
 
