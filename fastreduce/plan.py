@@ -6,7 +6,7 @@ import math
 import os
 
 from fastreduce import _C, folders
-from fastreduce.algorithms.registry import _on_change
+from fastreduce.algorithms.registry import _on_change, names, registry
 from fastreduce.goals import goal, program
 from fastreduce.program import Program
 
@@ -38,10 +38,16 @@ def choose(place: str, k: int, nbytes: int) -> str:
         k: ranks.
         nbytes: bytes of one rank's tensors.
 
+    Raises:
+        ValueError: the environment names no algorithm.
+
     >>> choose("nvlink", 8, 1 << 20)
     'sharded'
     """
-    if named := os.environ.get(VARIABLE):
+    named = os.environ.get(VARIABLE) or "auto"
+    if named not in ("auto", *registry):
+        raise ValueError(f"{VARIABLE} is {named!r}; known are auto, {', '.join(names())}")
+    if named != "auto":
         return named
     from fastreduce.tune import tuned
 
@@ -64,12 +70,17 @@ def build(
     """Choose and verify; the extension asks once for each combination and keeps the answer."""
     if algorithm == "auto":
         algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
+    return compiled(proven(collective, algorithm, k, root))
+
+
+def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
+    """The program of an algorithm by name, or a ValueError that says what is wrong with it."""
     chosen = program(collective, k, root=root, algorithm=algorithm)
     try:
         chosen.verify(goal(collective, k, root))
     except ValueError as error:
         raise ValueError(f"algorithm {algorithm!r} for {k} ranks is wrong: {error}") from None
-    return compiled(chosen)
+    return chosen
 
 
 def proofs_file() -> str:

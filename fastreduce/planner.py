@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fastreduce.algorithms import multi_ring, registry
+from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.collectives import as_tensor
-from fastreduce.goals import program
-from fastreduce.plan import choose, compiled
+from fastreduce.plan import choose, compiled, proven
 from fastreduce.predict import MEMORIES, Prediction, in_one_memory, on_topology
 from fastreduce.program import Program
 from fastreduce.units import duration, size
@@ -64,13 +63,14 @@ class Plan:
         for x in self.candidates:
             time_s, k = x.prediction.time_s, x.program.k
             busbw = 2 * (k - 1) / k * self.nbytes / time_s / 1e9 if time_s else 0.0
-            shown = "unknown" if math.isnan(time_s) else duration(time_s)
+            unknown = math.isnan(time_s)
+            shown = ("unknown", "-") if unknown else (duration(time_s), f"{busbw:.2f}")
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(
                 row(
                     mark + x.algorithm,
                     *(len(x.program.launches()), x.program.shards, x.slices),
-                    *(shown, f"{busbw:.2f}", x.prediction.limit),
+                    *(*shown, x.prediction.limit),
                 )
             )
         return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
@@ -89,8 +89,9 @@ def explain(what: Any, *, k: int | None = None, topology: Topology | None = None
             Default: where the tensors are; what "auto" stands for there is the choice.
 
     Raises:
-        TypeError: what is neither (with rank and index).
-        ValueError: nothing to reduce, more ranks than devices.
+        TypeError: what is neither (with rank and index), or no topology.
+        ValueError: nothing to reduce, more ranks than devices, an algorithm of one's own that is
+            wrong, ``FASTREDUCE_ALGORITHM`` that names none.
 
     >>> from fastreduce.topology import preset
     >>> plan = explain(160_000_000, topology=preset("book-pcie4"))
@@ -99,6 +100,10 @@ def explain(what: Any, *, k: int | None = None, topology: Topology | None = None
     >>> explain([torch.zeros(1000), torch.zeros(1000)]).algorithm
     'leader'
     """
+    if topology is not None:
+        from fastreduce.topology.graph import expect_topology
+
+        expect_topology(topology)
     if isinstance(what, int) or (isinstance(what, Sequence) and all(_is_size(x) for x in what)):
         sizes = [what] if isinstance(what, int) else list(what)
         count = k if k is not None else len(topology.devices) if topology else 2
@@ -143,7 +148,9 @@ def plan(
         best, title = found[0].algorithm, topology.name
         if math.isnan(found[0].prediction.time_s):
             raise ValueError(found[0].prediction.limit)
-        why = f"the fastest on paper; its limit is {found[0].prediction.limit}"
+        unknown = any(math.isnan(x.prediction.time_s) for x in found)
+        of = " of those whose time is known" if unknown else ""
+        why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     else:
         place, title, candidates = _here({torch.device(x) for x in devices}, k, tensor_bytes)
         found = sorted(candidates, key=_seconds)
@@ -180,7 +187,7 @@ def _here(
 def _in_one_memory(place: str, k: int, nbytes: int, table: Table | None) -> Iterator[Candidate]:
     """Limits as reckoned; times as measured, where `fastreduce tune` has measured them."""
     for name in registry:
-        found = program("allreduce", k, algorithm=name)
+        found = proven("allreduce", name, k)
         reckoned = in_one_memory(found, nbytes, MEMORIES[place])
         measured_s = table.time_s(place, name, k, nbytes) if table else None
         time_s = reckoned.time_s if measured_s is None else measured_s
@@ -193,16 +200,29 @@ def _on_topology(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Ite
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
     for name in registry:
-        found = program("allreduce", k, algorithm=name)
+        found = proven("allreduce", name, k)
         try:
-            if name == "multi-ring" and k == len(topology.devices):
-                found = _rings_both_ways(topology)
+            if k == len(topology.devices):
+                found = _fitted(found, name, topology)
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = compiled(found).slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices)
         except ValueError as error:  # a rate that the machine does not tell
             slices, prediction = 1, Prediction(math.nan, str(error))
         yield Candidate(name, found, slices, prediction)
+
+
+def _fitted(found: Program, name: str, topology: Topology) -> Program:
+    """To the topology's rings and machines, where the algorithm knows of them."""
+    from fastreduce.topology import machines
+
+    if name == "multi-ring":
+        return _rings_both_ways(topology)
+    parts = machines(topology)
+    in_order = [device for part in parts for device in part] == list(topology.devices)
+    if name == "hierarchical" and in_order and len({len(part) for part in parts}) == 1:
+        return hierarchical(found.k, len(parts))
+    return found
 
 
 def _rings_both_ways(topology: Topology) -> Program:

@@ -137,10 +137,7 @@ class Program:
             ValueError: which instruction is malformed, or which rank misses whose contribution in
                 which shard, or counts whose twice.
         """
-        if self.k < 1 or self.shards < 1:
-            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
-        for index, instruction in enumerate(self.instructions):
-            self._check_form(index, instruction)
+        self.check_form()
         if goal is None:
             everyone = frozenset(range(self.k))
             goal = lambda buffer, shard: everyone  # noqa: E731
@@ -194,7 +191,14 @@ class Program:
             yield srcs, instruction, value
             state.update({(dst, instruction.shard): value for dst in instruction.dsts})
 
-    def _check_form(self, index: int, instruction: Instruction) -> None:
+    def check_form(self) -> None:
+        """Raise a ValueError where an instruction is malformed, whatever the goal."""
+        if self.k < 1 or self.shards < 1:
+            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
+        for index, instruction in enumerate(self.instructions):
+            self._check_instruction(index, instruction)
+
+    def _check_instruction(self, index: int, instruction: Instruction) -> None:
         rank, shard, srcs, dsts = instruction
         known = range(self.buffers)
         problem = (

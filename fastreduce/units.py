@@ -42,6 +42,8 @@ def parse_size(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?|)B?\s*", text, re.IGNORECASE)
     prefix = found[2].upper().replace("I", "i") if found else ""
     nbytes = float(found[1]) * _SCALES[prefix] if found else 0.5
-    if nbytes != int(nbytes):
-        raise ValueError(f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096")
+    if nbytes >= 2**63 or nbytes != int(nbytes):
+        raise ValueError(
+            f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096, and fewer than 2**63"
+        )
     return int(nbytes)

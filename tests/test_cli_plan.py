@@ -49,6 +49,8 @@ def test_reads_a_file_and_networks_machines(capsys, tmp_path):
         (["--size", "0"], "want ranks, and bytes"),
         (["--topology", "dgx1", "--ranks", "9"], "9 ranks, but topology 'dgx1-v100' has 8 devices"),
         (["--trace", "x.json"], "they need a --topology"),
+        (["--machines", "4"], "they need a --topology"),
+        (["--topology", "dgx1", "--nics", "4"], "they need --machines"),
         (["--topology", "dgx1", "--algorithm", "rnig"], "unknown algorithm 'rnig'"),
         (["--topology", "dgx1", "--machines", "0"], "machines"),
         (["--topology", "dgx1", "--machines", "2", "--gbit", "0"], "gbit"),

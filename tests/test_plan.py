@@ -7,11 +7,11 @@ import torch
 from programs import sums
 from reference import assert_same, noise
 
-from fastreduce import _C, Program, allreduce
+from fastreduce import _C, Program, allreduce, explain
 from fastreduce._C import forget_programs
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.goals import goal, program
-from fastreduce.plan import DEFAULTS, build, choose
+from fastreduce.plan import DEFAULTS, build, choose, default
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "all_gather")
 CASES = [
@@ -86,9 +86,15 @@ class TestChoose:
     def test_an_unknown_name_in_the_environment_is_refused(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "rnig")
         forget_programs()
-        with pytest.raises(ValueError, match="unknown algorithm 'rnig'"):
+        with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'; known are auto, "):
             noise_after("auto")
+        with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'"):
+            explain([torch.zeros(2), torch.zeros(2)])
         forget_programs()
+
+    def test_auto_in_the_environment_overrides_nothing(self, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", "auto")
+        assert choose("pcie", 4, 1 << 20) == default("pcie", 1 << 20)
 
 
 def noise_after(algorithm):

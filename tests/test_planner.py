@@ -6,11 +6,11 @@ import torch
 
 import fastreduce.topology
 import fastreduce.tune.machine
-from fastreduce import explain
+from fastreduce import Instruction, Program, algorithms, explain
 from fastreduce.algorithms import names, registry
 from fastreduce.plan import choose
 from fastreduce.planner import plan
-from fastreduce.topology import Topology, preset
+from fastreduce.topology import Topology, cluster, preset
 
 MB = 1_000_000
 
@@ -46,6 +46,27 @@ class TestOnPaper:
         assert found.algorithm == "multi-ring"
         assert found.chosen.program.shards == 8 * (2 + 1) * 2
         found.chosen.program.verify()
+
+    @pytest.mark.parametrize(("name", "machines"), [("book-pcie4", 4), ("dgx2-v100", 2)])
+    def test_hierarchical_takes_the_machines_of_a_cluster(self, name, machines):
+        network = cluster(name, machines, 100)
+        found = explain(16 * MB, topology=network).candidate("hierarchical").program
+        assert found == algorithms.hierarchical(len(network.devices), machines)
+
+    @pytest.mark.parametrize("where", [{"topology": preset("book-pcie4")}, {"k": 4}])
+    def test_an_algorithm_that_is_wrong_is_refused(self, where):
+        before = dict(algorithms.registry)
+        algorithms.algorithm("nothing")(lambda k: Program(k, 1, [Instruction(0, 0, (0,), (1,))]))
+        try:
+            with pytest.raises(ValueError, match="'nothing' for 4 ranks is wrong: rank 0 ends"):
+                explain(16 * MB, **where)
+        finally:
+            algorithms.registry.clear()
+            algorithms.registry.update(before)
+
+    def test_a_name_is_no_topology(self):
+        with pytest.raises(TypeError, match="topology is 'dgx1'; want a Topology"):
+            explain(16 * MB, topology="dgx1")
 
     def test_slices_are_what_the_engine_would_take(self):
         found = explain(160 * MB, topology=preset("dgx-h100"))

@@ -26,7 +26,22 @@ def test_sizes(text):
     assert parse_size(text) == SIZES[text]
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1MB", "12XB", "1.5", "1e6", "1 2MB", "0.3B", "∞"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "MB",
+        "-1MB",
+        "12XB",
+        "1.5",
+        "1e6",
+        "1 2MB",
+        "0.3B",
+        "9223372036854775808",
+        "9" * 30 + "GB",
+        "∞",
+    ],
+)
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="want bytes, such as 160MB"):
         parse_size(text)

@@ -27,12 +27,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     plan.add_argument(
         "--machines", type=int, default=1, help="so many of that preset, networked (default: 1)"
     )
-    plan.add_argument(
-        "--gbit", type=float, default=400.0, help="of a network card (default: %(default)g)"
-    )
-    plan.add_argument(
-        "--nics", type=int, default=1, help="network cards a machine (default: %(default)s)"
-    )
+    plan.add_argument("--gbit", type=float, help="of a network card (default: 400)")
+    plan.add_argument("--nics", type=int, help="network cards a machine (default: 1)")
     plan.add_argument("--size", default="160MB", help="bytes a rank: 160MB, 64MiB (default: 160MB)")
     plan.add_argument("--ranks", type=int, help="default: the topology's GPUs; 2 without one")
     plan.add_argument(
@@ -50,6 +46,10 @@ def _plan(args: argparse.Namespace) -> int:
     refuse: Callable[[str], NoReturn] = args.refuse
     if (args.trace or args.timeline) and not args.topology:
         refuse("--trace and --timeline show links: they need a --topology")
+    if args.machines != 1 and not args.topology:
+        refuse("--machines are so many of a preset: they need a --topology")
+    if args.machines == 1 and (args.nics is not None or args.gbit is not None):
+        refuse("--nics and --gbit are a cluster's: they need --machines")
     try:
         nbytes, topology = parse_size(args.size), _topology(args)
         plan = explain(nbytes, k=args.ranks, topology=topology)
@@ -77,7 +77,9 @@ def _topology(args: argparse.Namespace) -> Topology | None:
     if args.topology is None:
         return None
     if args.machines != 1:
-        return cluster(args.topology, args.machines, args.gbit, nics=args.nics)
+        gbit = 400.0 if args.gbit is None else args.gbit
+        nics = 1 if args.nics is None else args.nics
+        return cluster(args.topology, args.machines, gbit, nics=nics)
     if args.topology == "detect":
         return detect()
     if args.topology in names() or not Path(args.topology).exists():

@@ -39,8 +39,9 @@ def simulate(
     The result is a prediction: it is as good as the topology's figures and these two.
 
     Raises:
-        ValueError: more ranks than devices, sizes that are not positive or that do not fit the
-            program, slices below 1, a bandwidth that is needed and unknown.
+        TypeError: the topology is none.
+        ValueError: a malformed program, more ranks than devices, sizes that are not positive or
+            that do not fit the program, slices below 1, a bandwidth that is needed and unknown.
 
     >>> import fastreduce
     >>> from fastreduce.topology import preset
@@ -50,8 +51,12 @@ def simulate(
     >>> round(timeline.time_s * 1e3)
     15
     """
-    if slices < 1:
+    from fastreduce.topology.graph import expect_topology
+
+    expect_topology(topology)
+    if not isinstance(slices, Integral) or slices < 1:
         raise ValueError(f"slices is {slices!r}, want 1 or more")
+    program.check_form()
     if program.k > len(topology.devices):
         raise ValueError(
             f"the program is for {program.k} ranks, topology {topology.name!r} has "

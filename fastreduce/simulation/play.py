@@ -107,12 +107,13 @@ class _Run:
                 self._begin(number)
         now_s = 0.0
         while True:
-            left_s = self._network.next_s()
-            then_s = min(now_s + left_s, self._starting[0][0] if self._starting else math.inf)
-            if then_s == math.inf:
+            due_s = self._starting[0][0] if self._starting else math.inf
+            # As differences: added to a late time a short one would be lost, and nothing would end.
+            wait_s = max(0.0, min(self._network.next_s(), due_s - now_s))
+            if wait_s == math.inf:
                 return
-            ended = self._network.advance(min(left_s, then_s - now_s))
-            now_s = then_s
+            ended = self._network.advance(wait_s)
+            now_s += wait_s
             for transfer in ended:
                 self._end(transfer, now_s)
             while self._starting and self._starting[0][0] <= now_s + MOMENT_S:

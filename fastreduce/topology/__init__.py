@@ -12,11 +12,22 @@
 Topology('4 x dgx-h100': 32 GPUs, 109 nodes, 328 links)
 """
 
-from fastreduce.topology.cluster import cluster
+from fastreduce.topology.cluster import cluster, machines
 from fastreduce.topology.detect import detect
 from fastreduce.topology.files import load, save
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.presets import names, preset
 from fastreduce.topology.rings import Ring, rings
 
-__all__ = ["Ring", "Topology", "cluster", "detect", "load", "names", "preset", "rings", "save"]
+__all__ = [
+    "Ring",
+    "Topology",
+    "cluster",
+    "detect",
+    "load",
+    "machines",
+    "names",
+    "preset",
+    "rings",
+    "save",
+]

@@ -43,6 +43,20 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
     return Topology(f"{machines} x {one.name}", source, graph)
 
 
+def machines(topology: Topology) -> list[list[str]]:
+    """The devices of each machine: of what links join that are no network.
+
+    >>> machines(cluster("book-pcie4", machines=2, gbit=50))[1]
+    ['m1/gpu0', 'm1/gpu1', 'm1/gpu2', 'm1/gpu3']
+    """
+    inside = nx.DiGraph(topology.graph)
+    media = topology.graph.edges(data="medium")
+    inside.remove_edges_from([(src, dst) for src, dst, medium in media if medium == "network"])
+    parts = nx.weakly_connected_components(inside)
+    found = [[device for device in topology.devices if device in part] for part in parts]
+    return sorted(filter(None, found), key=lambda part: topology.devices.index(part[0]))
+
+
 def _with_nics(machine: nx.DiGraph, nics: int) -> nx.DiGraph:
     graph = nx.DiGraph(machine)
     pcie = [link for link in graph.edges if graph.edges[link]["medium"] == "pcie"]

@@ -55,7 +55,7 @@ def load(path: str | PathLike[str]) -> Topology:
     try:
         try:
             found = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"this is not JSON: {error}") from None
         return _topology(found)
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -172,6 +171,12 @@ def _check_node(where: str, name: Any, found: Mapping[str, Any]) -> None:
     _check_attributes(where, found, NODES[kind])
 
 
+def expect_topology(found: object) -> None:
+    if not isinstance(found, Topology):
+        want = "want a Topology, such as fastreduce.topology.preset('dgx1')"
+        raise TypeError(f"topology is {found!r}; {want}")
+
+
 def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
     missing = [key for key in wanted if key not in found]
     extra = [key for key in found if key not in wanted]
@@ -183,10 +188,11 @@ def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, .
         if not key.endswith("_s") or value is None:
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value <= 0:
+        if not number or not 1e-30 <= value <= 1e30:  # what lies beyond is a slip, and overflows
             unit = "bytes a second" if key.endswith("bytes_per_s") else "seconds"
             raise ValueError(
-                f"{where}: {key} is {value!r}, want {unit} above zero, or None where unknown"
+                f"{where}: {key} is {value!r}, want {unit} above zero (1e-30 to 1e30), or None "
+                "where unknown"
             )
 
 

@@ -68,7 +68,7 @@ def load(path: str | PathLike[str] | None = None) -> Table:
     content = path.read_bytes()
     try:
         return _table(json.loads(content))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -152,6 +152,8 @@ class TestErrors:
         ("no tensors", lambda: simulate(algorithms.ring(4), star(4), []), r"nbytes is \[\]"),
         ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1 has -1"),
         ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
+        ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
+        ("a shard", lambda: simulate(run((0, 9, (0,), (1,))), star(4), 1), "shard 9 is not one of"),
         (
             "an int for whole tensors",
             lambda: simulate(algorithms.by_parameter(4), star(4), 7),
@@ -179,3 +181,13 @@ class TestErrors:
 
     def test_devices_may_be_left_over(self):
         assert simulate(algorithms.ring(3), star(4), 1).k == 3
+
+
+@pytest.mark.parametrize("name", ["naive", "sharded", "ring", "bidirectional", "tree"])
+@pytest.mark.parametrize("size_gb", [1, 10**4, 10**9])
+def test_what_takes_ages_ends_too(name, size_gb):
+    """Beside a late time a short one is lost to rounding; the wait for it must not be."""
+    program = algorithms.registry[name](4)
+    seconds = simulate(program, star(4), GB).time_s
+    found = simulate(program, star(4), size_gb * GB, slices=2).time_s
+    assert 0.3 * size_gb * seconds < found < 1.1 * size_gb * seconds

@@ -111,6 +111,7 @@ class TestBadFiles:
             (b"", "this is not JSON: Expecting value: line 1"),
             (b'{"format": ', "this is not JSON: .* line 1 column"),
             (b"\xff\xfe\x00", "this is not JSON: "),
+            (b"[" * 100_000, "this is not JSON: "),
             (b"[]", "this is no topology"),
             (b"null", "this is no topology"),
         ],

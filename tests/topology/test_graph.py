@@ -69,6 +69,8 @@ BAD = {
     "infinite bandwidth": (with_link(bytes_per_s=math.inf), f"{LINK}: bytes_per_s is inf"),
     "bandwidth in words": (with_link(bytes_per_s="16e9"), f"{LINK}: bytes_per_s is '16e9'"),
     "true bandwidth": (with_link(bytes_per_s=True), f"{LINK}: bytes_per_s is True"),
+    "a bandwidth beyond floats": (with_link(bytes_per_s=10**400), f"{LINK}: bytes_per_s is 1000"),
+    "a bandwidth next to none": (with_link(bytes_per_s=5e-324), f"{LINK}: bytes_per_s is 5e-324"),
     "zero latency": (with_link(latency_s=0), f"{LINK}: latency_s is 0, want seconds above zero"),
     "negative latency": (with_link(latency_s=-1e-6), f"{LINK}: latency_s is -1e-06"),
     "a loop": (
