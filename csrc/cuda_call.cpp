@@ -60,14 +60,6 @@ void run(const Call& call, const Program& program, const std::vector<Table>& tab
   const Placement placement = placement_of(call);
   if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
     return run_tiles_cuda(program, tables, placement.device_of_rank.front(), placement.current.front());
-  const RelaxedCapture relaxed;
-  prove_peers(placement.device_of_rank, placement.current);
-  // torch's helper also covers memory of its expandable segments, which peer access alone does not.
-  all_pairs(placement.device_of_rank, [](int device, int other) {
-    if (can_reach(device, other))
-      at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
-    return true;
-  });
   run_events(program, tables, placement);
 }
 
@@ -82,7 +74,13 @@ const char* place(const Call& call) {
 }
 
 constexpr CudaBackend backend{run, place, may_copy, keep_proofs_in, [](bool on) { lane_per_rank = on; }};
-[[maybe_unused]] const bool registered = (cuda_backend = &backend, true);
+
+// torch's helper also covers memory of its expandable segments, which peer access alone does not.
+void enable_in_torch(int device, int other) {
+  at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
+}
+
+[[maybe_unused]] const bool registered = (cuda_backend = &backend, when_reached(enable_in_torch), true);
 
 }  // namespace
 }  // namespace fastreduce

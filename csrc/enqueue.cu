@@ -9,6 +9,7 @@
 #include "peers.h"
 
 namespace fastreduce {
+
 Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
                  const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
     : program_(program),
@@ -22,6 +23,7 @@ Enqueue::Enqueue(const Program& program, const std::vector<Table>& tables, const
       known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
       recorded_(program.launches.size() * slices),
       issued_(lanes.size(), 0) {
+  for (const Instruction& instruction : program.instructions) direct_.push_back(reaches_all(instruction));
   std::vector<int> launch_of(program.instructions.size());
   for (size_t launch = 0; launch < program.launches.size(); ++launch) {
     std::set<int, std::greater<>> waits;
@@ -83,19 +85,13 @@ bool Enqueue::reaches_all(const Instruction& instruction) const {
          std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
 }
 
-bool Enqueue::uses_host() const {
-  return !std::all_of(program_.instructions.begin(), program_.instructions.end(),
-                      [&](const Instruction& instruction) { return reaches_all(instruction); });
-}
+bool Enqueue::uses_host() const { return std::find(direct_.begin(), direct_.end(), false) != direct_.end(); }
 
 void Enqueue::execute(size_t launch, int slice) {
   Lane& lane = *lanes_[lane_of(launch)];
   const DeviceGuard guard(lane.device);
   std::vector<const Instruction*> direct, staged;
-  for (int i : program_.launches[launch]) {
-    const Instruction& instruction = program_.instructions[i];
-    (reaches_all(instruction) ? direct : staged).push_back(&instruction);
-  }
+  for (int i : program_.launches[launch]) (direct_[i] ? direct : staged).push_back(&program_.instructions[i]);
   for (const Table& table : tables_) {
     execute_directly(direct, table, slice, lane);
     for (const Instruction* instruction : staged) execute_staged(*instruction, table, slice, lane);

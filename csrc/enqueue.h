@@ -39,6 +39,7 @@ class Enqueue {
   const std::vector<int>& lane_of_rank_;
   int slices_;
   int64_t copy_engine_bytes_;
+  std::vector<bool> direct_;                    // by instruction: its rank reaches all that it touches
   std::vector<std::vector<int>> waits_;         // by launch: those of other lanes, the latest first
   std::vector<bool> awaited_;                   // by launch: another lane waits for it
   std::vector<std::vector<int64_t>> known_;     // [lane][other]: tasks of other that lane is behind

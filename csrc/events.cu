@@ -89,8 +89,9 @@ EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vect
   Call call;
   call.slices = placement.slices > 0 ? placement.slices : program.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
+  std::vector<CaptureId> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
-    const CaptureId capture = capture_of(stream);
+    const CaptureId capture = capture_of_rank.emplace_back(capture_of(stream));
     if (capture && call.capture && capture != call.capture)
       throw std::invalid_argument("fastreduce: the devices' current streams are captured into different CUDA graphs; "
                                   "capture them into one, by events, or make the call outside");
@@ -103,7 +104,7 @@ EventsEngine::Call EventsEngine::prepare(const Program& program, const std::vect
     if (found == call.lanes.end()) found = call.lanes.insert(found, own);
     call.lane_of_rank.push_back(static_cast<int>(found - call.lanes.begin()));
     const Current current{device, placement.current[rank]};
-    if (capture_of(current.stream) == call.capture &&
+    if (capture_of_rank[rank] == call.capture &&
         std::find(call.currents.begin(), call.currents.end(), current) == call.currents.end())
       call.currents.push_back(current);
   }

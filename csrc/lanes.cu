@@ -1,6 +1,7 @@
 #include "lanes.h"
 
 namespace fastreduce {
+
 HostMemory allocate_host(int64_t bytes) {
   void* memory;
   cuda_check(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");

@@ -102,6 +102,7 @@ struct Reach {
 };
 std::map<std::pair<int, int>, Reach> known;
 Proofs proofs;
+void (*reached)(int device, int other) = nullptr;
 
 bool passes_atomics(int device, int other) {
   int value = 0;
@@ -127,6 +128,7 @@ Reach reach(int device, int other) {
                  "their data goes through host memory, which is slower\n",
                  device, other, reason.c_str());
   const bool direct = reason.empty();
+  if (direct && reached) reached(device, other);
   return known[{device, other}] = {direct, direct && passes_atomics(device, other)};
 }
 
@@ -148,6 +150,11 @@ void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t
                                  " cannot be found out while a stream is captured; make the call once before it");
       can_reach(device, other);
     }
+}
+
+void when_reached(void (*hook)(int device, int other)) {
+  std::lock_guard lock(mutex);
+  reached = hook;
 }
 
 void keep_proofs_in(const std::string& path) {

@@ -19,6 +19,9 @@ bool has_nvlink(int device, int other);
 // out: a pair that is not known yet is an error then, before anything is captured.
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams);
 
+// Called once for each ordered pair that is found to reach, before anything uses it.
+void when_reached(void (*hook)(int device, int other));
+
 // Proofs are kept in this file too, for processes to come; "" (the default) keeps none. They hold for
 // these devices (by UUID), this driver and this boot: the IOMMU is set up when the machine starts.
 void keep_proofs_in(const std::string& path);

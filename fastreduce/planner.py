@@ -218,10 +218,11 @@ def _fitted(found: Program, name: str, topology: Topology) -> Program:
 
     if name == "multi-ring":
         return _rings_both_ways(topology)
-    parts = machines(topology)
-    in_order = [device for part in parts for device in part] == list(topology.devices)
-    if name == "hierarchical" and in_order and len({len(part) for part in parts}) == 1:
-        return hierarchical(found.k, len(parts))
+    if name == "hierarchical":
+        parts = machines(topology)
+        in_order = [device for part in parts for device in part] == list(topology.devices)
+        if in_order and len({len(part) for part in parts}) == 1:
+            return hierarchical(found.k, len(parts))
     return found
 
 

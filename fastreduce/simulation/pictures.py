@@ -134,7 +134,6 @@ def draw(program: Program, path: str | PathLike[str]) -> None:
     from matplotlib.figure import Figure
 
     program.check_form()
-
     boxes = _boxes(program)
     columns = _columns(program)
     steps = max((box.step for box in boxes), default=-1) + 1

@@ -58,26 +58,10 @@ void calls_that_begin_on_different_devices() {
   for (const Beside* call : {&replayed, &first, &second}) call->expect_reduced("beside calls from another device");
 }
 
-struct Captured {
-  explicit Captured(const Beside& call) {
-    cudaGraph_t raw;
-    cudaGraphExec_t raw_exec;
-    cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-    call.run();
-    cuda_check(cudaStreamEndCapture(call.stream(), &raw), "cudaStreamEndCapture");
-    graph = Graph(raw);
-    cuda_check(cudaGraphInstantiate(&raw_exec, raw, 0), "cudaGraphInstantiate");
-    exec = GraphExec(raw_exec);
-  }
-  void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(exec.get(), stream), "cudaGraphLaunch"); }
-  Graph graph;
-  GraphExec exec;
-};
-
 void a_users_graph_beside_a_call() {
   const Beside captured({0, 1}), called({0, 1});
   for (const Beside* call : {&captured, &called}) warm_up(*call);
-  const Captured graph(captured);
+  const Captured graph(captured.stream(), cudaStreamCaptureModeGlobal, [&] { captured.run(); });
   for (const Beside* call : {&captured, &called}) call->fill();
   synchronize(2);
   graph.launch(captured.stream());

@@ -134,18 +134,12 @@ void user_capture(const Case& one) {
   run_events(one.named.program, buffers.tables(), machine.placement);  // proves the peers, makes the lanes
   synchronize(machine.devices);
   const cudaStream_t stream = machine.placement.current[0];
-  cudaGraph_t graph;
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  run_events(one.named.program, buffers.tables(), machine.placement);
-  cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  const Graph owned(graph);
-  cudaGraphExec_t exec;
-  cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  const GraphExec owned_exec(exec);
+  const Captured graph(stream, cudaStreamCaptureModeThreadLocal,
+                       [&] { run_events(one.named.program, buffers.tables(), machine.placement); });
   for (int times = 0; times < 2; ++times) {
     buffers.fill();
     synchronize(machine.devices);
-    cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
+    graph.launch(stream);
     synchronize(machine.devices);
     buffers.collect();
     synchronize(machine.devices);

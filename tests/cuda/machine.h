@@ -23,6 +23,27 @@ inline void synchronize(int devices) {
   }
 }
 
+// What a user captures on a stream, ready to be launched.
+class Captured {
+ public:
+  template <class Run>
+  Captured(cudaStream_t stream, cudaStreamCaptureMode mode, const Run& run) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cuda_check(cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
+    run();
+    cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    graph_ = Graph(graph);
+    cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+    exec_ = GraphExec(exec);
+  }
+  void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(exec_.get(), stream), "cudaGraphLaunch"); }
+
+ private:
+  Graph graph_;
+  GraphExec exec_;
+};
+
 // How ranks lie on devices, and how they are to be served.
 struct Setting {
   int devices;

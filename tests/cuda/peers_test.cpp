@@ -25,6 +25,16 @@ struct Call {
   Buffers buffers;
 };
 
+template <class Error>
+std::string thrown_by(const Call& call) {
+  try {
+    call.run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 void reduce(const std::string& where) {
   const Call call(4);
   call.buffers.fill();
@@ -39,6 +49,17 @@ int64_t work_of_reduce(const std::string& where) {
   const int64_t before = virtual_cuda::work_queued();
   reduce(where);
   return virtual_cuda::work_queued() - before;
+}
+
+// Of four devices' ordered pairs; the hook hears of each once.
+void expect_reached(int pairs) {
+  static int reached = 0;
+  reached = 0;
+  forget_peers();
+  when_reached([](int, int) { ++reached; });
+  for (int times = 0; times < 2; ++times) reduce("hears of pairs");
+  when_reached(nullptr);
+  if (reached != pairs) fail("heard of " + std::to_string(reached) + " pairs, not of " + std::to_string(pairs));
 }
 
 std::string text_of(const std::string& path) {
@@ -69,6 +90,7 @@ void engines_test::kept_proofs(const std::string& path) {
   keep_proofs_in("/proc/nowhere/proofs");
   if (process("a file that cannot be written") != without) fail("a file that is not there changes what is tried out");
   keep_proofs_in("");
+  expect_reached(12);
   cases += 5;
 }
 
@@ -79,6 +101,7 @@ void engines_test::kept_failures(const std::string& path) {
   if (text_of(path).find("a kernel's writes do not arrive.\n") == std::string::npos) fail("no failure kept");
   forget_peers();
   reduce("believed");
+  expect_reached(11);
   cases += 2;
 }
 
@@ -88,15 +111,8 @@ void engines_test::first_scratch_in_a_capture() {
   const Call call(3, true);  // lanes of their own, which have no memory yet
   call.buffers.fill();
   synchronize(4);
-  cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  call.run();
-  cudaGraph_t graph;
-  cuda_check(cudaStreamEndCapture(call.stream(), &graph), "cudaStreamEndCapture");
-  const Graph owned(graph);
-  cudaGraphExec_t exec;
-  cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  const GraphExec owned_exec(exec);
-  cuda_check(cudaGraphLaunch(exec, call.stream()), "cudaGraphLaunch");
+  const Captured graph(call.stream(), cudaStreamCaptureModeGlobal, [&] { call.run(); });
+  graph.launch(call.stream());
   synchronize(4);
   call.buffers.collect();
   synchronize(4);
@@ -110,12 +126,7 @@ void engines_test::no_host_memory_once() {
   reduce("finds out about all pairs");
   const Call call(2, true);
   virtual_cuda::fail_call("cudaHostAlloc", cudaErrorMemoryAllocation, 2);
-  std::string thrown;
-  try {
-    call.run();
-  } catch (const std::runtime_error& error) {
-    thrown = error.what();
-  }
+  const std::string thrown = thrown_by<std::runtime_error>(call);
   if (thrown.find("cudaHostAlloc failed: cudaErrorMemoryAllocation") == std::string::npos) fail("thrown: " + thrown);
   virtual_cuda::forget_failures();
   call.buffers.fill();
@@ -135,12 +146,7 @@ void engines_test::two_captures() {
   const cudaStream_t streams[] = {call.machine.placement.current[0], call.machine.placement.current[2]};
   for (cudaStream_t stream : streams)
     cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  std::string thrown;
-  try {
-    call.run();
-  } catch (const std::invalid_argument& error) {
-    thrown = error.what();
-  }
+  const std::string thrown = thrown_by<std::invalid_argument>(call);
   if (thrown.find("captured into different CUDA graphs") == std::string::npos) fail("thrown: " + thrown);
   for (cudaStream_t stream : streams) {
     cudaGraph_t graph;
@@ -155,12 +161,7 @@ void engines_test::two_captures() {
 void engines_test::unknown_in_a_capture() {
   const Call call(3);
   cuda_check(cudaStreamBeginCapture(call.stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  std::string thrown;
-  try {
-    call.run();
-  } catch (const std::runtime_error& error) {
-    thrown = error.what();
-  }
+  const std::string thrown = thrown_by<std::runtime_error>(call);
   if (thrown.find("make the call once before it") == std::string::npos) fail("thrown: " + thrown);
   cudaGraph_t graph;
   cuda_check(cudaStreamEndCapture(call.stream(), &graph), "cudaStreamEndCapture");
