@@ -18,6 +18,7 @@ import torch
 
 import fastreduce
 from fastreduce import _C
+from fastreduce.tune.machine import cpu
 
 Row = dict[str, Any]
 C = TypeVar("C")
@@ -63,7 +64,7 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         **_gpu(),
-        "cpu": _cpu_model(),
+        "cpu": cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "kernels": _C.cpu_kernels(),
@@ -96,17 +97,6 @@ def _driver() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        fields = dict(
-            [part.strip() for part in line.split(":", 1)]
-            for line in info.read_text().split("\n\n")[0].splitlines()
-        )
-        return "{model name} (family {cpu family}, model {model})".format_map(fields)
-    return platform.processor()
 
 
 def preamble(about: Mapping[str, Any]) -> str:

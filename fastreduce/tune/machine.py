@@ -27,7 +27,7 @@ def device() -> str:
     True
     """
     gpus = [f"{count} x {name}" for name, count in Counter(_gpus()).items()]
-    return ", ".join([_cpu(), f"{torch.get_num_threads()} threads", *gpus])
+    return ", ".join([cpu(), f"{torch.get_num_threads()} threads", *gpus])
 
 
 def versions() -> tuple[str, str]:
@@ -59,7 +59,12 @@ def has_nvlink(count: int) -> bool:
 
 
 @functools.cache
-def _cpu() -> str:
+def cpu() -> str:
+    """Its model as Linux names it, with the family's and the model's numbers.
+
+    >>> isinstance(cpu(), str)
+    True
+    """
     info = Path("/proc/cpuinfo")
     first = info.read_text().split("\n\n")[0] if info.exists() else ""
     fields = dict(re.findall(r"^([^:\n]*?)\s*:[ \t]*(.*)$", first, re.MULTILINE))
