@@ -33,8 +33,8 @@ from measure import (
 )
 
 from fastreduce import algorithms
-from fastreduce.plan import choose
-from fastreduce.tune import tuned
+from fastreduce.plan.choose import choose
+from fastreduce.plan.table_files import tuned
 
 WANTED = 1.1
 

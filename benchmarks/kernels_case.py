@@ -13,7 +13,8 @@ from competitors import Contender, ours, theirs
 from measure import Row, alternate
 from rotation import CALLS_A_SET, GRAPHS_KEPT, Buffers, Rotation
 
-from fastreduce import _C, goals
+from fastreduce import _C
+from fastreduce.algorithms import collectives
 
 # On one GPU the program "host" sends 2 k n bytes over PCIe, which is some 60 times slower than the
 # GPU's memory: larger sizes show nothing new, and would take most of the benchmark's time.
@@ -102,7 +103,7 @@ def serves(case: Case, engine: str, algorithm: str) -> bool:
     if (engine, algorithm) == ("events", "host") and case.size_bytes > MOST_HOST_BYTES:
         return False
     try:
-        goals.program("allreduce", case.k, algorithm=algorithm)
+        collectives.program("allreduce", case.k, algorithm=algorithm)
     except ValueError:
         return False  # halving-doubling, say, wants a power of two
     return True

@@ -18,7 +18,7 @@ import torch
 
 import fastreduce
 from fastreduce import _C
-from fastreduce.tune.machine import cpu
+from fastreduce.plan.machine import cpu
 
 Row = dict[str, Any]
 C = TypeVar("C")

@@ -20,7 +20,7 @@ from typing import Any
 
 import fastreduce
 from fastreduce.algorithms import hierarchical, ring
-from fastreduce.simulation.analytic import hierarchical_s, hops, ring_s
+from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
 from fastreduce.topology import Topology, cluster
 from fastreduce.units import duration, size
 

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "call.h"
-#include "kernels.h"
+#include "cpu/kernels.h"
 
 namespace fastreduce {
 namespace {
@@ -36,7 +36,7 @@ void keep_proofs_of_peers(const Call& call) {
   static std::atomic<bool> asked{false};
   if (!cuda_backend || !call.on_cuda() || asked.exchange(true)) return;
   py::gil_scoped_acquire gil;
-  cuda_backend->keep_proofs_in(py::module_::import("fastreduce.plan").attr("proofs_file")().cast<std::string>());
+  cuda_backend->keep_proofs_in(py::module_::import("fastreduce.plan.build").attr("proofs_file")().cast<std::string>());
 }
 
 Question question_of(const Call& call, const std::string& algorithm) {
@@ -47,10 +47,10 @@ Question question_of(const Call& call, const std::string& algorithm) {
 }
 
 std::mutex programs_mutex;
-std::map<Question, std::shared_ptr<const Program>> programs;
+std::map<Question, std::shared_ptr<const Schedule>> programs;
 int64_t programs_generation = 0;
 
-std::shared_ptr<const Program> program_for(const Question& question) {
+std::shared_ptr<const Schedule> program_for(const Question& question) {
   int64_t generation;
   {
     std::lock_guard lock(programs_mutex);
@@ -59,10 +59,10 @@ std::shared_ptr<const Program> program_for(const Question& question) {
   }
   // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
   py::gil_scoped_acquire gil;
-  auto built = py::module_::import("fastreduce.plan")
+  auto built = py::module_::import("fastreduce.plan.build")
                    .attr("build")(name_of(question.collective), question.algorithm, question.ranks, question.root,
                          question.place, question.nbytes)
-                   .cast<std::shared_ptr<Program>>();
+                   .cast<std::shared_ptr<Schedule>>();
   std::lock_guard lock(programs_mutex);
   // An algorithm that was replaced meanwhile serves this call, but no later one.
   if (generation == programs_generation) programs[question] = built;
@@ -77,7 +77,7 @@ void forget_programs() {
 
 using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
-std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
+std::shared_ptr<Schedule> make_program(int ranks, int buffers, int shards,
                                       const std::vector<PyInstruction>& described,
                                       std::vector<std::vector<int>> launches, bool whole_tensors) {
   std::vector<Instruction> instructions;
@@ -86,7 +86,7 @@ std::shared_ptr<Program> make_program(int ranks, int buffers, int shards,
     instructions.push_back({rank, shard, srcs, dsts, completes});
     waits.push_back(earlier);
   }
-  return std::make_shared<Program>(ranks, buffers, shards, std::move(instructions), std::move(waits),
+  return std::make_shared<Schedule>(ranks, buffers, shards, std::move(instructions), std::move(waits),
                                    std::move(launches), whole_tensors);
 }
 
@@ -259,10 +259,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
     }
   });
-  py::class_<Program, std::shared_ptr<Program>>(module, "Program")
+  py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
       .def(py::init(&make_program), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
            py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"))
-      .def("slices", &Program::slices, py::arg("nbytes"));
+      .def("slices", &Schedule::slices, py::arg("nbytes"));
   module.def("run", &run, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
   module.def("forget_programs", &forget_programs);

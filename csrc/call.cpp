@@ -5,8 +5,8 @@
 
 #include <bit>
 
-#include "table.h"
-#include "tiles.h"
+#include "tables.h"
+#include "cpu/tiles.h"
 
 namespace fastreduce {
 namespace {
@@ -27,7 +27,7 @@ int64_t size_class(const Call& call) {
   return static_cast<int64_t>(std::bit_ceil(bytes));
 }
 
-void execute(const Call& call, const Program& program) {
+void execute(const Call& call, const Schedule& program) {
   const c10::AutoGradMode no_grad(false);
   const Tables tables(call, program);
   if (call.on_cuda())
@@ -37,7 +37,7 @@ void execute(const Call& call, const Program& program) {
   tables.write_back();
 }
 
-std::vector<bool> written_outputs(const Call& call, const Program& program) {
+std::vector<bool> written_outputs(const Call& call, const Schedule& program) {
   return {program.written.begin() + call.inputs.ranks, program.written.end()};
 }
 

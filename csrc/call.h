@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "check.h"
-#include "instruction.h"
+#include "schedule.h"
 
 namespace fastreduce {
 
 // Set by the CUDA build (cuda_call.cpp); null where only the CPU engine was built.
 struct CudaBackend {
-  void (*run)(const Call& call, const Program& program, const std::vector<Table>& tables);
+  void (*run)(const Call& call, const Schedule& program, const std::vector<Table>& tables);
   const char* (*place)(const Call& call);
   bool (*may_copy)(const Call& call);  // contiguous copies of tensors would live as long as their uses
   void (*keep_proofs_in)(const std::string& path);  // of peer access
@@ -26,10 +26,10 @@ const char* place(const Call& call);
 // Bytes of one rank's tensors, up to the next power of two.
 int64_t size_class(const Call& call);
 
-void execute(const Call& call, const Program& program);
+void execute(const Call& call, const Schedule& program);
 
 // The program's written buffers that are outputs (those behind the inputs, if there are any).
-std::vector<bool> written_outputs(const Call& call, const Program& program);
+std::vector<bool> written_outputs(const Call& call, const Schedule& program);
 
 void bump_versions(const TensorLists& lists, const std::vector<bool>& written);
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "call.h"
-#include "kernels.h"
+#include "cpu/kernels.h"
 
 namespace fastreduce {
 namespace {

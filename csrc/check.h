@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "instruction.h"
+#include "schedule.h"
 
 namespace fastreduce {
 

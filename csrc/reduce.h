@@ -9,7 +9,7 @@
 // float32 and are rounded once; integers wrap.
 #pragma once
 
-#include "kernels.h"
+#include "cpu/kernels.h"
 
 // The two compilers have two names for it.
 #ifdef __CUDACC__

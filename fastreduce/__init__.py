@@ -27,7 +27,7 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
-from fastreduce.planner import explain
+from fastreduce.plan.explain import explain
 from fastreduce.program import HOST, Instruction, Program
 from fastreduce.simulation import draw, simulate
 

@@ -12,7 +12,7 @@ import torch
 
 import fastreduce
 from fastreduce import _C, algorithms
-from fastreduce.tune import tuned
+from fastreduce.plan.table_files import tuned
 
 
 def report() -> str:

@@ -20,7 +20,7 @@ from programs import (
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import leader, names, registry, ring, sharded
-from fastreduce.goals import goal
+from fastreduce.algorithms.collectives import goal
 
 randoms = st.randoms(use_true_random=False)
 

@@ -12,15 +12,25 @@ from fastreduce.algorithms.host import host
 from fastreduce.algorithms.leader import leader
 from fastreduce.algorithms.multi_ring import multi_ring
 from fastreduce.algorithms.naive import naive
-from fastreduce.algorithms.registry import Algorithm, algorithm, names, registry
+from fastreduce.algorithms.registration import (
+    Algorithm,
+    algorithm,
+    built_in,
+    names,
+    registry,
+    seal,
+)
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.algorithms.tree import tree
+
+seal()
 
 __all__ = [
     "Algorithm",
     "algorithm",
     "bidirectional",
+    "built_in",
     "by_parameter",
     "halving_doubling",
     "hierarchical",

@@ -1,4 +1,4 @@
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import around
 from fastreduce.program import Program
 

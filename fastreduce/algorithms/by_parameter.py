@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.program import Program
 

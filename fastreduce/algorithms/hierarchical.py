@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.program import HOST, Instruction, Program

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from math import gcd
 
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import around
 from fastreduce.program import Program
 

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.program import Instruction, Program
 
 

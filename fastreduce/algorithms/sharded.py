@@ -1,4 +1,4 @@
-from fastreduce.algorithms.registry import algorithm
+from fastreduce.algorithms.registration import algorithm
 from fastreduce.program import Instruction, Program
 
 

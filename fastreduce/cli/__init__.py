@@ -63,7 +63,8 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace) -> int:
-    from fastreduce.tune import measure, save
+    from fastreduce.plan.table_files import save
+    from fastreduce.plan.tune import measure
 
     table = measure()
     print(table)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastreduce import _C, algorithms, goals
+from fastreduce import _C, algorithms
+from fastreduce.algorithms import collectives
 
 # About 30 ms at 1.5 to 2 GHz: thousands of times what a call and its kernels take.
 SLEEP_CYCLES = 50_000_000
@@ -110,7 +111,7 @@ def place_named(name: str) -> Iterator[Place]:
 
 def serves(algorithm: str, k: int) -> bool:
     try:
-        goals.program("allreduce", k, algorithm=algorithm)
+        collectives.program("allreduce", k, algorithm=algorithm)
     except ValueError:
         return False
     return True

@@ -1,0 +1,87 @@
+#include "cpu/kernels.h"
+
+#ifdef FASTREDUCE_X86_KERNELS
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+
+namespace fastreduce {
+namespace {
+
+// 16-bit floats a cache line at a time. Whole lines, because the result is copied to the
+// destinations by lines, and a load that spans two earlier stores waits for both to retire.
+// The maskz forms are the plain ones without g++ 12's false warning of an uninitialised operand.
+constexpr __mmask16 kAll = 0xffff;
+
+template <int V>
+C10_ALWAYS_INLINE void widen(const c10::Half* src, float (&acc)[V]) {
+  if constexpr (V % 16 == 0) {
+    for (int v = 0; v < V; v += 16) {
+      const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + v));
+      _mm512_storeu_ps(acc + v, _mm512_maskz_cvtph_ps(kAll, halves));
+    }
+  } else {
+    for (int v = 0; v < V; ++v) acc[v] = src[v];
+  }
+}
+
+C10_ALWAYS_INLINE __m256i round_to_half(const float* at) {
+  return _mm512_maskz_cvtps_ph(kAll, _mm512_loadu_ps(at), _MM_FROUND_TO_NEAREST_INT);
+}
+
+template <int V>
+C10_ALWAYS_INLINE void narrow(const float (&acc)[V], c10::Half* dst) {
+  if constexpr (V % 32 == 0) {
+    for (int v = 0; v < V; v += 32) {
+      const __m512i low = _mm512_castsi256_si512(round_to_half(acc + v));
+      _mm512_storeu_si512(dst + v, _mm512_maskz_inserti64x4(0xff, low, round_to_half(acc + v + 16), 1));
+    }
+  } else {
+    for (int v = 0; v < V; ++v) dst[v] = acc[v];
+  }
+}
+
+// A bfloat16 is the upper half of a float32: of a register of pairs the even ones are shifted up and
+// the odd ones masked, which spares the unpacking. So acc holds 16 even elements, then 16 odd ones.
+template <int V>
+C10_ALWAYS_INLINE void widen(const c10::BFloat16* src, float (&acc)[V]) {
+  if constexpr (V % 32 == 0) {
+    for (int v = 0; v < V; v += 32) {
+      const __m512i pairs = _mm512_loadu_si512(src + v);
+      _mm512_storeu_si512(acc + v, _mm512_maskz_slli_epi32(kAll, pairs, 16));
+      _mm512_storeu_si512(acc + v + 16, _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+    }
+  } else {
+    for (int v = 0; v < V; ++v) acc[v] = src[v];
+  }
+}
+
+// To the nearest, ties to even, in the upper half; the lower half is left over. NaNs become one NaN.
+C10_ALWAYS_INLINE __m512i round_to_bfloat16(const float* at) {
+  const __m512 value = _mm512_loadu_ps(at);
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
+}
+
+template <int V>
+C10_ALWAYS_INLINE void narrow(const float (&acc)[V], c10::BFloat16* dst) {
+  if constexpr (V % 32 == 0) {
+    for (int v = 0; v < V; v += 32) {
+      const __m512i even = _mm512_maskz_srli_epi32(kAll, round_to_bfloat16(acc + v), 16);
+      _mm512_storeu_si512(dst + v, _mm512_mask_blend_epi16(0xaaaaaaaa, even, round_to_bfloat16(acc + v + 16)));
+    }
+  } else {
+    for (int v = 0; v < V; ++v) dst[v] = acc[v];
+  }
+}
+
+}  // namespace
+}  // namespace fastreduce
+
+#include "cpu/reduce_range.h"
+
+namespace fastreduce {
+Reduce select_avx512(DType dtype, Op op, int num_srcs) { return select(dtype, op, CpuKernel{num_srcs}); }
+}  // namespace fastreduce
+#endif

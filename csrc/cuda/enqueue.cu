@@ -1,0 +1,189 @@
+#include "cuda/enqueue.h"
+
+#include <algorithm>
+#include <functional>
+#include <list>
+#include <set>
+
+#include "cuda/launch.h"
+#include "cuda/peers.h"
+
+namespace fastreduce {
+
+Enqueue::Enqueue(const Schedule& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+                 const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
+    : program_(program),
+      tables_(tables),
+      lanes_(lanes),
+      lane_of_rank_(lane_of_rank),
+      slices_(slices),
+      copy_engine_bytes_(copy_engine_bytes),
+      waits_(program.launches.size()),
+      awaited_(program.launches.size(), false),
+      known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
+      recorded_(program.launches.size() * slices),
+      issued_(lanes.size(), 0) {
+  for (const Instruction& instruction : program.instructions) direct_.push_back(reaches_all(instruction));
+  std::vector<int> launch_of(program.instructions.size());
+  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
+    std::set<int, std::greater<>> waits;
+    for (int instruction : program.launches[launch]) {
+      launch_of[instruction] = static_cast<int>(launch);
+      for (int earlier : program.waits[instruction])
+        if (lane_of(launch_of[earlier]) != lane_of(launch)) waits.insert(launch_of[earlier]);
+    }
+    waits_[launch].assign(waits.begin(), waits.end());
+    for (int earlier : waits) awaited_[earlier] = true;
+  }
+}
+
+void Enqueue::run() {
+  for (size_t launch = 0; launch < program_.launches.size(); ++launch)
+    for (int slice = 0; slice < slices_; ++slice) {
+      wait(launch, slice);
+      execute(launch, slice);
+      ++issued_[lane_of(launch)];
+      if (awaited_[launch]) record(launch, slice);
+    }
+}
+
+int Enqueue::lane_of(size_t launch) const {
+  const int rank = program_.instructions[program_.launches[launch].front()].rank;
+  return rank == kHost ? 0 : lane_of_rank_[rank];
+}
+
+// A lane is behind whatever the tasks it waited for were behind: latest first, most waits are moot.
+void Enqueue::wait(size_t launch, int slice) {
+  const int lane = lane_of(launch);
+  for (int earlier : waits_[launch]) {
+    const int other = lane_of(earlier);
+    const size_t task = earlier * slices_ + slice;
+    const std::vector<int64_t>& behind = recorded_[task];
+    if (known_[lane][other] >= behind[other]) continue;
+    cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0),
+               "cudaStreamWaitEvent");
+    for (size_t l = 0; l < lanes_.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
+  }
+}
+
+void Enqueue::record(size_t launch, int slice) {
+  const int lane = lane_of(launch);
+  const size_t task = launch * slices_ + slice;
+  const cudaEvent_t event = lanes_[lane]->event(task);
+  cuda_check(cudaEventRecord(event, lanes_[lane]->stream.get()), "cudaEventRecord");
+  recorded_[task] = known_[lane];
+  recorded_[task][lane] = issued_[lane];
+}
+
+bool Enqueue::reaches(const Instruction& instruction, int buffer) const {
+  return instruction.rank != kHost && can_reach(device_of(instruction.rank), device_of(buffer));
+}
+
+bool Enqueue::reaches_all(const Instruction& instruction) const {
+  const auto reached = [&](int buffer) { return reaches(instruction, buffer); };
+  return std::all_of(instruction.srcs.begin(), instruction.srcs.end(), reached) &&
+         std::all_of(instruction.dsts.begin(), instruction.dsts.end(), reached);
+}
+
+bool Enqueue::uses_host() const { return std::find(direct_.begin(), direct_.end(), false) != direct_.end(); }
+
+void Enqueue::execute(size_t launch, int slice) {
+  Lane& lane = *lanes_[lane_of(launch)];
+  const DeviceGuard guard(lane.device);
+  std::vector<const Instruction*> direct, staged;
+  for (int i : program_.launches[launch]) (direct_[i] ? direct : staged).push_back(&program_.instructions[i]);
+  for (const Table& table : tables_) {
+    execute_directly(direct, table, slice, lane);
+    for (const Instruction* instruction : staged) execute_staged(*instruction, table, slice, lane);
+  }
+}
+
+template <class Visit>  // visit(the piece's address in every buffer, elements)
+void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const {
+  std::vector<std::byte*> pointers(program_.buffers);
+  for (const Row& row : table.rows) {
+    if (row.shard != shard) continue;
+    const int64_t per_slice = part_elems(row.elems, slices_, table.elem_bytes);
+    const int64_t begin = std::min(row.elems, slice * per_slice);
+    const int64_t elems = std::min(row.elems - begin, per_slice);
+    if (elems == 0) continue;
+    for (int buffer = 0; buffer < program_.buffers; ++buffer) {
+      std::byte* const first = table.pointers[row.first_pointer + buffer];
+      pointers[buffer] = first ? first + begin * table.elem_bytes : nullptr;
+    }
+    visit(pointers, elems);
+  }
+}
+
+// Copies of a launch would pass the stream's copy engine one after the other: alone it is used, by
+// cudaMemcpyAsync, since a capture refuses cudaMemcpyPeerAsync. Where peer access is enabled the two
+// are the same; what one device has it for is known here, not what two others have.
+void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
+                               Lane& lane) {
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+  std::list<std::vector<const Instruction*>> each;  // the launcher knows lists by their addresses
+  for (const Instruction* instruction : instructions) {
+    const auto& only = each.emplace_back(1, instruction);
+    const int src = instruction->srcs[0], dst = instruction->dsts[0];
+    const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 &&
+                         instruction->dsts.size() == 1 && device_of(src) != device_of(dst) &&
+                         (device_of(src) == lane.device || device_of(dst) == lane.device);
+    for_each_piece(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
+      const int64_t bytes = elems * table.elem_bytes;
+      if (is_copy && bytes >= copy_engine_bytes_)
+        cuda_check(cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice, lane.stream.get()),
+                   "cudaMemcpyAsync between devices");
+      else
+        launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
+    });
+  }
+  launcher.flush();
+}
+
+void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
+  for_each_piece(table, instruction.shard, slice, [&](std::vector<std::byte*> pointers, int64_t elems) {
+    const int64_t most = kStageBytes / table.elem_bytes;
+    for (int64_t at = 0; at < elems; at += most) {
+      execute_chunk(instruction, table, pointers, std::min(most, elems - at), lane);
+      for (std::byte*& pointer : pointers) pointer = pointer ? pointer + kStageBytes : nullptr;
+    }
+  });
+}
+
+// Sources out of reach are brought into scratch memory, destinations out of reach are fed from the
+// first that was in reach, or from scratch memory.
+void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+                            int64_t elems, Lane& lane) {
+  const int64_t bytes = elems * table.elem_bytes;
+  Instruction local = instruction;
+  local.dsts.clear();
+  std::vector<int> far_srcs, far_dsts;
+  for (int src : instruction.srcs)
+    if (!reaches(instruction, src)) far_srcs.push_back(src);
+  for (int dst : instruction.dsts) (reaches(instruction, dst) ? local.dsts : far_dsts).push_back(dst);
+
+  std::byte* const scratch = lane.scratch(static_cast<int>(far_srcs.size()) + 1);
+  const auto add_scratch = [&](size_t piece) {
+    pointers.push_back(scratch + piece * kStageBytes);
+    return static_cast<int>(pointers.size()) - 1;
+  };
+  lane.stage.begin(lane.device, lane.stream.get());
+  for (size_t i = 0; i < far_srcs.size(); ++i) {
+    const int piece = add_scratch(i);
+    lane.stage.copy(pointers[piece], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i]), bytes);
+    std::replace(local.srcs.begin(), local.srcs.end(), far_srcs[i], piece);
+  }
+  const int result = local.dsts.empty() ? add_scratch(far_srcs.size()) : local.dsts[0];
+  if (local.dsts.empty()) local.dsts.push_back(result);
+
+  const std::vector<const Instruction*> only{&local};
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+  launcher.add(only, program_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
+  launcher.flush();
+
+  const int result_device = result < program_.buffers ? device_of(result) : lane.device;
+  if (!far_dsts.empty()) lane.stage.begin(lane.device, lane.stream.get());
+  for (int dst : far_dsts) lane.stage.copy(pointers[dst], device_of(dst), pointers[result], result_device, bytes);
+}
+
+}  // namespace fastreduce

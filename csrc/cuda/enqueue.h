@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/engines.h"
+#include "cuda/lanes.h"
+
+namespace fastreduce {
+
+// Puts one call's launches on the lanes' streams, in program order, with the fewest waits that
+// order them. Every shard is cut into slices, which pass the program independently. The host has no
+// lane: what it executes passes its memory, and the arithmetic is the first lane's.
+class Enqueue {
+ public:
+  Enqueue(const Schedule& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+          const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
+  void run();
+  bool uses_host() const;  // for what a lane cannot reach
+
+ private:
+  template <class Visit>
+  void for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const;
+  int lane_of(size_t launch) const;
+  void wait(size_t launch, int slice);
+  void record(size_t launch, int slice);
+  void execute(size_t launch, int slice);
+  void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
+                        Lane& lane);
+  void execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane);
+  void execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+                     int64_t elems, Lane& lane);
+  int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % program_.ranks]]->device; }
+  bool reaches(const Instruction& instruction, int buffer) const;
+  bool reaches_all(const Instruction& instruction) const;
+
+  const Schedule& program_;
+  const std::vector<Table>& tables_;
+  const std::vector<Lane*>& lanes_;
+  const std::vector<int>& lane_of_rank_;
+  int slices_;
+  int64_t copy_engine_bytes_;
+  std::vector<bool> direct_;                    // by instruction: its rank reaches all that it touches
+  std::vector<std::vector<int>> waits_;         // by launch: those of other lanes, the latest first
+  std::vector<bool> awaited_;                   // by launch: another lane waits for it
+  std::vector<std::vector<int64_t>> known_;     // [lane][other]: tasks of other that lane is behind
+  std::vector<std::vector<int64_t>> recorded_;  // by task: what its lane was behind, itself included
+  std::vector<int64_t> issued_;                 // by lane: tasks so far
+};
+
+}  // namespace fastreduce

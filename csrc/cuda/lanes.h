@@ -1,0 +1,65 @@
+// What the events engine keeps between calls: streams, events and host memory of each lane.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cuda/raii.h"
+
+namespace fastreduce {
+
+// Pieces that pass host memory are at most this large; two of them are in flight.
+constexpr int64_t kStageBytes = 4 << 20;
+
+using HostMemory = Owned<void*, cudaFreeHost>;
+using DeviceMemory = Owned<void*, cudaFree>;
+
+HostMemory allocate_host(int64_t bytes);
+DeviceMemory allocate_device(int device, int64_t bytes);
+
+// Carries data between devices that cannot reach each other, for one lane. Within a phase transfers
+// overlap: while one piece goes up from one half of the pinned memory, the next comes down into the
+// other. Copies run on streams of the device whose memory they touch.
+class HostStage {
+ public:
+  // Transfers come after what is on the stream now, and before what comes next on it.
+  void begin(int device, cudaStream_t stream);
+  void copy(void* dst, int dst_device, const void* src, int src_device, int64_t bytes);
+  void synchronize();
+
+ private:
+  struct Side {
+    Stream stream;
+    Event copied[2];
+  };
+  Side& side(int device);
+
+  HostMemory memory_[2];
+  std::map<int, Side> sides_;
+  Event order_;
+  cudaStream_t stream_ = nullptr;
+  int next_ = 0;
+  cudaEvent_t emptied_[2] = {};  // when a half may be filled again, within this phase
+};
+
+struct Lane {
+  explicit Lane(int device);
+  // The n-th event of this lane; made when first asked for, used again in every call.
+  cudaEvent_t event(size_t n);
+  // Memory for `pieces` pieces of kStageBytes on this lane's device.
+  std::byte* scratch(int pieces);
+  void synchronize();
+
+  int device;
+  Stream stream;
+  Event joined;
+  HostStage stage;
+
+ private:
+  std::vector<Event> events_;
+  std::vector<DeviceMemory> scratch_;  // the outgrown ones stay: captured graphs still use them
+  int scratch_pieces_ = 0;
+};
+
+}  // namespace fastreduce

@@ -1,0 +1,135 @@
+#include "cuda/launch.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "cuda/raii.h"
+
+namespace fastreduce {
+namespace {
+
+// The grid that fills the device: asked once for each kernel and device.
+int full_grid(Kernel kernel, int device) {
+  static std::mutex mutex;
+  static std::map<std::tuple<Kernel, int>, int> known;
+  std::lock_guard lock(mutex);
+  int& grid = known[{kernel, device}];
+  if (grid == 0) {
+    const RelaxedCapture relaxed;  // the kernel may be loaded only now
+    int blocks = 0, processors = 0;
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
+               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    grid = std::max(1, blocks * processors);
+  }
+  return grid;
+}
+
+// The widest vectors at which all buffers can be read after the same few single elements.
+void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used, int64_t elem_bytes) {
+  const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
+  uintptr_t differing = 0;
+  for (int buffer : used) differing |= address(buffer) ^ address(used.front());
+  for (uintptr_t bytes : {16, 8, 4}) {
+    if (bytes <= static_cast<uintptr_t>(elem_bytes) || differing % bytes != 0) continue;
+    const uintptr_t beyond = address(used.front()) % bytes;
+    row.vector_bytes = static_cast<uint8_t>(bytes);
+    row.head_elems = static_cast<uint8_t>(
+        std::min<int64_t>(row.elems, beyond == 0 ? 0 : (bytes - beyond) / static_cast<uintptr_t>(elem_bytes)));
+    return;
+  }
+}
+
+std::vector<int> used_buffers(const std::vector<const Instruction*>& instructions) {
+  std::vector<int> used;
+  for (const Instruction* instruction : instructions) {
+    used.insert(used.end(), instruction->srcs.begin(), instruction->srcs.end());
+    used.insert(used.end(), instruction->dsts.begin(), instruction->dsts.end());
+  }
+  return used;
+}
+
+}  // namespace
+
+Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream)
+    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {
+  args_.elem_bytes = static_cast<int32_t>(elem_bytes);
+}
+
+bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
+  if (args_.num_rows == kMaxRows || num_pointers_ + num_pointers > kMaxPointers) return false;
+  if (&instructions == last_instructions_) return true;
+  return num_instructions_ + static_cast<int>(instructions.size()) <= kMaxInstructions &&
+         num_operands_ + static_cast<int>(used_buffers(instructions).size()) <= kMaxOperands;
+}
+
+void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int contributions) {
+  for (const Instruction* instruction : instructions) {
+    args_.instructions[num_instructions_++] = {
+        static_cast<uint16_t>(num_operands_), static_cast<uint16_t>(instruction->srcs.size()),
+        static_cast<uint16_t>(instruction->dsts.size()),
+        static_cast<uint16_t>(instruction->completes ? contributions : 1)};
+    for (const auto* buffers : {&instruction->srcs, &instruction->dsts})
+      for (int buffer : *buffers) args_.operands[num_operands_++] = static_cast<uint16_t>(buffer);
+  }
+  last_instructions_ = &instructions;
+}
+
+void Launcher::add(const std::vector<const Instruction*>& instructions, int contributions,
+                   std::byte* const* pointers, int num_pointers, int64_t elems) {
+  if (elems == 0 || instructions.empty()) return;
+  if (!fits(instructions, num_pointers)) flush();
+  if (!fits(instructions, num_pointers))
+    throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
+                                " buffers and their instructions do not fit one launch; use fewer ranks a call");
+  if (&instructions != last_instructions_) add_instructions(instructions, contributions);
+  const int count = static_cast<int>(instructions.size());
+  RowArg row{elems,
+             0,
+             static_cast<uint16_t>(num_pointers_),
+             static_cast<uint16_t>(num_instructions_ - count),
+             static_cast<uint16_t>(num_instructions_),
+             0,
+             0};
+  align(row, pointers, used_buffers(instructions), elem_bytes_);
+  args_.rows[args_.num_rows++] = row;
+  std::copy_n(pointers, num_pointers, args_.pointers + num_pointers_);
+  num_pointers_ += num_pointers;
+}
+
+// The largest tiles that leave none of the blocks without one, if the smallest do.
+void Launcher::cut_into_tiles(int blocks) {
+  for (int64_t bytes = kMaxTileBytes; bytes >= kMinTileBytes; bytes /= 2) {
+    args_.tile_elems = static_cast<int32_t>(bytes / elem_bytes_);
+    args_.num_tiles = 0;
+    for (int r = 0; r < args_.num_rows; ++r) {
+      RowArg& row = args_.rows[r];
+      row.first_tile = args_.num_tiles;
+      const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
+      args_.num_tiles += static_cast<int32_t>((body + args_.tile_elems - 1) / args_.tile_elems);
+    }
+    if (args_.num_tiles >= blocks) return;
+  }
+}
+
+void Launcher::flush() {
+  if (args_.num_rows == 0) return;
+  const Kernel kernel = cuda_kernel(dtype_, op_);
+  const int blocks = full_grid(kernel, device_);
+  cut_into_tiles(blocks);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(std::min(args_.num_tiles, blocks)));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream_;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, args_), "kernel launch");
+  args_.num_rows = 0;
+  num_pointers_ = num_instructions_ = num_operands_ = 0;
+  last_instructions_ = nullptr;
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,88 @@
+// One kernel launch: rows of a table, each taken through its list of instructions.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "schedule.h"
+
+namespace fastreduce {
+
+constexpr int kMaxRows = 256;
+constexpr int kMaxPointers = 2560;
+constexpr int kMaxInstructions = 256;
+constexpr int kMaxOperands = 1536;
+constexpr int kMaxCudaRanks = kMaxOperands / 2;
+
+struct RowArg {
+  int64_t elems;
+  int32_t first_tile;
+  uint16_t first_pointer;
+  uint16_t first_instruction;
+  uint16_t end_instruction;
+  uint8_t vector_bytes;  // 16, 8, 4, or 0: element by element
+  uint8_t head_elems;    // before the first address that is a multiple of vector_bytes
+};
+
+struct InstructionArg {
+  uint16_t first_operand;  // the sources, then the destinations
+  uint16_t num_srcs;
+  uint16_t num_dsts;
+  uint16_t contributions;  // what an average divides by: the ranks where it completes, else 1
+};
+
+// The whole host-to-kernel contract. A kernel's parameters end at 32,764 bytes (CUDA 12.1 and
+// later, compute 7.0 and later); passing the table in them costs no copy and no allocation.
+struct LaunchArgs {
+  int32_t num_rows = 0;
+  int32_t num_tiles = 0;
+  int32_t tile_elems = 0;
+  int32_t elem_bytes = 0;
+  RowArg rows[kMaxRows];
+  std::byte* pointers[kMaxPointers];
+  InstructionArg instructions[kMaxInstructions];
+  uint16_t operands[kMaxOperands];  // buffers, relative to the row's first pointer
+};
+static_assert(sizeof(LaunchArgs) <= 32764);
+
+// Three such blocks a multiprocessor leave each thread 80 registers: for 8 vectors of 16 bytes under
+// way and what they are added to. Fewer, and the compiler lets loads wait for additions.
+constexpr int kThreads = 256;
+constexpr int kBlocksPerProcessor = 3;
+
+// What a block takes at a time of every rank's buffer: at least a vector of 16 bytes a thread, at
+// most the 4 vectors that a thread has under way when it copies.
+constexpr int64_t kMinTileBytes = 16 * kThreads;
+constexpr int64_t kMaxTileBytes = 4 * kMinTileBytes;
+
+using Kernel = void (*)(LaunchArgs);
+Kernel cuda_kernel(DType dtype, Op op);
+
+// Collects rows and launches whenever a launch is full, and what is left when told to.
+class Launcher {
+ public:
+  Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream);
+
+  // A row's instructions: those of one shard, in program order. `pointers` holds one address for
+  // each buffer; the row covers `elems` elements from there.
+  void add(const std::vector<const Instruction*>& instructions, int contributions, std::byte* const* pointers,
+           int num_pointers, int64_t elems);
+  void flush();
+
+ private:
+  bool fits(const std::vector<const Instruction*>& instructions, int num_pointers) const;
+  void add_instructions(const std::vector<const Instruction*>& instructions, int contributions);
+  void cut_into_tiles(int blocks);
+
+  DType dtype_;
+  Op op_;
+  int64_t elem_bytes_;
+  int device_;
+  cudaStream_t stream_;
+  LaunchArgs args_;
+  const std::vector<const Instruction*>* last_instructions_ = nullptr;
+  int num_pointers_ = 0;
+  int num_instructions_ = 0;
+  int num_operands_ = 0;
+};
+
+}  // namespace fastreduce

@@ -1,0 +1,55 @@
+#include "cuda/proofs.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "cuda/raii.h"
+
+namespace fastreduce {
+namespace {
+
+std::string uuid_of(int device) {
+  cudaDeviceProp properties;
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  std::string text;
+  for (unsigned char byte : properties.uuid.bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+// A line: this key, a blank, and the problem, if there was one.
+std::string key_of(int device, int other) {
+  int driver = 0;
+  cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  std::string boot = "unknown";
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot + " " + std::to_string(driver) + " " + uuid_of(device) + " " + uuid_of(other) + " ";
+}
+
+}  // namespace
+
+std::optional<std::string> Proofs::find(int device, int other) const {
+  if (path_.empty()) return std::nullopt;
+  const std::string key = key_of(device, other);
+  std::ifstream file(path_);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key) && line.ends_with(".")) return line.substr(key.size(), line.size() - key.size() - 1);
+  return std::nullopt;
+}
+
+// One write of one line: what other processes append lies before or behind it. A line that was cut
+// off lacks its full stop. Where the file cannot be written the next process tries out again.
+void Proofs::keep(int device, int other, const std::string& problem) const {
+  if (path_.empty()) return;
+  std::ostringstream line;
+  line << key_of(device, other) << problem << ".\n";
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+  std::ofstream(path_, std::ios::app) << line.str();
+}
+
+}  // namespace fastreduce

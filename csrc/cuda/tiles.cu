@@ -1,0 +1,18 @@
+#include "cuda/engines.h"
+#include "cuda/raii.h"
+#include "cuda/launch.h"
+
+namespace fastreduce {
+
+void run_tiles_cuda(const Schedule& program, const std::vector<Table>& tables, int device, cudaStream_t stream) {
+  const DeviceGuard guard(device);
+  for (const Table& table : tables) {
+    Launcher launcher(table.dtype, table.op, table.elem_bytes, device, stream);
+    for (const Row& row : table.rows)
+      launcher.add(program.by_shard[row.shard], program.ranks, table.pointers.data() + row.first_pointer,
+                   program.buffers, row.elems);
+    launcher.flush();
+  }
+}
+
+}  // namespace fastreduce

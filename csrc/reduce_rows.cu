@@ -1,5 +1,0 @@
-#include "reduce_rows.cuh"
-
-namespace fastreduce {
-Kernel cuda_kernel(DType dtype, Op op) { return select(dtype, op, CudaKernel{}); }
-}  // namespace fastreduce

@@ -1,0 +1,92 @@
+#include "tables.h"
+
+#include <algorithm>
+
+#include "call.h"
+
+namespace fastreduce {
+namespace {
+
+// The same elements lie at the same offsets in every rank, without holes.
+bool walkable_in_place(const Call& call, int64_t index) {
+  const at::Tensor& first = call.outputs.at(0, index);
+  bool contiguous = true;
+  for (const TensorLists* lists : {&call.inputs, &call.outputs})
+    for (int64_t rank = 0; rank < lists->ranks; ++rank) {
+      const at::Tensor& tensor = lists->at(rank, index);
+      if (tensor.is_conj() || tensor.is_neg()) return false;
+      contiguous = contiguous && tensor.is_contiguous();
+    }
+  if (contiguous) return true;
+  if (call.inputs.ranks > 0 || !first.is_non_overlapping_and_dense()) return false;
+  for (int64_t rank = 1; rank < call.ranks(); ++rank)
+    for (int64_t d = 0; d < first.dim(); ++d)
+      if (first.size(d) > 1 && call.outputs.at(rank, index).stride(d) != first.stride(d)) return false;
+  return true;
+}
+
+}  // namespace
+
+Tables::Tables(const Call& call, const Schedule& program) {
+  for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, program, index);
+}
+
+// The tensor is cut into the program's shards, one row each, or is one of its shards.
+void Tables::add(const Call& call, const Schedule& program, int64_t index) {
+  const bool direct = walkable_in_place(call, index);
+  const bool gather = call.collective == Collective::all_gather;
+  const bool scatter = call.collective == Collective::reduce_scatter;
+  const at::Tensor& whole = scatter ? call.inputs.at(0, index) : call.outputs.at(0, index);
+  const Arithmetic kernel = arithmetic(call, whole.scalar_type(), index);
+  const int64_t elem_bytes = static_cast<int64_t>(whole.element_size()) / kernel.per_elem;
+  Table& table = table_of(kernel, elem_bytes);
+
+  std::vector<std::byte*> memory;
+  memory.reserve(program.buffers);
+  for (const TensorLists* lists : {&call.inputs, &call.outputs})
+    for (int64_t rank = 0; rank < lists->ranks; ++rank)
+      memory.push_back(memory_of(call, *lists, rank, index, direct, program.written[memory.size()]));
+
+  const int64_t elems = whole.numel() * kernel.per_elem;
+  // In place the parts are ours to choose; an output of one shard fixes them.
+  const int64_t shard_elems = program.whole_tensors ? elems
+                              : gather || scatter   ? elems / program.shards
+                                                    : part_elems(elems, program.shards, elem_bytes);
+  for (int64_t part = 0; part * shard_elems < elems; ++part) {
+    const int64_t begin = part * shard_elems;
+    const int64_t shard = program.whole_tensors ? index % program.shards : part;
+    table.rows.push_back({static_cast<int>(shard), std::min(shard_elems, elems - begin), table.pointers.size()});
+    for (int64_t buffer = 0; buffer < program.buffers; ++buffer) {
+      const bool holds_one_shard = gather ? buffer < program.ranks : scatter && buffer >= program.ranks;
+      if (!holds_one_shard)
+        table.pointers.push_back(memory[buffer] + begin * elem_bytes);
+      else
+        table.pointers.push_back(buffer % program.ranks == shard ? memory[buffer] : nullptr);
+    }
+  }
+}
+
+std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t rank, int64_t index, bool direct,
+                             bool written) {
+  const at::Tensor& tensor = lists.at(rank, index);
+  if (direct || (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()))
+    return static_cast<std::byte*>(tensor.data_ptr());
+  TORCH_CHECK(!tensor.is_cuda() || cuda_backend->may_copy(call), lists.where(rank, index),
+              " is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
+              "contiguous tensors");
+  copies_.push_back({tensor, tensor.resolve_conj().resolve_neg().contiguous(), written});
+  return static_cast<std::byte*>(copies_.back().contiguous.data_ptr());
+}
+
+Table& Tables::table_of(const Arithmetic& kernel, int64_t elem_bytes) {
+  for (Table& table : tables_)
+    if (table.dtype == kernel.dtype && table.op == kernel.op) return table;
+  return tables_.emplace_back(Table{kernel.dtype, kernel.op, elem_bytes, {}, {}});
+}
+
+void Tables::write_back() const {
+  for (const Copy& copy : copies_)
+    if (copy.written) copy.original.copy_(copy.contiguous);
+}
+
+}  // namespace fastreduce

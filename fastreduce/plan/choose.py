@@ -1,0 +1,35 @@
+"""The one decision that "auto" stands for."""
+
+from __future__ import annotations
+
+import os
+
+from fastreduce.algorithms import names, registry
+from fastreduce.plan.defaults import default
+from fastreduce.plan.table_files import tuned
+
+# Overrides "auto", as NCCL_ALGO does in NCCL; what a call names itself stays.
+VARIABLE = "FASTREDUCE_ALGORITHM"
+
+
+def choose(place: str, k: int, nbytes: int) -> str:
+    """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
+
+    Args:
+        place: "cpu", one "gpu", several with "nvlink" between all pairs, or others ("pcie").
+        k: ranks.
+        nbytes: bytes of one rank's tensors.
+
+    Raises:
+        ValueError: the environment names no algorithm.
+
+    >>> choose("nvlink", 8, 1 << 20)
+    'sharded'
+    """
+    named = os.environ.get(VARIABLE) or "auto"
+    if named not in ("auto", *registry):
+        raise ValueError(f"{VARIABLE} is {named!r}; known are auto, {', '.join(names())}")
+    if named != "auto":
+        return named
+    table = tuned()
+    return (table and table.best(place, k, nbytes)) or default(place, nbytes)

@@ -1,0 +1,104 @@
+"""What a table of measured times belongs to."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+import fastreduce
+from fastreduce import _C
+
+_Answer = TypeVar("_Answer")
+
+
+def device() -> str:
+    """The CPU's model, torch's threads, and the GPUs if this build has engines for them.
+
+    >>> device().endswith(" threads") or " x " in device()
+    True
+    """
+    gpus = [f"{count} x {name}" for name, count in Counter(_gpus()).items()]
+    return ", ".join([cpu(), f"{torch.get_num_threads()} threads", *gpus])
+
+
+def versions() -> tuple[str, str]:
+    """Those of fastreduce, and of torch without what its minor version leaves open.
+
+    >>> versions()[0] == fastreduce.__version__
+    True
+    """
+    return fastreduce.__version__, ".".join(torch.__version__.split(".")[:2])
+
+
+def has_nvlink(count: int) -> bool:
+    """Whether the extension takes the first GPUs for linked by NVLink: whether atomics pass between
+    all pairs, which they do not on PCIe.
+
+    >>> has_nvlink(1)
+    False
+    """
+
+    def atomics_pass() -> bool:
+        import pynvml
+
+        uuids = [torch.cuda.get_device_properties(i).uuid for i in range(count)]
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+        ask = functools.partial(
+            pynvml.nvmlDeviceGetP2PStatus, p2pIndex=pynvml.NVML_P2P_CAPS_INDEX_ATOMICS
+        )
+        return all(ask(*pair) == pynvml.NVML_P2P_STATUS_OK for pair in combinations(handles, 2))
+
+    return count > 1 and _ask_driver(atomics_pass, False)
+
+
+@functools.cache
+def cpu() -> str:
+    """Its model as Linux names it, with the family's and the model's numbers.
+
+    >>> isinstance(cpu(), str)
+    True
+    """
+    info = Path("/proc/cpuinfo")
+    first = info.read_text().split("\n\n")[0] if info.exists() else ""
+    fields = dict(re.findall(r"^([^:\n]*?)\s*:[ \t]*(.*)$", first, re.MULTILINE))
+    # Virtual machines hide the name of the model, but not its number.
+    keys = ("model name", "cpu family", "model")
+    if all(key in fields for key in keys):
+        return "{} (family {}, model {})".format(*(fields[key] for key in keys))
+    return platform.processor() or platform.machine()
+
+
+@functools.cache
+def _gpus() -> tuple[str, ...]:
+    """Asked of the driver, because torch would start CUDA in a process that may never use it."""
+
+    def names() -> tuple[str, ...]:
+        import pynvml
+
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+
+    return _ask_driver(names, ()) if _C.cuda_engines else ()
+
+
+def _ask_driver(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+    try:
+        import pynvml
+    except ImportError:
+        return otherwise
+    try:
+        pynvml.nvmlInit()
+        try:
+            return question()
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return otherwise

@@ -1,0 +1,148 @@
+"""Tables on disk: one file for each device and version, so that machines may share a home."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import warnings
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fastreduce import _C, folders
+from fastreduce.plan.machine import device, versions
+from fastreduce.plan.table import Table
+
+FORMAT = "fastreduce table"
+VERSION = 1
+KEYS = {"format": str, "version": int, "times_s": dict} | dict.fromkeys(
+    ("device", "fastreduce", "torch", "date"), str
+)
+
+
+def save(table: Table, path: str | PathLike[str] | None = None) -> Path:
+    """Write a table as JSON, whole or not at all, and return where.
+
+    Args:
+        table: what `measure` returned.
+        path: default the place where "auto" looks; the next calls go by the new table.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    >>> import tempfile
+    >>> from fastreduce.algorithms import names
+    >>> times = {"cpu": {name: {2: {1024: 1e-6}} for name in names()}}
+    >>> table = Table(device(), *versions(), "2026-11-21", times)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load(save(table, f"{folder}/mine.json")) == table
+    True
+    """
+    path = Path(path or _path(table.device, table.fastreduce, table.torch))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"format": FORMAT, "version": VERSION, **asdict(table)}
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _tuned.cache_clear()
+    _C.forget_programs()
+    return path
+
+
+def load(path: str | PathLike[str] | None = None) -> Table:
+    """Read a table that `save` wrote on this machine with these versions.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file and what is wrong in it: no table or one of another form, device or
+            version; a place, algorithm, k and size without a time, or with one that is none.
+    """
+    path = Path(path or _path(device(), *versions()))
+    content = path.read_bytes()
+    try:
+        return _table(json.loads(content))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def tuned() -> Table | None:
+    """The table by which "auto" chooses here; None where `fastreduce tune` never ran.
+
+    A file that is refused is warned of once, and counts as none.
+
+    >>> tuned() is None or tuned().device == device()
+    True
+    """
+    return _tuned(_path(device(), *versions()))
+
+
+@functools.cache
+def _tuned(path: Path) -> Table | None:
+    try:
+        return load(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warnings.warn(f"{error}; auto takes the defaults, `fastreduce tune` anew", stacklevel=3)
+        return None
+
+
+def _path(on: str, fastreduce: str, torch: str) -> Path:
+    def safe(text: str) -> str:
+        return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+
+    # Devices whose names differ only where they are cut or made safe get different files.
+    digest = hashlib.sha256(on.encode()).hexdigest()[:8]
+    name = f"tuned-{safe(on)[:100]}-{digest}-fastreduce-{safe(fastreduce)}-torch-{safe(torch)}.json"
+    return folders.data() / name
+
+
+def _table(found: Any) -> Table:
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f'this is no table, want an object with "format": "{FORMAT}"')
+    if found.get("version") != VERSION:
+        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}")
+    for key, kind in KEYS.items():
+        if not isinstance(found.get(key), kind):
+            raise ValueError(f"{key} is {found.get(key)!r}, want a {kind.__name__}")
+    about = {key: found[key] for key in ("device", "fastreduce", "torch", "date")}
+    for key, here in zip(about, (device(), *versions()), strict=False):
+        if about[key] != here:
+            raise ValueError(f"measured with {key} {about[key]!r}, but this is {here!r}")
+    return Table(**about, times_s=_times(found["times_s"]))
+
+
+def _times(found: Any) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
+    """JSON's keys are strings; those of ranks and sizes are numbers."""
+    return {
+        place: {
+            algorithm: {
+                _number(k, f"{place}, {algorithm}"): {
+                    _number(nbytes, f"{place}, {algorithm}, k = {k}"): seconds
+                    for nbytes, seconds in _object(by_size, f"{place}, {algorithm}, k = {k}")
+                }
+                for k, by_size in _object(by_k, f"{place}, {algorithm}")
+            }
+            for algorithm, by_k in _object(by_algorithm, place)
+        }
+        for place, by_algorithm in found.items()
+    }
+
+
+def _object(found: Any, where: str) -> Any:
+    if not isinstance(found, dict):
+        raise ValueError(f"{where}: found {found!r}, want an object")
+    return found.items()
+
+
+def _number(found: str, where: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", found):
+        raise ValueError(f"{where}: found key {found!r}, want a whole number above zero")
+    return int(found)

@@ -1,0 +1,65 @@
+"""C++ test programs, built from sources of csrc (or of a changed copy) with g++ and a sanitizer."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from torch.utils.cpp_extension import include_paths
+
+CSRC = Path(__file__).parents[2] / "csrc"
+CXX = os.environ.get("CXX", "g++")
+FLAGS = ("-std=c++20", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
+SANITIZERS = {
+    "plain": (),
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-fsanitize=thread",),
+}
+
+needs_compiler = pytest.mark.skipif(not shutil.which(CXX), reason=f"no compiler {CXX}")
+
+
+@dataclass(frozen=True)
+class Build:
+    """Object files of one sanitizer, over the sources in ``csrc``."""
+
+    sanitizer: str
+    folder: Path
+    csrc: Path = CSRC
+
+    def source(self, path: Path) -> Path:
+        """The file of this build's csrc, where the path is one of csrc."""
+        return self.csrc / path.relative_to(CSRC) if path.is_relative_to(CSRC) else path
+
+    def compile(self, source: Path, *options: object) -> Path:
+        made = self.folder / f"{'_'.join(source.parts[-2:])}.o"
+        includes = [f"-I{self.csrc}", *(f"-isystem{path}" for path in include_paths())]
+        self._call(*FLAGS, *includes, *options, "-x", "c++", "-c", source, "-o", made)
+        return made
+
+    def link(self, objects: list[Path]) -> Path:
+        self._call("-pthread", *objects, "-o", self.folder / "test")
+        return self.folder / "test"
+
+    def _call(self, *arguments: object) -> None:
+        command = [CXX, *SANITIZERS[self.sanitizer], *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def mutated(folder: Path, file: str, text: str, other: str) -> Path:
+    """A copy of csrc in which one text, which must be there once, is another."""
+    csrc = folder / "csrc"
+    shutil.copytree(CSRC, csrc)
+    before = (csrc / file).read_text()
+    assert before.count(text) == 1, f"{file} has changed: say this mutant anew"
+    (csrc / file).write_text(before.replace(text, other))
+    return csrc

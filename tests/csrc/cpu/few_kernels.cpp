@@ -1,0 +1,28 @@
+// The kernels that engine_test.cpp asks for, and no others: all of them take a minute to compile
+// with sanitizers. One dtype for each kind of accumulator and each way to wrap or to round.
+#include <cstdlib>
+
+#include "cpu/reduce_range.h"
+
+namespace fastreduce {
+
+Reduce select_baseline(DType dtype, Op op, int num_srcs) {
+  if (dtype == DType::f32 && op == Op::sum) return CpuKernel{num_srcs}.make<float, Sum>();
+  if (dtype == DType::i32 && op == Op::sum) return CpuKernel{num_srcs}.make<int32_t, Sum>();
+#ifndef FEWEST_KERNELS
+  if (dtype == DType::f32 && op == Op::avg) return CpuKernel{num_srcs}.make<float, Avg>();
+  if (dtype == DType::f64 && op == Op::max) return CpuKernel{num_srcs}.make<double, Max>();
+  if (dtype == DType::f16 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::Half, Sum>();
+  if (dtype == DType::bf16 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::BFloat16, Sum>();
+  if (dtype == DType::f8_e5m2 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::Float8_e5m2, Sum>();
+  if (dtype == DType::i16 && op == Op::prod) return CpuKernel{num_srcs}.make<int16_t, Prod>();
+  if (dtype == DType::i64 && op == Op::prod) return CpuKernel{num_srcs}.make<int64_t, Prod>();
+  if (dtype == DType::u8 && op == Op::bxor) return CpuKernel{num_srcs}.make<uint8_t, BXor>();
+#endif
+  std::abort();
+}
+
+Reduce select_avx2(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }
+Reduce select_avx512(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }
+
+}  // namespace fastreduce

@@ -1,0 +1,133 @@
+// Ranks on virtual devices, and one call's tensors in their memory.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "content.h"
+#include "cuda/engines.h"
+#include "cuda/raii.h"
+#include "cuda/lanes.h"
+
+namespace engines_test {
+
+inline void expect_clean(const std::string& where) {
+  for (const std::string& violation : virtual_cuda::take_violations()) fail(where + ": " + violation);
+}
+
+inline void synchronize(int devices) {
+  for (int d = 0; d < devices; ++d) {
+    const DeviceGuard guard(d);
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+}
+
+// What a user captures on a stream, ready to be launched.
+class Captured {
+ public:
+  template <class Run>
+  Captured(cudaStream_t stream, cudaStreamCaptureMode mode, const Run& run) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cuda_check(cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture");
+    run();
+    cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    graph_ = Graph(graph);
+    cuda_check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+    exec_ = GraphExec(exec);
+  }
+  void launch(cudaStream_t stream) const { cuda_check(cudaGraphLaunch(exec_.get(), stream), "cudaGraphLaunch"); }
+
+ private:
+  Graph graph_;
+  GraphExec exec_;
+};
+
+// How ranks lie on devices, and how they are to be served.
+struct Setting {
+  int devices;
+  bool in_blocks = false;  // neighbours share a device; else they take turns
+  bool lane_per_rank = false;
+  int slices = 0;
+  int64_t copy_engine_bytes = kCopyEngineBytes;
+  std::string name() const {
+    return std::to_string(devices) + " devices" + (in_blocks ? " in blocks" : "") +
+           (lane_per_rank ? ", a lane a rank, " : ", ") + std::to_string(slices) + " slices";
+  }
+};
+
+// Each device has a stream as torch's current one: of the odd ones it is the default stream, whose
+// handle means another on every device.
+struct Machine {
+  Machine(int ranks, const Setting& setting) : devices(setting.devices) {
+    placement.lane_per_rank = setting.lane_per_rank;
+    placement.slices = setting.slices;
+    placement.copy_engine_bytes = setting.copy_engine_bytes;
+    for (int r = 0; r < ranks; ++r) {
+      const int device = setting.in_blocks ? r * devices / ranks : r % devices;
+      placement.device_of_rank.push_back(device);
+      const DeviceGuard guard(device);
+      if (!streams.contains(device)) streams.emplace(device, device % 2 == 0 ? make_stream() : Stream());
+      placement.current.push_back(streams.at(device).get());
+    }
+  }
+  int devices;
+  Placement placement;
+  std::map<int, Stream> streams;
+};
+
+// A call's tensors on the devices of their ranks.
+class Buffers {
+ public:
+  Buffers(const Content& content, const Placement& placement) : content_(content), placement_(placement) {
+    const Images before = content.before();
+    for (int buffer = 0; buffer < content.buffers(); ++buffer) {
+      for (auto* copies : {&memory_, &before_, &after_})
+        copies->push_back(allocate_device(device_of(buffer), content.bytes(buffer)));
+      cuda_check(cudaMemcpy(before_.back().get(), before[buffer].data(), content.bytes(buffer), cudaMemcpyHostToDevice),
+                 "cudaMemcpy");
+      cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+  }
+
+  // What torch would have enqueued before the call, and behind it: nobody waits in between.
+  void fill() const { copy(before_, memory_); }
+  void collect() const { copy(memory_, after_); }
+
+  std::vector<Table> tables() const {
+    std::vector<std::byte*> memory;
+    for (const DeviceMemory& one : memory_) memory.push_back(static_cast<std::byte*>(one.get()));
+    return {content_.table(memory)};
+  }
+
+  // What was collected, when all devices are done.
+  void expect(const Images& wanted, const std::string& where) const {
+    Images found;
+    for (int buffer = 0; buffer < content_.buffers(); ++buffer) {
+      found.emplace_back(content_.bytes(buffer));
+      cuda_check(cudaMemcpy(found[buffer].data(), after_[buffer].get(), content_.bytes(buffer), cudaMemcpyDeviceToHost),
+                 "cudaMemcpy");
+    }
+    content_.expect_same(std::move(found), wanted, where);
+  }
+  void expect_reduced(const std::string& where) const { expect(content_.wanted(content_.before()), where); }
+
+ private:
+  int device_of(int buffer) const { return placement_.device_of_rank[buffer % content_.ranks()]; }
+
+  void copy(const std::vector<DeviceMemory>& from, const std::vector<DeviceMemory>& to) const {
+    for (int buffer = 0; buffer < content_.buffers(); ++buffer) {
+      const DeviceGuard guard(device_of(buffer));
+      cuda_check(cudaMemcpyAsync(to[buffer].get(), from[buffer].get(), content_.bytes(buffer), cudaMemcpyDeviceToDevice,
+                                 placement_.current[buffer % content_.ranks()]),
+                 "cudaMemcpyAsync");
+    }
+  }
+
+  const Content& content_;
+  const Placement& placement_;
+  std::vector<DeviceMemory> memory_, before_, after_;
+};
+
+}  // namespace engines_test

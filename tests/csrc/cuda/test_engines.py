@@ -1,0 +1,224 @@
+"""The CUDA engines on the virtual CUDA runtime (tests/virtual_cuda), and mutants of them that must
+not get through."""
+
+import pytest
+from builds import Build, needs_compiler, run
+from program_files import Named, every_program, text_of, write_programs
+from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
+
+from fastreduce import Instruction, Program
+from fastreduce.algorithms.collectives import goal
+
+SOURCES = {
+    **ENGINES,
+    **CONTENT,
+    "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
+    "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
+    "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
+    "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+}
+SANITIZERS = ("plain", "thread", "address")
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """Of the unchanged sources: mutants are linked with most of them."""
+    return compile_all({x: Build(x, tmp_path_factory.mktemp(x)) for x in SANITIZERS}, SOURCES)
+
+
+@pytest.fixture(scope="module")
+def tests(objects, tmp_path_factory):
+    return {
+        x: Build(x, tmp_path_factory.mktemp(f"{x}_test")).link([*objects[x].values()])
+        for x in SANITIZERS
+    }
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    return write_programs(tmp_path_factory.mktemp("programs") / "programs.txt")
+
+
+# The machine or the question, the sanitizer, and how many cases at least.
+MODES = {
+    # With every write looked for that a kernel did not declare.
+    "orders": ("plain", 150),
+    # Each case in as many random legal orders as make so many in all.
+    "many orders": ("plain", 10_000),
+    "threads": ("thread", 150),
+    "capture": ("address", 36),
+    "failures": ("address", 3000),
+    "beside": ("address", 6),
+    "no peers": ("address", 50),
+    "no peers, threads": ("thread", 50),
+    "pieces": ("plain", 26),
+    "few peers": ("plain", 50),
+    "pairs of peers": ("plain", 50),
+    "lost writes": ("plain", 50),
+    "wrong reads": ("plain", 50),
+    "lost copies": ("plain", 50),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_engines(mode, tests, programs):
+    sanitizer, least = MODES[mode]
+    done = run(tests[sanitizer], mode, programs, str(least))
+    assert done.returncode == 0, done.stderr
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) >= least and rest == "cases right\n"
+
+
+@pytest.mark.parametrize(("mode", "count"), [("kept proofs", 5), ("kept failures", 2)])
+def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):
+    done = run(tests["address"], mode, programs, tmp_path / "proofs")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{count} cases right\n"
+
+
+def test_lost_peer_access_is_warned_of_once(tests, programs):
+    warnings = run(tests["plain"], "lost writes", programs).stderr.splitlines()
+    assert len(warnings) == 1
+    assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
+    assert "a kernel's writes do not arrive" in warnings[0]
+
+
+def test_waits_and_launches_follow_from_what_is_read_and_written(tests, programs):
+    """The engines believe the waits that the package derives; here they are worked out again."""
+    done = run(tests["plain"], "waits", programs)
+    assert done.stdout == f"{len(list(every_program()))} cases right\n", done.stderr
+
+
+@pytest.fixture
+def said_of(tests, tmp_path):
+    def run_waits(*described):
+        file = tmp_path / "programs.txt"
+        file.write_text(text_of(*described))
+        return run(tests["plain"], "waits", file).stderr
+
+    return run_waits
+
+
+RING = next(x for x in every_program() if x.name == "ring" and x.program.k == 3)
+
+
+@pytest.mark.parametrize("later", [i for i, x in enumerate(RING.program.dependencies()) if x])
+def test_control_waits_that_are_left_out_are_found(later, said_of):
+    waits = RING.program.dependencies()
+    waits[later] = ()
+    assert f"ring, 3 ranks: instruction {later} does not wait for " in said_of(RING, waits)
+
+
+@pytest.mark.parametrize(
+    ("launches", "words"),
+    [
+        ([(0,), (2,), (1,)], "instruction 2 starts out of order"),
+        ([(0, 1)], "instruction 1 starts with another rank's"),
+        ([(i,) for i in range(11)], "not every instruction starts"),
+    ],
+)
+def test_control_wrong_launches_are_found(launches, words, said_of):
+    assert words in said_of(RING, None, launches)
+
+
+def test_control_a_launch_of_what_must_wait_is_found(said_of):
+    twice = Program(2, 1, [Instruction(0, 0, (0, 1), (0,)), Instruction(0, 0, (0,), (1,))])
+    named = Named("twice", "allreduce", twice, goal("allreduce", 2))
+    assert "1 starts with what it must wait for" in said_of(named, None, [(0, 1)])
+
+
+MUTANTS = {
+    "one wait dropped": Mutant(
+        "cuda/enqueue.cu",
+        "if (known_[lane][other] >= behind[other]) continue;",
+        "if (true) continue;",
+        "orders",
+        "unordered",
+    ),
+    "lanes do not wait for torch's streams": Mutant(
+        "cuda/events.cu",
+        "    wait(call.hub().stream.get(), ready.get());",
+        "    (void)ready;",
+        "orders",
+        "",
+    ),
+    "torch's streams do not wait for the lanes": Mutant(
+        "cuda/events.cu",
+        "    wait(current.stream, call.hub().joined.get());",
+        "",
+        "orders",
+        "",
+    ),
+    "the default stream of one device taken for another's": Mutant(
+        "cuda/events.cu",
+        "const DeviceGuard there(current.device);",
+        "",
+        "orders",
+        "unordered",
+    ),
+    "one lane is not joined": Mutant(
+        "cuda/events.cu", "    wait(call.hub().stream.get(), lane->joined.get());", "", "orders", ""
+    ),
+    "a replay does not wait for the lanes' memory": Mutant(
+        "cuda/events.cu", "if (cached.uses_host) join(call);", "", "beside", "unordered"
+    ),
+    "lanes do not wait for a replay that uses their memory": Mutant(
+        "cuda/events.cu", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
+    ),
+    "a user's capture takes everybody's lanes": Mutant(
+        "cuda/events.cu",
+        "lanes_[{device, index, capture}]",
+        "lanes_[{device, index, capture ? CaptureId() : capture}]",
+        "beside",
+        "",
+    ),
+    "a copy that cannot be captured": Mutant(
+        "cuda/enqueue.cu",
+        "cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice,",
+        "cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,",
+        "orders",
+        "cudaErrorStreamCaptureUnsupported",
+    ),
+    "one wrong source": Mutant(
+        "cuda/launch.cu",
+        "for (int buffer : *buffers) args_",
+        "for (int buffer : *buffers) buffer ^= 1, args_",
+        "orders",
+        "",
+    ),
+    "one element too far": Mutant(
+        "cuda/reduce_rows.cuh", ": Range{tail, end};", ": Range{tail, end + 1};", "orders", ""
+    ),
+    "one peer not enabled": Mutant(
+        "cuda/peers.cu",
+        "= cudaDeviceEnablePeerAccess(other, 0);",
+        "= other == 1 ? cudaSuccess : cudaDeviceEnablePeerAccess(other, 0);",
+        "orders",
+        "peer",
+    ),
+    "a proof does not wait for its data": Mutant(
+        "cuda/peers.cu",
+        '  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");',
+        "",
+        "orders",
+        "unordered",
+    ),
+    "half a page of the host used too early": Mutant(
+        "cuda/lanes.cu",
+        "if (emptied_[half]) cuda_check",
+        "if (false) cuda_check",
+        "no peers",
+        "unordered",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, programs, tmp_path):
+    mutant = MUTANTS[name]
+    done = run(mutant.build(tmp_path, SOURCES, objects["plain"]), mutant.mode, programs)
+    assert done.returncode != 0
+    assert mutant.words in done.stdout + done.stderr

@@ -1,0 +1,73 @@
+"""The CUDA engines compiled for the virtual CUDA runtime, whole and with one thing wrong."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from builds import CSRC, Build, mutated
+
+HERE = Path(__file__).parent
+VIRTUAL = HERE.parent / "virtual_cuda"
+OPTIONS = (f"-I{VIRTUAL}", "-Wno-unknown-pragmas")
+
+
+class Source(NamedTuple):
+    path: Path
+    options: tuple[str, ...] = ()
+
+    def compile(self, build: Build) -> Path:
+        path = build.source(self.path)
+        return build.compile(path, *OPTIONS, *self.options)
+
+
+# Undefined behaviour is looked for in the engines; in the tests that takes long to compile.
+TEST_OPTIONS = ("-fno-sanitize=undefined",)
+# By what a mutant changes: virtual_launch.cpp includes launch.cu.
+ENGINES = {
+    "virtual runtime": Source(VIRTUAL / "all.cpp", TEST_OPTIONS),
+    "cuda/launch.cu": Source(HERE / "virtual_launch.cpp"),
+    **{
+        f"cuda/{x}.cu": Source(CSRC / "cuda" / f"{x}.cu")
+        for x in ("tiles", "events", "enqueue", "lanes", "peers", "proofs")
+    },
+}
+
+# It has no threads and touches no device.
+CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
+
+
+def compile_all(
+    builds: Mapping[str, Build], sources: Mapping[str, Source]
+) -> dict[str, dict[str, Path]]:
+    """The objects by build and by source."""
+    with ThreadPoolExecutor(2) as workers:
+        made = {
+            sanitizer: {
+                name: workers.submit(source.compile, build) for name, source in sources.items()
+            }
+            for sanitizer, build in builds.items()
+        }
+    return {
+        sanitizer: {name: job.result() for name, job in jobs.items()}
+        for sanitizer, jobs in made.items()
+    }
+
+
+class Mutant(NamedTuple):
+    """A text of a file of csrc and what stands in its place."""
+
+    file: str
+    text: str
+    other: str
+    mode: str  # which run finds it
+    words: str  # and what it says
+
+    def build(
+        self, folder: Path, sources: Mapping[str, Source], objects: Mapping[str, Path]
+    ) -> Path:
+        """Headers are the kernels': nothing else is compiled again."""
+        changed = self.file if self.file in sources else "kernels"
+        build = Build("plain", folder, mutated(folder, self.file, self.text, self.other))
+        parts = {**objects, changed: sources[changed].compile(build)}
+        return build.link([*parts.values()])

@@ -1,0 +1,185 @@
+"""fastreduce.explain: the candidates, their times, the choice and why."""
+
+import numpy as np
+import pytest
+import torch
+
+import fastreduce.plan.machine
+import fastreduce.topology
+from fastreduce import Instruction, Program, algorithms, explain
+from fastreduce.algorithms import names, registry
+from fastreduce.plan.choose import choose
+from fastreduce.plan.explain import plan
+from fastreduce.topology import Topology, cluster, preset
+
+MB = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def book():
+    return explain(160 * MB, topology=preset("book-pcie4"))
+
+
+class TestOnPaper:
+    def test_every_algorithm_is_a_candidate_the_fastest_first(self, book):
+        assert sorted(x.algorithm for x in book.candidates) == names()
+        times = [x.prediction.time_s for x in book.candidates]
+        assert times == sorted(times)
+        assert book.chosen is book.candidates[0]
+
+    @pytest.mark.parametrize(("name", "ms"), [("naive", 60), ("host", 80), ("sharded", 15)])
+    def test_times_of_the_book(self, book, name, ms):
+        assert book.candidate(name).prediction.time_s * 1e3 == pytest.approx(ms, rel=0.01)
+
+    def test_prints_as_a_table_with_the_choice_marked(self, book):
+        lines = str(book).splitlines()
+        assert lines[0] == "160 MB on each of 4 ranks, book-pcie4"
+        assert len(lines) == 2 + len(names()) + 1
+        marked = [line for line in lines if line.startswith("* ")]
+        assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
+        assert "link gpu0 -> pcie0" in marked[0]
+        assert lines[-1].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert repr(book) == str(book)
+
+    def test_dgx1_takes_its_own_rings_both_ways_round(self):
+        found = explain(160 * MB, topology=preset("dgx1"))
+        assert found.algorithm == "multi-ring"
+        assert found.chosen.program.shards == 8 * (2 + 1) * 2
+        found.chosen.program.verify()
+
+    @pytest.mark.parametrize(("name", "machines"), [("book-pcie4", 4), ("dgx2-v100", 2)])
+    def test_hierarchical_takes_the_machines_of_a_cluster(self, name, machines):
+        network = cluster(name, machines, 100)
+        found = explain(16 * MB, topology=network).candidate("hierarchical").program
+        assert found == algorithms.hierarchical(len(network.devices), machines)
+
+    @pytest.mark.parametrize("where", [{"topology": preset("book-pcie4")}, {"k": 4}])
+    def test_an_algorithm_that_is_wrong_is_refused(self, where):
+        before = dict(algorithms.registry)
+        algorithms.algorithm("nothing")(lambda k: Program(k, 1, [Instruction(0, 0, (0,), (1,))]))
+        try:
+            with pytest.raises(ValueError, match="'nothing' for 4 ranks is wrong: rank 0 ends"):
+                explain(16 * MB, **where)
+        finally:
+            algorithms.registry.clear()
+            algorithms.registry.update(before)
+
+    def test_a_name_is_no_topology(self):
+        with pytest.raises(TypeError, match="topology is 'dgx1'; want a Topology"):
+            explain(16 * MB, topology="dgx1")
+
+    def test_slices_are_what_the_engine_would_take(self):
+        found = explain(160 * MB, topology=preset("dgx-h100"))
+        assert found.candidate("sharded").slices == 1
+        assert found.candidate("ring").slices == 8
+        assert explain(MB, topology=preset("dgx-h100")).candidate("ring").slices == 1
+
+    def test_whole_tensors_are_dealt_out_whole(self):
+        one = explain(80 * MB, topology=preset("book-pcie4"))
+        many = explain([10 * MB] * 8, topology=preset("book-pcie4"))
+        assert one.candidate("by-parameter").prediction.time_s == pytest.approx(0.030, rel=0.01)
+        assert many.candidate("by-parameter").prediction.time_s == pytest.approx(0.0075, rel=0.01)
+
+    def test_fewer_ranks_than_devices(self):
+        assert {x.program.k for x in explain(MB, k=3, topology=preset("dgx1")).candidates} == {3}
+
+
+class TestUnknownRates:
+    """As `detect` leaves what a machine does not tell."""
+
+    @staticmethod
+    def without_rate(topology, link):
+        graph = topology.graph.copy()
+        for u, v in (link, link[::-1]):
+            graph.edges[u, v]["bytes_per_s"] = None
+        return Topology("half known", "made up", graph)
+
+    def test_what_needs_them_comes_last_and_says_so(self):
+        machine = self.without_rate(preset("dgx1"), ("cpu0", "cpu1"))
+        found = explain(MB, topology=machine)
+        assert found.algorithm in ("ring", "bidirectional", "multi-ring")
+        last = str(found).splitlines()[-2]
+        assert "unknown" in last and "cpu0" in last and "bandwidth is unknown" in last
+
+    def test_nothing_known_is_an_error(self):
+        machine = self.without_rate(preset("book-pcie4"), ("gpu0", "pcie0"))
+        with pytest.raises(ValueError, match="bandwidth is unknown"):
+            explain(MB, topology=machine)
+
+
+class TestSeveralGPUs:
+    """With a driver made up."""
+
+    @pytest.mark.parametrize(("linked", "algorithm"), [(True, "sharded"), (False, "ring")])
+    def test_the_choice_is_what_auto_runs(self, monkeypatch, linked, algorithm):
+        monkeypatch.setattr(fastreduce.topology, "detect", lambda: preset("book-pcie4"))
+        monkeypatch.setattr(fastreduce.plan.machine, "has_nvlink", lambda count: linked)
+        found = plan([f"cuda:{i}" for i in range(4)], [MB])
+        assert found.algorithm == algorithm
+        assert found.title == "1 MB on each of 4 ranks, book-pcie4"
+
+
+class TestInOneMemory:
+    def test_the_choice_is_what_auto_runs(self):
+        tensors = [torch.zeros(1000), torch.zeros(1000)]
+        found = explain(tensors)
+        assert found.algorithm == choose("cpu", 2, 4000)
+        assert found.title == "4 KB on each of 2 ranks, one CPU"
+        assert all(x.slices == 1 for x in found.candidates)
+
+    def test_lists_of_tensors_count_together(self):
+        lists = [[torch.zeros(10), torch.zeros(3, 5)] for _ in range(3)]
+        assert explain(lists).title == "100 B on each of 3 ranks, one CPU"
+
+    def test_sizes_without_a_machine_are_two_ranks(self):
+        assert explain(MB).title == "1 MB on each of 2 ranks, one CPU"
+        assert explain([MB, MB], k=4).title == "2 MB on each of 4 ranks, one CPU"
+
+    def test_the_environment_shows(self, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", "tree")
+        assert explain(MB).algorithm == "tree"
+
+    def test_algorithms_of_ones_own_are_candidates(self, request):
+        request.addfinalizer(lambda: registry.pop("mine", None))
+        fastreduce.algorithm("mine")(registry["leader"])
+        assert explain(MB).candidate("mine").program == registry["leader"](2)
+
+
+def test_arrays_are_tensors_too():
+    assert explain([np.zeros(10), np.zeros(10)]).title == "80 B on each of 2 ranks, one CPU"
+    assert explain([torch.zeros(3, requires_grad=True)] * 2).algorithm == "leader"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (1.5, "found float; want tensors, or sizes"),
+        ("160MB", "found str; want tensors, or sizes"),
+        (["160MB"], "rank 0, tensor 0 is str"),
+        ([[torch.zeros(3)], [None]], "rank 1, tensor 0 is None"),
+    ],
+)
+def test_what_is_neither_tensors_nor_sizes(what, words):
+    with pytest.raises(TypeError, match=words):
+        explain(what)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: explain([]), "0 bytes|no tensors|want ranks"),
+        (lambda: explain([[], []]), "no tensors to plan for"),
+        (lambda: explain(0), "want ranks, and bytes"),
+        (lambda: explain([5, -1]), "want ranks, and bytes"),
+        (lambda: explain(MB, k=0), "0 ranks"),
+        (
+            lambda: explain(MB, k=5, topology=preset("book-pcie4")),
+            "5 ranks, but topology .* has 4 devices",
+        ),
+        (lambda: plan([], [MB]), "0 ranks"),
+        (lambda: explain(MB).candidate("rnig"), "unknown algorithm 'rnig'; known are bidir"),
+    ],
+)
+def test_errors_say_what_was_wanted(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,0 +1,71 @@
+"""Closed formulas agree with the simulation where both run; large simulations are quick."""
+
+import time
+from itertools import permutations
+
+import pytest
+from networks import star
+
+from fastreduce import simulate
+from fastreduce.algorithms import hierarchical, ring
+from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, ring_s
+from fastreduce.topology import cluster
+
+LOCAL = 4
+SIZES = [1, 1_000_000, 1_000_000_000]
+
+
+def around(topology, leap):
+    k = len(topology.devices)
+    return hops(topology, [(rank, (rank + leap) % k) for rank in range(k)])
+
+
+def ring_by_formula(topology, nbytes):
+    return ring_s(len(topology.devices), nbytes, around(topology, 1))
+
+
+def hierarchical_by_formula(topology, machines, nbytes):
+    k = len(topology.devices)
+    inside = hops(topology, permutations(range(k // machines), 2))
+    between = around(topology, k // machines) if machines > 1 else []
+    return hierarchical_s(k, machines, nbytes, inside, between)
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("machines", [1, 2, 5])
+    @pytest.mark.parametrize("nbytes", SIZES)
+    def test_ring_within_three_percent(self, machines, nbytes):
+        topology = cluster("g4dn.12xlarge", machines, 100, nics=1)
+        simulated_s = simulate(ring(LOCAL * machines), topology, nbytes).time_s
+        assert ring_by_formula(topology, nbytes) == pytest.approx(simulated_s, rel=0.03)
+
+    @pytest.mark.parametrize("machines", [1, 2, 5])
+    @pytest.mark.parametrize("nbytes", SIZES)
+    def test_hierarchical_within_three_percent(self, machines, nbytes):
+        topology = cluster("g4dn.12xlarge", machines, 100, nics=LOCAL)
+        program = hierarchical(LOCAL * machines, machines)
+        simulated_s = simulate(program, topology, nbytes).time_s
+        found_s = hierarchical_by_formula(topology, machines, nbytes)
+        assert found_s == pytest.approx(simulated_s, rel=0.03)
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    def test_control_another_topology_is_told_apart(self, nbytes):
+        simulated_s = simulate(ring(8), cluster("g4dn.12xlarge", 2, 100), nbytes).time_s
+        other_s = ring_by_formula(cluster("g4dn.12xlarge", 2, 25), nbytes)
+        same = other_s == pytest.approx(simulated_s, rel=0.03)
+        assert same == (nbytes == 1)  # a byte takes its time whatever the bandwidth
+
+    def test_one_rank_has_nothing_to_send(self):
+        assert ring_s(1, 1e9, []) == 0
+        assert hierarchical_s(1, 1, 1e9, [], []) == 0
+
+    def test_hops_share_links(self):
+        assert {h.bytes_per_s for h in hops(star(5), permutations(range(5), 2))} == {0.25e9}
+        assert hops(star(2), [(0, 1)]) == [Hop(1e9, pytest.approx(0))]
+
+
+def test_a_ring_of_64_in_slices_takes_seconds():
+    begin = time.perf_counter()
+    timeline = simulate(ring(64), cluster("dgx-h100", 8, 400, nics=8), 10**9, slices=4)
+    assert time.perf_counter() - begin < 15  # it takes a fifth; the machine may be busy
+    assert timeline.busbw == pytest.approx(48e9, rel=0.1)  # one card a machine carries it all

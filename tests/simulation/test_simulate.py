@@ -1,0 +1,193 @@
+"""What small programs take, by hand; sizes; and what is refused."""
+
+import pytest
+from networks import run, star, without
+
+from fastreduce import HOST, Instruction, Program, algorithms, simulate
+from fastreduce.algorithms.collectives import program as collective
+from fastreduce.simulation import play
+
+GB = 1_000_000_000
+EVERYONE = (0, 1, 2, 3)
+
+
+# Four devices, 1 GB/s a link, 1 GB a rank: program, slices, seconds.
+BY_HAND = {
+    "three come in, three go out": (algorithms.leader(4), 1, 6),
+    "in halves, the second in while the first goes out": (algorithms.leader(4), 2, 4.5),
+    "in thirds": (algorithms.leader(4), 3, 4),
+    "a quarter of that each": (algorithms.sharded(4), 1, 1.5),
+    "six steps of a quarter": (algorithms.ring(4), 1, 1.5),
+    "a ring reads only: slices change nothing": (algorithms.ring(4), 5, 1.5),
+    "a copy of its own goes out": (run((0, 0, (0,), (1,))), 1, 1),
+    "a copy is fetched": (run((1, 0, (0,), (1,))), 1, 1),
+    "a copy that another orders goes straight": (run((2, 0, (0,), (1,))), 1, 1),
+    "the host's copy goes through the host": (run((HOST, 0, (0,), (1,))), 1, 2),
+    "a broadcast leaves three times": (run((0, 0, (0,), (1, 2, 3))), 1, 3),
+    "another's broadcast comes in first": (run((0, 0, (1,), (2, 3))), 1, 3),
+    "copies of one launch share the link": (
+        run((0, 0, (0,), (1,)), (0, 1, (0,), (2,)), shards=2),
+        1,
+        1,
+    ),
+    "copies of two ranks at once": (run((0, 0, (0,), (1,)), (2, 0, (2,), (3,))), 1, 1),
+    "both directions of a link apart": (run((1, 0, (0,), (1,)), (0, 0, (1,), (2,))), 1, 2),
+    "a copy that waits for another": (run((1, 0, (0,), (1,)), (2, 0, (1,), (2,))), 1, 2),
+    "a wait, in slices: the last is one slice late": (
+        run((1, 0, (0,), (1,)), (2, 0, (1,), (2,))),
+        4,
+        1.25,
+    ),
+    "four up, four down": (algorithms.host(4), 1, 8),
+    "onto itself: only memory": (run((0, 0, (0,), (0,))), 1, 0),
+    "nothing to do": (Program(4, 1, []), 1, 0),
+    "one of many devices": (algorithms.leader(1), 1, 0),
+    "a shard to each": (collective("all_gather", 4), 1, 0.75),
+    "a shard from each": (collective("reduce_scatter", 4), 1, 0.75),
+}
+
+
+@pytest.mark.usefixtures("no_overheads")
+@pytest.mark.parametrize("name", BY_HAND)
+def test_by_hand(name):
+    program, slices, expected_s = BY_HAND[name]
+    timeline = simulate(program, star(4), GB, slices=slices)
+    assert timeline.time_s == pytest.approx(expected_s, abs=1e-6)
+
+
+@pytest.mark.usefixtures("no_overheads")
+class TestMemory:
+    def test_each_source_is_read_once_and_the_result_written_once(self):
+        slow = star(4, memory_bytes_per_s=1e9)
+        assert simulate(run((0, 0, (0,), (0,))), slow, GB).time_s == pytest.approx(2)
+        four = run((0, 0, EVERYONE, (0,)))
+        assert simulate(four, slow, GB).time_s == pytest.approx(5)
+
+    def test_reduces_while_sources_come_in(self):
+        four = run((0, 0, EVERYONE, (0,)))
+        assert simulate(four, star(4, memory_bytes_per_s=2e9), GB).time_s == pytest.approx(3)
+
+    def test_lanes_of_two_devices_have_memories_of_their_own(self):
+        both = run((0, 0, (0,), (0,)), (1, 0, (1,), (1,)))
+        assert simulate(both, star(4, memory_bytes_per_s=1e9), GB).time_s == pytest.approx(2)
+
+    def test_a_copy_to_elsewhere_leaves_the_memory_alone(self):
+        slow = star(4, memory_bytes_per_s=1.0)
+        assert simulate(run((0, 0, (0,), (1,))), slow, GB).time_s == pytest.approx(1)
+
+
+class TestOverheads:
+    """One byte: all that shows is what a step costs."""
+
+    def time_us(self, program, latency_s=1e-3):
+        return simulate(program, star(4, latency_s=latency_s), 1).time_s * 1e6
+
+    def test_a_launch_and_two_links(self):
+        assert self.time_us(run((0, 0, (0,), (1,)))) == pytest.approx(
+            2000 + play.LAUNCH_S * 1e6, abs=0.01
+        )
+
+    def test_latency_there_and_back(self):
+        one = Program(2, 1, [Instruction(0, 0, (0, 1), (0, 1))])
+        assert self.time_us(one) == pytest.approx(4000 + play.LAUNCH_S * 1e6, abs=0.01)
+
+    def test_a_wait_for_another_device(self):
+        chain = run((1, 0, (0,), (1,)), (2, 0, (1,), (2,)))
+        expected_us = 4000 + (2 * play.LAUNCH_S + play.EVENT_WAIT_S) * 1e6
+        assert self.time_us(chain) == pytest.approx(expected_us, abs=0.01)
+
+    def test_no_wait_for_itself(self):
+        chain = run((1, 0, (0,), (1,)), (1, 0, (1,), (2,)))
+        expected_us = 4000 + 2 * play.LAUNCH_S * 1e6
+        assert self.time_us(chain) == pytest.approx(expected_us, abs=0.01)
+
+    def test_a_wait_that_is_over_costs_nothing(self):
+        """Rank 1's second launch waits for an event of long ago, and for its own first."""
+        program = run(
+            (0, 0, (0,), (0,)), (1, 1, (2,), (1,)), (1, 1, (1,), (3,)), (1, 0, (0,), (1,)), shards=2
+        )
+        assert len(program.launches()) == 3
+        expected_us = 4000 + 2 * play.LAUNCH_S * 1e6
+        assert self.time_us(program) == pytest.approx(expected_us, abs=0.01)
+
+    def test_a_wait_that_is_not_over_when_the_device_is_free(self):
+        """Rank 1 ends a route later than rank 0, yet before it sees rank 0's event."""
+        program = run(
+            (0, 0, (0,), (0,)), (1, 1, (2,), (1,)), (1, 1, (1,), (3,)), (1, 0, (0,), (1,)), shards=2
+        )
+        route_s = play.EVENT_WAIT_S / 2
+        expected_us = (2 * play.LAUNCH_S + play.EVENT_WAIT_S + route_s) * 1e6
+        assert self.time_us(program, route_s / 2) == pytest.approx(expected_us, abs=0.01)
+
+
+class TestSizes:
+    def test_tensors_are_cut_each(self):
+        whole, parts = (
+            simulate(algorithms.ring(4), star(4), nbytes).time_s for nbytes in (100, [60, 0, 40])
+        )
+        assert whole == parts
+
+    @pytest.mark.usefixtures("no_overheads")
+    def test_whole_tensors_go_round_the_shards(self):
+        """Tensors 0 and 4 are rank 0's; each rank reads its own from three others."""
+        timeline = simulate(algorithms.by_parameter(4), star(4), [3 * GB, GB, GB, GB, 2 * GB])
+        reads = {e.who: e.bytes for e in timeline.events if e.start_s == 0 and "gpu" in e.who}
+        assert reads == {"gpu0": 15 * GB, "gpu1": 3 * GB, "gpu2": 3 * GB, "gpu3": 3 * GB}
+        assert timeline.nbytes == 8 * GB
+
+    @pytest.mark.usefixtures("no_overheads")
+    def test_fewer_tensors_than_shards(self):
+        timeline = simulate(algorithms.by_parameter(4), star(4), [GB])
+        assert timeline.time_s == pytest.approx(6)
+
+
+class TestErrors:
+    CASES = (
+        ("more ranks than devices", lambda: simulate(algorithms.ring(5), star(4), 1), "5 ranks"),
+        ("no bytes", lambda: simulate(algorithms.ring(4), star(4), 0), "nbytes is 0"),
+        ("fewer than none", lambda: simulate(algorithms.ring(4), star(4), -3), "has -3 bytes"),
+        ("half a byte", lambda: simulate(algorithms.ring(4), star(4), 1.5), "has 1.5 bytes"),
+        ("words", lambda: simulate(algorithms.ring(4), star(4), "1MB"), "has '1' bytes"),
+        ("empty tensors", lambda: simulate(algorithms.ring(4), star(4), [0, 0]), r"\[0, 0\]"),
+        ("no tensors", lambda: simulate(algorithms.ring(4), star(4), []), r"nbytes is \[\]"),
+        ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1 has -1"),
+        ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
+        ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
+        ("a shard", lambda: simulate(run((0, 9, (0,), (1,))), star(4), 1), "shard 9 is not one of"),
+        (
+            "an int for whole tensors",
+            lambda: simulate(algorithms.by_parameter(4), star(4), 7),
+            "7.*want a sequence",
+        ),
+        (
+            "an unknown link",
+            lambda: simulate(algorithms.ring(4), without(star(4), ("gpu1", "switch")), 1),
+            "'star'.*'gpu1' -> 'switch', whose bandwidth is unknown",
+        ),
+        (
+            "an unknown memory",
+            lambda: simulate(algorithms.ring(4), star(4, memory_bytes_per_s=None), 1),
+            "memory of 'gpu0'",
+        ),
+    )
+
+    @pytest.mark.parametrize("call, said", [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+    def test_says_what_and_where(self, call, said):
+        with pytest.raises(ValueError, match=said):
+            call()
+
+    def test_control_an_unknown_link_that_is_not_used(self):
+        simulate(algorithms.ring(2), without(star(4), ("gpu3", "switch")), 1)
+
+    def test_devices_may_be_left_over(self):
+        assert simulate(algorithms.ring(3), star(4), 1).k == 3
+
+
+@pytest.mark.parametrize("name", ["naive", "sharded", "ring", "bidirectional", "tree"])
+@pytest.mark.parametrize("size_gb", [1, 10**4, 10**9])
+def test_what_takes_ages_ends_too(name, size_gb):
+    """Beside a late time a short one is lost to rounding; the wait for it must not be."""
+    program = algorithms.registry[name](4)
+    seconds = simulate(program, star(4), GB).time_s
+    found = simulate(program, star(4), size_gb * GB, slices=2).time_s
+    assert 0.3 * size_gb * seconds < found < 1.1 * size_gb * seconds
