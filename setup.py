@@ -111,18 +111,19 @@ def extension_arguments() -> dict:
     cuda = cuda_arguments() if with_cuda else {}  # first: torch's helper looks for CUDA_HOME once
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
-    sources = {str(path) for path in Path("csrc").glob("*.cpp")}
-    sources |= {str(path) for path in Path("csrc").glob("*.cu")} if with_cuda else set()
-    sources -= set() if with_cuda else {"csrc/cuda_call.cpp"}
-    includes = [option for path in include_paths() for option in ("-isystem", path)]
+    sources = [*Path("csrc").glob("*.cpp"), *Path("csrc/cpu").glob("*.cpp")]
+    if with_cuda:
+        sources += [*Path("csrc/cuda").glob("*.cpp"), *Path("csrc/cuda").glob("*.cu")]
+    includes = [f"-I{Path('csrc').absolute()}"]
+    includes += [option for path in include_paths() for option in ("-isystem", path)]
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
     # instruction set. -fopenmp only compiles: torch's own OpenMP runtime, already a dependency of
     # libtorch_cpu, is the one to share threads with, so none is linked.
     warnings = ["-Wall", "-Wextra"]
     extension = CppExtension(
         "fastreduce._C",
-        sorted(sources),
-        depends=sorted(str(path) for path in Path("csrc").glob("*.*h")),
+        sorted(map(str, sources)),
+        depends=sorted(str(path) for path in Path("csrc").rglob("*.*h")),
         extra_compile_args={
             "cxx": [
                 *("-std=c++20", "-O3", "-g0", *warnings, "-ffp-contract=off", "-fopenmp"),

@@ -1,44 +1,104 @@
 #include "call.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
-#include <bit>
+#include <array>
+#include <sstream>
+#include <utility>
 
+#include "check.h"
+#include "dtypes.h"
+#include "programs.h"
 #include "tables.h"
-#include "cpu/tiles.h"
 
 namespace fastreduce {
 namespace {
 
-void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, tasks, 1, body);
+constexpr std::array<std::pair<const char*, Collective>, 5> kCollectives = {{
+    {"allreduce", Collective::allreduce},
+    {"reduce", Collective::reduce},
+    {"broadcast", Collective::broadcast},
+    {"reduce_scatter", Collective::reduce_scatter},
+    {"all_gather", Collective::all_gather},
+}};
+
+std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)>& engines() {
+  static std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)> by_type{};
+  return by_type;
 }
 
 }  // namespace
 
-const CudaBackend* cuda_backend = nullptr;
+std::function<std::string()> cache_folder;
+std::atomic<bool> lane_per_rank{false};
 
-const char* place(const Call& call) { return call.on_cuda() ? cuda_backend->place(call) : "cpu"; }
+void register_engine(c10::DeviceType type, Engine& engine) { engines()[static_cast<size_t>(type)] = &engine; }
 
-int64_t size_class(const Call& call) {
-  uint64_t bytes = 0;
-  for (int64_t i = 0; i < call.outputs.per_rank; ++i) bytes += call.outputs.at(0, i).nbytes();
-  return static_cast<int64_t>(std::bit_ceil(bytes));
+Engine* find_engine(c10::DeviceType type) { return engines()[static_cast<size_t>(type)]; }
+
+std::string TensorLists::where(int64_t rank, int64_t index) const {
+  std::ostringstream text;
+  text << (std::string(name) == "outputs" ? "the output of rank " : "rank ") << rank << ", tensor " << index;
+  return text.str();
 }
 
-void execute(const Call& call, const Schedule& program) {
+Devices Call::devices() const {
+  Devices devices;
+  for (int64_t rank = 0; rank < ranks(); ++rank)
+    devices.push_back(outputs.per_rank > 0 ? outputs.at(rank, 0).device() : c10::Device(c10::kCPU));
+  return devices;
+}
+
+Engine& Call::engine() const {
+  return *find_engine(outputs.flat.empty() ? c10::kCPU : outputs.flat.front().device().type());
+}
+
+int64_t Call::nbytes() const {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < outputs.per_rank; ++i) bytes += static_cast<int64_t>(outputs.at(0, i).nbytes());
+  return bytes;
+}
+
+Collective parse_collective(const std::string& name) {
+  for (const auto& [known, collective] : kCollectives)
+    if (name == known) return collective;
+  TORCH_CHECK_VALUE(false, "unknown collective '", name, "'");
+}
+
+const char* name_of(Collective collective) {
+  for (const auto& [name, known] : kCollectives)
+    if (known == collective) return name;
+  return "";
+}
+
+Op parse_op(const std::string& name) {
+  std::string known;
+  for (Op op : every_op()) {
+    if (name == name_of(op)) return op;
+    known += std::string(known.empty() ? "" : ", ") + name_of(op);
+  }
+  TORCH_CHECK_VALUE(false, "unknown op '", name, "'; known are ", known);
+}
+
+void run(const Call& call) {
+  check(call);
+  const auto schedule = schedule_of(question_of(call));
+  const std::vector<bool> written = written_outputs(call, *schedule);
+  check_autograd(call.outputs, written);
+  execute(call, *schedule);
+  bump_versions(call.outputs, written);
+}
+
+// The schedule's written buffers that are outputs: those behind the inputs, if there are any.
+std::vector<bool> written_outputs(const Call& call, const Schedule& schedule) {
+  return {schedule.written.begin() + call.inputs.ranks, schedule.written.end()};
+}
+
+void execute(const Call& call, const Schedule& schedule) {
   const c10::AutoGradMode no_grad(false);
-  const Tables tables(call, program);
-  if (call.on_cuda())
-    cuda_backend->run(call, program, tables.all());
-  else
-    for (const Table& table : tables.all()) run_tiles(program, table, on_torch_threads);
+  const Tables tables(call, schedule);
+  call.engine().run(call.devices(), schedule, tables.all());
   tables.write_back();
-}
-
-std::vector<bool> written_outputs(const Call& call, const Schedule& program) {
-  return {program.written.begin() + call.inputs.ranks, program.written.end()};
 }
 
 void bump_versions(const TensorLists& lists, const std::vector<bool>& written) {

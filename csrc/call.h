@@ -1,36 +1,56 @@
-// A checked call on its way to an engine.
+// One call of a collective, from the user's tensors to the engine and back.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <vector>
 
-#include "check.h"
-#include "schedule.h"
+#include "engine.h"
 
 namespace fastreduce {
 
-// Set by the CUDA build (cuda_call.cpp); null where only the CPU engine was built.
-struct CudaBackend {
-  void (*run)(const Call& call, const Schedule& program, const std::vector<Table>& tables);
-  const char* (*place)(const Call& call);
-  bool (*may_copy)(const Call& call);  // contiguous copies of tensors would live as long as their uses
-  void (*keep_proofs_in)(const std::string& path);  // of peer access
-  void (*set_lane_per_rank)(bool on);
+enum class Collective { allreduce, reduce, broadcast, reduce_scatter, all_gather };
+
+// `per_rank` tensors of each rank, rank after rank.
+struct TensorLists {
+  const char* name = "tensors";
+  std::vector<at::Tensor> flat;
+  int64_t ranks = 0;
+  int64_t per_rank = 0;
+
+  const at::Tensor& at(int64_t rank, int64_t index) const { return flat[rank * per_rank + index]; }
+  std::string where(int64_t rank, int64_t index) const;  // for error messages
 };
-extern const CudaBackend* cuda_backend;
 
-// Where the ranks are, as far as the choice of a program depends on it: "cpu", one "gpu", several with
-// "nvlink" between all pairs, or others ("pcie").
-const char* place(const Call& call);
+// What the user asked for. Collectives that work in place have no inputs.
+struct Call {
+  Collective collective;
+  TensorLists outputs;
+  TensorLists inputs;
+  Op op = Op::sum;
+  int64_t root = 0;
+  std::string algorithm = "auto";
 
-// Bytes of one rank's tensors, up to the next power of two.
-int64_t size_class(const Call& call);
+  int64_t ranks() const { return outputs.ranks; }
+  bool moves_only() const {
+    return collective == Collective::broadcast || collective == Collective::all_gather;
+  }
+  Devices devices() const;  // of a checked call
+  Engine& engine() const;   // of a checked call
+  int64_t nbytes() const;   // of one rank's outputs
+};
 
-void execute(const Call& call, const Schedule& program);
+Collective parse_collective(const std::string& name);
+const char* name_of(Collective collective);
+Op parse_op(const std::string& name);
 
-// The program's written buffers that are outputs (those behind the inputs, if there are any).
-std::vector<bool> written_outputs(const Call& call, const Schedule& program);
+// Everything that a call does, in order. The dispatcher's way does the parts where torch wants them.
+void run(const Call& call);
 
+// Those parts: autograd's rules, the work, and that the tensors have changed.
+std::vector<bool> written_outputs(const Call& call, const Schedule& schedule);
+void execute(const Call& call, const Schedule& schedule);
 void bump_versions(const TensorLists& lists, const std::vector<bool>& written);
 
 }  // namespace fastreduce

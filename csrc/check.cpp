@@ -3,95 +3,24 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
-#include <array>
-#include <sstream>
-#include <utility>
-
-#include "call.h"
-#include "cpu/kernels.h"
-
 namespace fastreduce {
 namespace {
 
-constexpr std::array<std::pair<const char*, Op>, 8> kOps = {{
-    {"sum", Op::sum}, {"avg", Op::avg}, {"prod", Op::prod}, {"min", Op::min},
-    {"max", Op::max}, {"band", Op::band}, {"bor", Op::bor}, {"bxor", Op::bxor},
-}};
-
-constexpr std::array<std::pair<const char*, Collective>, 5> kCollectives = {{
-    {"allreduce", Collective::allreduce},
-    {"reduce", Collective::reduce},
-    {"broadcast", Collective::broadcast},
-    {"reduce_scatter", Collective::reduce_scatter},
-    {"all_gather", Collective::all_gather},
-}};
-
-template <class Names>
-auto parse(const Names& names, const std::string& wanted, const char* what) {
-  std::string known;
-  for (const auto& [name, value] : names) {
-    if (wanted == name) return value;
-    known += std::string(known.empty() ? "" : ", ") + name;
-  }
-  TORCH_CHECK_VALUE(false, "unknown ", what, " '", wanted, "'; known are ", known);
-}
-
-template <class Names, class Value>
-const char* find_name(const Names& names, Value wanted) {
-  for (const auto& [name, value] : names)
-    if (value == wanted) return name;
-  return "?";
-}
-
-bool is_bitwise(Op op) { return op == Op::band || op == Op::bor || op == Op::bxor; }
-
-// Of booleans torch's sum is or, its product is and; stored as 0 and 1 both are bitwise.
-Op of_booleans(Op op) {
-  switch (op) {
-    case Op::sum:
-    case Op::max: return Op::bor;
-    case Op::prod:
-    case Op::min: return Op::band;
-    default: return op;
-  }
-}
-
-// The kernels' counterpart, or per_elem 0 where there is none.
-Arithmetic counterpart(at::ScalarType type, Op op) {
-  const Arithmetic none{DType::u8, op, 0};
-  switch (type) {
-    case at::kByte: return {DType::u8, op, 1};
-    case at::kChar: return {DType::i8, op, 1};
-    case at::kShort: return {DType::i16, op, 1};
-    case at::kInt: return {DType::i32, op, 1};
-    case at::kLong: return {DType::i64, op, 1};
-    case at::kBool: return op == Op::avg ? none : Arithmetic{DType::u8, of_booleans(op), 1};
-    case at::kHalf: return {DType::f16, op, 1};
-    case at::kBFloat16: return {DType::bf16, op, 1};
-    case at::kFloat: return {DType::f32, op, 1};
-    case at::kDouble: return {DType::f64, op, 1};
-    case at::kComplexFloat: return op == Op::sum || op == Op::avg ? Arithmetic{DType::f32, op, 2} : none;
-    case at::kComplexDouble: return op == Op::sum || op == Op::avg ? Arithmetic{DType::f64, op, 2} : none;
-    case at::kFloat8_e4m3fn: return {DType::f8_e4m3, op, 1};
-    case at::kFloat8_e5m2: return {DType::f8_e5m2, op, 1};
-    default: return none;
-  }
-}
-
-std::string kind_of_layout(const at::Tensor& tensor) {
-  if (tensor.is_nested()) return "nested";
-  if (tensor.is_quantized()) return "quantized";
-  std::ostringstream text;
-  text << (tensor.is_mkldnn() ? "opaque" : "sparse") << " (layout " << tensor.layout() << ")";
-  return text.str();
+// What no engine can walk, and what to do about it; nullptr for what is dense.
+const char* why_not_dense(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "nested; pass the tensors that it consists of (.unbind())";
+  if (tensor.is_quantized()) return "quantized; pass .dequantize()";
+  if (tensor.is_mkldnn()) return "in oneDNN's layout; pass .to_dense()";
+  if (tensor.layout() != at::kStrided) return "sparse; pass .to_dense(), or a sparse COO tensor's .values()";
+  return nullptr;
 }
 
 void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
-  TORCH_CHECK_VALUE(!tensor.is_cuda() || cuda_backend, lists.where(rank, index), " is on ", tensor.device(),
-                    "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
   TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
                     "; want a tensor in CPU memory or on a CUDA device");
+  TORCH_CHECK_VALUE(find_engine(tensor.device().type()), lists.where(rank, index), " is on ", tensor.device(),
+                    "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
   TORCH_CHECK_VALUE(tensor.is_cuda() == lists.at(0, 0).is_cuda(), lists.where(rank, index), " is on ",
                     tensor.device(), " but ", lists.where(0, 0), " is on ", lists.at(0, 0).device(),
                     "; move all ranks to GPUs or all to the CPU");
@@ -100,15 +29,15 @@ void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
                     "; want all tensors of a rank on one device");
   const auto address = reinterpret_cast<uintptr_t>(tensor.is_cuda() ? tensor.data_ptr() : nullptr);
   TORCH_CHECK_VALUE(address % tensor.element_size() == 0, lists.where(rank, index),
-                    " does not lie at a multiple of its element size, which CUDA cannot read; pass .clone()");
+                    " does not lie at a multiple of its element size, which CUDA cannot read; want memory that torch "
+                    "allocated");
 }
 
 void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const at::Tensor& first = lists.at(0, index);
-  TORCH_CHECK_VALUE(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided,
-                    lists.where(rank, index), " is ", kind_of_layout(tensor),
-                    "; want a dense tensor: call .dequantize() or .to_dense() first");
+  const char* problem = why_not_dense(tensor);
+  TORCH_CHECK_VALUE(!problem, lists.where(rank, index), " is ", problem);
   check_device(lists, rank, index);
   TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ",
                     tensor.dtype(), " but ", lists.where(0, index), " is ", first.dtype(),
@@ -136,39 +65,31 @@ void check_shards(const Call& call, const TensorLists& whole, const TensorLists&
                       "; want the same dtype");
     TORCH_CHECK_VALUE(whole.at(0, i).numel() == shards.at(0, i).numel() * call.ranks(), whole.where(0, i), " has ",
                       whole.at(0, i).numel(), " elements and ", shards.where(0, i), " has ", shards.at(0, i).numel(),
-                      "; want ", call.ranks(), " times as many (one shard a rank)");
+                      "; want ", call.ranks(), " times as many (one shard per rank)");
   }
 }
 
 }  // namespace
 
-std::string TensorLists::where(int64_t rank, int64_t index) const {
-  std::ostringstream text;
-  text << (std::string(name) == "outputs" ? "the output of rank " : "rank ") << rank << ", tensor " << index;
-  return text.str();
-}
-
-Collective parse_collective(const std::string& name) { return parse(kCollectives, name, "collective"); }
-
-const char* name_of(Collective collective) { return find_name(kCollectives, collective); }
-
-Op parse_op(const std::string& name) { return parse(kOps, name, "op"); }
-
-Arithmetic arithmetic(const Call& call, at::ScalarType type, int64_t index) {
-  const int64_t elem_bytes = static_cast<int64_t>(c10::elementSize(type));
-  if (call.moves_only()) return {DType::u8, Op::sum, elem_bytes};
-  Arithmetic found = counterpart(type, call.op);
-  if (is_bitwise(found.op) && c10::isIntegralType(type, /*includeBool=*/true))
-    found = {DType::u8, found.op, elem_bytes};
-  const bool defined = found.per_elem > 0 && select_baseline(found.dtype, found.op, 2) != nullptr;
-  TORCH_CHECK_VALUE(defined, "op '", find_name(kOps, call.op), "' is not defined for ", c10::toString(type), " (tensor ",
-                    index, "); floats take sum, avg, prod, min, max (float8 no prod), complex sum and avg, "
-                    "integers and bool sum, prod, min, max, band, bor, bxor");
-  return found;
+Arithmetic arithmetic_of(const Call& call, int64_t index) {
+  const at::ScalarType type = (call.inputs.flat.empty() ? call.outputs : call.inputs).at(0, index).scalar_type();
+  if (call.moves_only()) return moved(type);
+  const auto found = find_arithmetic(type, call.op);
+  if (found) return *found;
+  const std::string defined = ops_of(type);
+  const char* where = call.outputs.name;
+  TORCH_CHECK_VALUE(!defined.empty(), "tensor ", index, " of ", where, " is ", c10::toString(type),
+                    ", a dtype that cannot be reduced; convert it first");
+  const bool is_count = call.op == Op::avg && c10::isIntegralType(type, /*includeBool=*/true);
+  TORCH_CHECK_VALUE(false, "op '", name_of(call.op), "' is not defined for ", c10::toString(type), " (tensor ", index,
+                    "), which takes ", defined,
+                    is_count ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
+                               "broadcast the buffers instead"
+                             : "");
 }
 
 void check(const Call& call) {
-  TORCH_CHECK_VALUE(call.ranks() > 0, "no ranks: want a list with one tensor, or one list of tensors, a rank");
+  TORCH_CHECK_VALUE(call.ranks() > 0, "no ranks: want a list with one tensor, or one list of tensors, per rank");
   TORCH_CHECK_VALUE(call.root >= 0 && call.root < call.ranks(), "root ", call.root, " is not a rank: there are ",
                     call.ranks(), ", numbered from 0");
   check_lists(call.outputs);
@@ -181,7 +102,7 @@ void check(const Call& call) {
                         "; want a rank's output beside its tensor");
   if (call.collective == Collective::reduce_scatter) check_shards(call, call.inputs, call.outputs);
   if (call.collective == Collective::all_gather) check_shards(call, call.outputs, call.inputs);
-  for (int64_t i = 0; i < call.outputs.per_rank; ++i) arithmetic(call, call.outputs.at(0, i).scalar_type(), i);
+  for (int64_t i = 0; i < call.outputs.per_rank; ++i) arithmetic_of(call, i);
   check_overlap(call);
 }
 

@@ -77,7 +77,8 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
                     " overlaps itself (shape ", one.tensor().sizes(), ", strides ", one.tensor().strides(),
                     "), so a sum cannot be stored in it; pass .contiguous()");
   TORCH_CHECK_VALUE(false, other.where(), " shares memory with ", one.where(),
-                    "; every tensor needs memory of its own: pass .clone()");
+                    "; every tensor needs memory of its own, or results would overwrite each other: keep a .clone() "
+                    "of one of them and reduce that");
 }
 
 const Span& owner_of(const std::vector<Span>& cluster, uintptr_t wanted) {

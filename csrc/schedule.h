@@ -1,20 +1,14 @@
-// What an engine sees: which shard moves from which ranks to which, and where that shard lies.
-// No torch in here: raw pointers, element counts and byte sizes only.
+// A program as the engines take it: with what follows from its instructions already worked out.
+// No torch in here, and neither sizes nor memory.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
 
 namespace fastreduce {
-
-enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, f8_e4m3, f8_e5m2 };
-
-enum class Op { sum, avg, prod, min, max, band, bor, bxor };
 
 // An instruction's rank where the CPU executes it.
 constexpr int kHost = -1;
@@ -25,7 +19,7 @@ struct Instruction {
   int shard;
   std::vector<int> srcs;  // buffers read
   std::vector<int> dsts;  // buffers written
-  bool completes;         // the result holds every rank's contribution: avg divides here
+  bool completes;         // here partial results become the sum over all ranks, which avg divides
 };
 
 // Buffers 0..ranks-1 are the ranks' tensors; collectives whose results lie elsewhere
@@ -33,7 +27,7 @@ struct Instruction {
 class Schedule {
  public:
   Schedule(int ranks, int buffers, int shards, std::vector<Instruction> instructions,
-          std::vector<std::vector<int>> waits, std::vector<std::vector<int>> launches, bool whole_tensors = false)
+           std::vector<std::vector<int>> waits, std::vector<std::vector<int>> launches, bool whole_tensors = false)
       : id(next_id()),
         ranks(ranks),
         buffers(buffers),
@@ -51,15 +45,22 @@ class Schedule {
   }
   Schedule(Schedule&&) = default;  // not copied: by_shard points into instructions
 
-  // Into how many pieces the events engine cuts each shard of so many bytes a rank, so that a rank
-  // passes on the first while it receives the second. Smaller pieces than 1 MiB spend more on
-  // launches than they hide. Predicted.
   int slices(int64_t nbytes) const {
+    const auto waits_for_none = [](const std::vector<int>& earlier) { return earlier.empty(); };
+    return slices_of(nbytes, shards, std::all_of(waits.begin(), waits.end(), waits_for_none));
+  }
+
+  // The events engine cuts each shard into so many slices, where a rank has `nbytes` in all, so that
+  // a rank passes on the first while it receives the second. Where nothing waits there is nothing to
+  // pass on. Slices of less than 1 MiB spend more on launches than they hide (predicted).
+  static int slices_of(int64_t nbytes, int64_t shards, bool one_step) {
     constexpr int64_t kSliceBytes = 1 << 20;
     constexpr int64_t kMaxSlices = 8;
-    const bool one_step = std::all_of(waits.begin(), waits.end(), [](const auto& earlier) { return earlier.empty(); });
     return one_step ? 1 : static_cast<int>(std::clamp<int64_t>(nbytes / shards / kSliceBytes, 1, kMaxSlices));
   }
+
+  // What an average divides by at this instruction.
+  int divisor(const Instruction& instruction) const { return instruction.completes ? ranks : 1; }
 
   uint64_t id;
   int ranks;
@@ -78,32 +79,5 @@ class Schedule {
     return ++last;
   }
 };
-
-// One contiguous piece of one tensor of every buffer, all of it in one shard.
-// The pointers are `Table::pointers[first_pointer + buffer]`; a buffer that has no such piece
-// (the output of another rank's shard) holds nullptr and is named by no instruction.
-struct Row {
-  int shard;
-  int64_t elems;
-  size_t first_pointer;
-};
-
-struct Table {
-  DType dtype;
-  Op op;
-  int64_t elem_bytes;
-  std::vector<Row> rows;
-  std::vector<std::byte*> pointers;
-};
-
-// Elements of each of `parts` equal parts, the last of which may be shorter or empty. Parts begin on
-// cache lines: no two ranks write the same one, and vectors stay aligned.
-inline int64_t part_elems(int64_t elems, int64_t parts, int64_t elem_bytes) {
-  const int64_t line_elems = 64 / elem_bytes;
-  return ((elems + parts - 1) / parts + line_elems - 1) / line_elems * line_elems;
-}
-
-// Calls body(begin, end) over a partition of [0, tasks), on as many threads as it likes.
-using ParallelFor = std::function<void(int64_t tasks, const std::function<void(int64_t, int64_t)>& body)>;
 
 }  // namespace fastreduce

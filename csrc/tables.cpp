@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "call.h"
+#include "check.h"
 
 namespace fastreduce {
 namespace {
@@ -27,41 +27,41 @@ bool walkable_in_place(const Call& call, int64_t index) {
 
 }  // namespace
 
-Tables::Tables(const Call& call, const Schedule& program) {
-  for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, program, index);
+Tables::Tables(const Call& call, const Schedule& schedule) {
+  for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, schedule, index);
 }
 
-// The tensor is cut into the program's shards, one row each, or is one of its shards.
-void Tables::add(const Call& call, const Schedule& program, int64_t index) {
+// The tensor is cut into the schedule's shards, one row each, or is one of its shards.
+void Tables::add(const Call& call, const Schedule& schedule, int64_t index) {
   const bool direct = walkable_in_place(call, index);
   const bool gather = call.collective == Collective::all_gather;
   const bool scatter = call.collective == Collective::reduce_scatter;
   const at::Tensor& whole = scatter ? call.inputs.at(0, index) : call.outputs.at(0, index);
-  const Arithmetic kernel = arithmetic(call, whole.scalar_type(), index);
+  const Arithmetic kernel = arithmetic_of(call, index);
   const int64_t elem_bytes = static_cast<int64_t>(whole.element_size()) / kernel.per_elem;
   Table& table = table_of(kernel, elem_bytes);
 
   std::vector<std::byte*> memory;
-  memory.reserve(program.buffers);
+  memory.reserve(schedule.buffers);
   for (const TensorLists* lists : {&call.inputs, &call.outputs})
     for (int64_t rank = 0; rank < lists->ranks; ++rank)
-      memory.push_back(memory_of(call, *lists, rank, index, direct, program.written[memory.size()]));
+      memory.push_back(memory_of(call, *lists, rank, index, direct, schedule.written[memory.size()]));
 
   const int64_t elems = whole.numel() * kernel.per_elem;
   // In place the parts are ours to choose; an output of one shard fixes them.
-  const int64_t shard_elems = program.whole_tensors ? elems
-                              : gather || scatter   ? elems / program.shards
-                                                    : part_elems(elems, program.shards, elem_bytes);
+  const int64_t shard_elems = schedule.whole_tensors ? elems
+                              : gather || scatter   ? elems / schedule.shards
+                                                    : part_elems(elems, schedule.shards, elem_bytes);
   for (int64_t part = 0; part * shard_elems < elems; ++part) {
     const int64_t begin = part * shard_elems;
-    const int64_t shard = program.whole_tensors ? index % program.shards : part;
+    const int64_t shard = schedule.whole_tensors ? index % schedule.shards : part;
     table.rows.push_back({static_cast<int>(shard), std::min(shard_elems, elems - begin), table.pointers.size()});
-    for (int64_t buffer = 0; buffer < program.buffers; ++buffer) {
-      const bool holds_one_shard = gather ? buffer < program.ranks : scatter && buffer >= program.ranks;
+    for (int64_t buffer = 0; buffer < schedule.buffers; ++buffer) {
+      const bool holds_one_shard = gather ? buffer < schedule.ranks : scatter && buffer >= schedule.ranks;
       if (!holds_one_shard)
         table.pointers.push_back(memory[buffer] + begin * elem_bytes);
       else
-        table.pointers.push_back(buffer % program.ranks == shard ? memory[buffer] : nullptr);
+        table.pointers.push_back(buffer % schedule.ranks == shard ? memory[buffer] : nullptr);
     }
   }
 }
@@ -71,7 +71,7 @@ std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t
   const at::Tensor& tensor = lists.at(rank, index);
   if (direct || (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()))
     return static_cast<std::byte*>(tensor.data_ptr());
-  TORCH_CHECK(!tensor.is_cuda() || cuda_backend->may_copy(call), lists.where(rank, index),
+  TORCH_CHECK(call.engine().may_copy(call.devices()), lists.where(rank, index),
               " is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
               "contiguous tensors");
   copies_.push_back({tensor, tensor.resolve_conj().resolve_neg().contiguous(), written});

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "check.h"
-#include "schedule.h"
+#include "call.h"
+#include "dtypes.h"
 
 namespace fastreduce {
 
@@ -9,7 +9,7 @@ namespace fastreduce {
 // walk in place (strided views, lazy conjugates) are replaced by contiguous copies.
 class Tables {
  public:
-  Tables(const Call& call, const Schedule& program);
+  Tables(const Call& call, const Schedule& schedule);
   const std::vector<Table>& all() const { return tables_; }
   void write_back() const;
 
@@ -19,10 +19,10 @@ class Tables {
     at::Tensor contiguous;
     bool written;
   };
-  void add(const Call& call, const Schedule& program, int64_t index);
+  void add(const Call& call, const Schedule& schedule, int64_t index);
   std::byte* memory_of(const Call& call, const TensorLists& lists, int64_t rank, int64_t index, bool direct,
                        bool written);
-  Table& table_of(const Arithmetic& arithmetic, int64_t elem_bytes);
+  Table& table_of(const Arithmetic& kernel, int64_t elem_bytes);
 
   std::vector<Table> tables_;
   std::vector<Copy> copies_;

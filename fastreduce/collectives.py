@@ -1,8 +1,9 @@
 """The public calls: thin, documented, one call into the extension each.
 
-All take one tensor a rank, or one list of tensors a rank (the gradients of a whole model in one
-call), and return None: results are written in place. Where ranks meet different shapes, dtypes or
-devices, or share memory, a ValueError says which rank and tensor, and nothing has been written.
+All take a list with one tensor per rank, or one list of tensors per rank (the gradients of a whole
+model in one call), and return None: results are written in place. Where the ranks' shapes, dtypes or
+devices differ, or tensors share memory, a ValueError says which rank and tensor, and nothing has been
+written. While a call runs Python cannot react to Ctrl-C: KeyboardInterrupt is raised when it returns.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastreduce import _C
+from fastreduce.algorithms import Algorithm
+from fastreduce.program import Program
 
 if TYPE_CHECKING:
     from torch.distributed import ReduceOp
@@ -22,25 +25,29 @@ Tensors: TypeAlias = "Iterable[Any] | Iterable[Iterable[Any]]"
 Op: TypeAlias = "str | ReduceOp | ReduceOp.RedOpType"
 
 
-def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> None:
+def allreduce(
+    tensors: Tensors, op: Op = "sum", *, algorithm: str | Program | Algorithm = "auto"
+) -> None:
     """Leave the reduction of all ranks' tensors in every one of them, in place.
 
     Args:
-        tensors: one tensor a rank, or one list of tensors a rank; tensor i has the same shape and
-            dtype on every rank. torch tensors in CPU memory or, each rank's on one device, in CUDA
-            memory; or anything that speaks ``__dlpack__`` over a writable buffer (NumPy, JAX,
-            CuPy), without a copy; of several GPUs, in memory that torch or cudaMalloc gave. Any
-            strides, views, 0-dim and empty tensors.
+        tensors: a list with one tensor per rank, or one list of tensors per rank; tensor i has the
+            same shape and dtype on every rank. torch tensors in CPU memory or, those of one rank on
+            one device, in CUDA memory; or arrays with ``__dlpack__`` over a writable buffer (NumPy,
+            CuPy), which are used without a copy. Any strides, views, 0-dim and empty tensors.
         op: "sum", "avg", "prod", "min", "max" (NaN wins), "band", "bor", "bxor", or the
             `torch.distributed.ReduceOp` of that name. float16, bfloat16, float32 and float64 take
-            the first five, float8_e4m3fn and float8_e5m2 all of those but prod, complex64 and
-            complex128 sum and avg, integers (uint8, int8 to int64) all but avg, bool likewise
-            (sum is or, prod is and).
-        algorithm: "auto" or a name of `fastreduce.algorithms`: "leader", "sharded",
-            "by-parameter", "host", "ring", "bidirectional", "multi-ring", "tree",
-            "halving-doubling", "hierarchical", "naive", or one's own (`fastreduce.algorithm`).
-            "auto" goes by size, ranks and devices, as ``FASTREDUCE_ALGORITHM`` says, or
-            `fastreduce tune` found, or documented defaults (`fastreduce.explain` tells).
+            the first five; float8 (e4m3fn, e5m2 and their fnuz forms) all of those but prod;
+            complex32, complex64 and complex128 sum and avg; integers of 8 to 64 bits, signed or
+            not, all but avg; so does bool (sum is or, prod is and). ``fastreduce._C.ops()`` is the
+            table.
+        algorithm: "auto"; a name of `fastreduce.algorithms`: "leader", "sharded", "by-parameter",
+            "host", "ring", "bidirectional", "multi-ring", "tree", "halving-doubling",
+            "hierarchical", "naive", or one registered by `fastreduce.algorithm`; a
+            `fastreduce.Program` for as many ranks; or a function from the number of ranks to one
+            (under `torch.compile`: a name). "auto" goes by size, ranks and devices:
+            ``FASTREDUCE_ALGORITHM`` if it is set, else what `fastreduce tune` measured, else
+            documented defaults (`fastreduce.explain` tells).
 
     Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded,
     by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give float32 and
@@ -56,8 +63,9 @@ def allreduce(tensors: Tensors, op: Op = "sum", *, algorithm: str = "auto") -> N
 
     Raises:
         TypeError: something is no tensor (with rank and index), None where a gradient is missing.
-        ValueError: shapes, dtypes, devices, layouts or list lengths differ; tensors share memory;
-            unknown op or algorithm, or an op that the dtype does not have.
+        ValueError: shapes, dtypes, devices, layouts or list lengths differ; tensors share memory or
+            are read-only; unknown op or algorithm, a wrong program, or an op that the dtype does
+            not have.
         RuntimeError: a tensor requires grad while grad mode is on.
 
     >>> import torch
@@ -138,19 +146,52 @@ def all_gather(outputs: Tensors, tensors: Tensors) -> None:
 
 
 def _run(
-    collective: str, outputs: Tensors, inputs: Tensors | None, op: Op, root: int, algorithm: str
+    collective: str,
+    outputs: Tensors,
+    inputs: Tensors | None,
+    op: Op,
+    root: int,
+    algorithm: str | Program | Algorithm,
 ) -> None:
     if not torch.compiler.is_compiling():
-        _C.run(collective, outputs, inputs, op, root, algorithm)
+        try:
+            _C.run(collective, outputs, inputs, op, root, algorithm)
+        except NotImplementedError as error:  # of a tensor subclass that knows no such operator
+            raise ValueError(_about_subclasses(outputs, inputs)) from error
         return
+    if not isinstance(algorithm, str):
+        raise TypeError(
+            f"algorithm is {type(algorithm).__name__}; under torch.compile want a name: register "
+            "it with fastreduce.algorithm"
+        )
     # Under torch.compile: an operator that it can place in a graph, over flat lists.
     rank_outputs, rank_inputs = _by_rank(outputs), _by_rank(inputs or [])
     flat_outputs = [tensor for rank in rank_outputs for tensor in rank]
     flat_inputs = [tensor for rank in rank_inputs for tensor in rank]
     if flat_outputs:
         torch.ops.fastreduce.collective_(
-            collective, flat_outputs, flat_inputs, len(rank_outputs), _op_name(op), root, algorithm
+            collective, flat_outputs, flat_inputs, len(rank_outputs), op_name(op), root, algorithm
         )
+
+
+# What to reduce instead of a tensor that only wraps others, by the name of its type.
+_INSIDE = {
+    "DTensor": "its .to_local(), which is this process's part",
+    "NestedTensor": "its .values()",
+}
+
+
+def _about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
+    for rank, tensors in enumerate([*_by_rank(outputs), *_by_rank(inputs or [])]):
+        for index, tensor in enumerate(tensors):
+            kind = type(tensor).__name__
+            if kind not in ("Tensor", "Parameter"):
+                instead = _INSIDE.get(kind, "the plain tensors inside it")
+                return (
+                    f"rank {rank}, tensor {index} is {kind}, a subclass without memory of its own; "
+                    f"pass {instead}"
+                )
+    return "a mode that is active (torch.overrides, torch.utils._python_dispatch) has no allreduce"
 
 
 def _by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
@@ -162,8 +203,8 @@ def _by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
     return ranks
 
 
-def _op_name(op: Op) -> str:
-    """The name of a ``torch.distributed.ReduceOp`` member."""
+def op_name(op: Op) -> str:
+    """The name of an operation, also of a ``torch.distributed.ReduceOp`` member."""
     if isinstance(op, str):
         return op
     member = getattr(op, "op", op)  # a ReduceOp holds its member as .op
@@ -187,9 +228,12 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
         raise TypeError(
             f"{where} is {type(item).__name__}; want a tensor, or an array with __dlpack__"
         )
-    # torch takes a read-only export for a writable one, and ends the process over negative strides.
-    if not getattr(getattr(item, "flags", None), "writeable", True):
-        raise ValueError(f"{where} is read-only; want a writable array")
+    if _is_read_only(item):
+        raise ValueError(
+            f"{where} is a read-only {type(item).__name__}, and results are written in place; "
+            "reduce a copy (np.array(x), torch.tensor(x)) and convert that back"
+        )
+    # torch ends the process over negative strides.
     strides = getattr(item, "strides", None)
     if isinstance(strides, tuple) and any(isinstance(s, int) and s < 0 for s in strides):
         raise ValueError(f"{where} has negative strides {strides}; want a copy without them")
@@ -197,3 +241,19 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
         return from_dlpack(item)
     except (BufferError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} cannot be taken through __dlpack__: {error}") from error
+
+
+def _is_read_only(item: Any) -> bool:
+    """Whether nobody may write to the array, of which torch takes no notice.
+
+    NumPy tells by a flag, others by the one of DLPack 1.0. JAX's arrays are constants, whose memory
+    other arrays and compiled functions share, however they are exported.
+    """
+    if any(x.__module__.partition(".")[0] in ("jax", "jaxlib") for x in type(item).__mro__):
+        return True
+    if not getattr(getattr(item, "flags", None), "writeable", True):
+        return True
+    try:
+        return _C.is_read_only(item.__dlpack__(max_version=(1, 0)))
+    except (BufferError, TypeError, ValueError, RuntimeError):
+        return False  # knows only older versions, or cannot be exported: from_dlpack says why

@@ -1,18 +1,13 @@
 // The kernels as function pointers, one set for each CPU instruction set.
 #pragma once
 
-// What reduce.h needs is included here, before any `#pragma GCC target`: an inline function of
-// these headers compiled for AVX-512 could be the copy that the linker keeps for everyone.
-#include <c10/util/BFloat16.h>
-#include <c10/util/Float8_e4m3fn.h>
-#include <c10/util/Float8_e5m2.h>
-#include <c10/util/Half.h>
-
+// What reduce.h includes is included here, before any `#pragma GCC target`: an inline function of
+// a library's header that was compiled for AVX-512 could be the copy that the linker keeps for all.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <type_traits>
 
-#include "schedule.h"
+#include "ops.h"
 
 // g++ on x86-64 compiles one file for an instruction set by pragma; elsewhere the baseline serves.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -22,10 +17,16 @@
 
 namespace fastreduce {
 
+#ifdef FASTREDUCE_X86_KERNELS
+constexpr bool kBaselineIsTheBest = false;
+#else
+constexpr bool kBaselineIsTheBest = true;
+#endif
+
 // dsts <- op(srcs) over `elems` elements of every buffer; a destination may be one of the sources.
-// An average divides by `contributions`: the number of ranks where it completes, else 1.
+// `divisor` is the number of ranks where an average's sum is complete, else 1.
 using Reduce = void (*)(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts,
-                        int num_dsts, int64_t elems, int contributions);
+                        int num_dsts, int64_t elems, int divisor);
 
 // nullptr where the operation makes no sense for the dtype.
 using Select = Reduce (*)(DType dtype, Op op, int num_srcs);

@@ -1,6 +1,7 @@
 // The kernel body over ranges of CPU memory, for one instruction set (see reduce.h).
 #pragma once
 
+#include "cpu/kernels.h"
 #include "reduce.h"
 
 namespace fastreduce {
@@ -8,34 +9,34 @@ namespace {
 
 template <class T, class O, int K, int D>
 C10_ALWAYS_INLINE void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts,
-                                    int64_t elems, int contributions) {
+                                    int64_t elems, int divisor) {
   // Two cache lines a source for 16-bit floats, whose conversions need the independent work; one
   // for the rest. Measured on Zen 5: more spills registers, less leaves a third of the speed.
   constexpr int V = (sizeof(T) == 2 && !std::is_integral_v<T> ? 128 : 64) / sizeof(T);
   int64_t at = 0;
   for (; at + V <= elems; at += V)
-    reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, contributions);
+    reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, divisor);
   for (; at < elems; ++at)
-    reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, contributions);
+    reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
 }
 
 // Pointers known to be K many are kept in a local array, which the compiler turns into registers.
 template <class T, class O, int K>
 void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts,
-            int64_t elems, int contributions) {
+            int64_t elems, int divisor) {
   auto all_srcs = reinterpret_cast<const T* const*>(srcs);
   auto all_dsts = reinterpret_cast<T* const*>(dsts);
   if constexpr (K == 0) {
-    reduce_range<T, O, 0, 0>(all_srcs, num_srcs, all_dsts, num_dsts, elems, contributions);
+    reduce_range<T, O, 0, 0>(all_srcs, num_srcs, all_dsts, num_dsts, elems, divisor);
   } else {
     const T* src[K];
     std::copy_n(all_srcs, K, src);
     if (num_dsts == K) {
       T* dst[K];
       std::copy_n(all_dsts, K, dst);
-      reduce_range<T, O, K, K>(src, K, dst, K, elems, contributions);
+      reduce_range<T, O, K, K>(src, K, dst, K, elems, divisor);
     } else {
-      reduce_range<T, O, K, 0>(src, K, all_dsts, num_dsts, elems, contributions);
+      reduce_range<T, O, K, 0>(src, K, all_dsts, num_dsts, elems, divisor);
     }
   }
 }
@@ -46,15 +47,15 @@ void copy(const std::byte* const* srcs, int, std::byte* const* dsts, int num_dst
     if (dsts[d] != srcs[0]) std::memcpy(dsts[d], srcs[0], elems * sizeof(T));
 }
 
-// By the number of sources.
+// By the number of sources; code of its own for each up to 8 where that pays.
+template <bool unrolled>
 struct CpuKernel {
   int num_srcs;
 
   template <class T, class O>
   Reduce make() const {
     if (num_srcs == 1) return copy<T>;
-    // The conversions of float8 dominate: unrolling its sources gains nothing and costs code.
-    if constexpr (!is_float8<T>) {
+    if constexpr (unrolled && pays_unrolled<T, O>) {
       switch (num_srcs) {
         case 2: return reduce<T, O, 2>;
         case 3: return reduce<T, O, 3>;

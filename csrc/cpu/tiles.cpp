@@ -27,14 +27,14 @@ class Pointers {
 };
 
 struct Tiles {
-  const Schedule& program;
+  const Schedule& schedule;
   const Table& table;
   Select select;
   int64_t tile_elems;
   std::vector<int64_t> first_tile;  // by row, and the total behind the last
 
-  Tiles(const Schedule& program, const Table& table)
-      : program(program),
+  Tiles(const Schedule& schedule, const Table& table)
+      : schedule(schedule),
         table(table),
         select(cpu_kernels().select),
         tile_elems(std::max<int64_t>(1, kTileBytes / table.elem_bytes)),
@@ -44,13 +44,13 @@ struct Tiles {
   }
 
   void run(int64_t begin, int64_t end) const {
-    Pointers srcs(program.buffers), dsts(program.buffers);
+    Pointers srcs(schedule.buffers), dsts(schedule.buffers);
     size_t r = std::upper_bound(first_tile.begin(), first_tile.end(), begin) - first_tile.begin() - 1;
     for (int64_t tile = begin; tile < end; ++tile) {
       while (tile >= first_tile[r + 1]) ++r;
       const Row& row = table.rows[r];
       const int64_t at = (tile - first_tile[r]) * tile_elems;
-      for (const Instruction* instruction : program.by_shard[row.shard])
+      for (const Instruction* instruction : schedule.by_shard[row.shard])
         execute(*instruction, row, at, std::min(tile_elems, row.elems - at), srcs.data(), dsts.data());
     }
   }
@@ -62,18 +62,18 @@ struct Tiles {
     const int num_dsts = static_cast<int>(instruction.dsts.size());
     for (int s = 0; s < num_srcs; ++s) srcs[s] = buffers[instruction.srcs[s]] + at * table.elem_bytes;
     for (int d = 0; d < num_dsts; ++d) dsts[d] = buffers[instruction.dsts[d]] + at * table.elem_bytes;
-    select(table.dtype, table.op, num_srcs)(srcs, num_srcs, dsts, num_dsts, elems,
-                                            instruction.completes ? program.ranks : 1);
+    const int divisor = table.op == Op::avg ? schedule.divisor(instruction) : 1;
+    select(table.dtype, table.op, num_srcs)(srcs, num_srcs, dsts, num_dsts, elems, divisor);
   }
 };
 
 }  // namespace
 
-void run_tiles(const Schedule& program, const Table& table, const ParallelFor& parallel_for) {
-  const Tiles tiles(program, table);
+void run_tiles(const Schedule& schedule, const Table& table, const ParallelFor& parallel_for) {
+  const Tiles tiles(schedule, table);
   const int64_t count = tiles.first_tile.back();
   int64_t bytes = 0;
-  for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes * program.buffers;
+  for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes * schedule.buffers;
   if (bytes <= kSerialBytes)
     tiles.run(0, count);
   else

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "rows.h"
 #include "schedule.h"
 
 namespace fastreduce {
@@ -24,10 +25,10 @@ struct Placement {
 };
 
 // All ranks on one GPU: every tile passes the whole program, one launch on the current stream.
-void run_tiles_cuda(const Schedule& program, const std::vector<Table>& tables, int device, cudaStream_t stream);
+void run_tiles_cuda(const Schedule& schedule, const std::vector<Table>& tables, int device, cudaStream_t stream);
 
 // Several GPUs: each lane executes its ranks' instructions on a stream of its own, in program
 // order, and waits by events for what other lanes did. No kernel ever waits.
-void run_events(const Schedule& program, const std::vector<Table>& tables, const Placement& placement);
+void run_events(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
 
 }  // namespace fastreduce

@@ -10,26 +10,26 @@
 
 namespace fastreduce {
 
-Enqueue::Enqueue(const Schedule& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
                  const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
-    : program_(program),
+    : schedule_(schedule),
       tables_(tables),
       lanes_(lanes),
       lane_of_rank_(lane_of_rank),
       slices_(slices),
       copy_engine_bytes_(copy_engine_bytes),
-      waits_(program.launches.size()),
-      awaited_(program.launches.size(), false),
+      waits_(schedule.launches.size()),
+      awaited_(schedule.launches.size(), false),
       known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
-      recorded_(program.launches.size() * slices),
+      recorded_(schedule.launches.size() * slices),
       issued_(lanes.size(), 0) {
-  for (const Instruction& instruction : program.instructions) direct_.push_back(reaches_all(instruction));
-  std::vector<int> launch_of(program.instructions.size());
-  for (size_t launch = 0; launch < program.launches.size(); ++launch) {
+  for (const Instruction& instruction : schedule.instructions) direct_.push_back(reaches_all(instruction));
+  std::vector<int> launch_of(schedule.instructions.size());
+  for (size_t launch = 0; launch < schedule.launches.size(); ++launch) {
     std::set<int, std::greater<>> waits;
-    for (int instruction : program.launches[launch]) {
+    for (int instruction : schedule.launches[launch]) {
       launch_of[instruction] = static_cast<int>(launch);
-      for (int earlier : program.waits[instruction])
+      for (int earlier : schedule.waits[instruction])
         if (lane_of(launch_of[earlier]) != lane_of(launch)) waits.insert(launch_of[earlier]);
     }
     waits_[launch].assign(waits.begin(), waits.end());
@@ -38,7 +38,7 @@ Enqueue::Enqueue(const Schedule& program, const std::vector<Table>& tables, cons
 }
 
 void Enqueue::run() {
-  for (size_t launch = 0; launch < program_.launches.size(); ++launch)
+  for (size_t launch = 0; launch < schedule_.launches.size(); ++launch)
     for (int slice = 0; slice < slices_; ++slice) {
       wait(launch, slice);
       execute(launch, slice);
@@ -48,7 +48,7 @@ void Enqueue::run() {
 }
 
 int Enqueue::lane_of(size_t launch) const {
-  const int rank = program_.instructions[program_.launches[launch].front()].rank;
+  const int rank = schedule_.instructions[schedule_.launches[launch].front()].rank;
   return rank == kHost ? 0 : lane_of_rank_[rank];
 }
 
@@ -91,7 +91,7 @@ void Enqueue::execute(size_t launch, int slice) {
   Lane& lane = *lanes_[lane_of(launch)];
   const DeviceGuard guard(lane.device);
   std::vector<const Instruction*> direct, staged;
-  for (int i : program_.launches[launch]) (direct_[i] ? direct : staged).push_back(&program_.instructions[i]);
+  for (int i : schedule_.launches[launch]) (direct_[i] ? direct : staged).push_back(&schedule_.instructions[i]);
   for (const Table& table : tables_) {
     execute_directly(direct, table, slice, lane);
     for (const Instruction* instruction : staged) execute_staged(*instruction, table, slice, lane);
@@ -100,14 +100,14 @@ void Enqueue::execute(size_t launch, int slice) {
 
 template <class Visit>  // visit(the piece's address in every buffer, elements)
 void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const {
-  std::vector<std::byte*> pointers(program_.buffers);
+  std::vector<std::byte*> pointers(schedule_.buffers);
   for (const Row& row : table.rows) {
     if (row.shard != shard) continue;
     const int64_t per_slice = part_elems(row.elems, slices_, table.elem_bytes);
     const int64_t begin = std::min(row.elems, slice * per_slice);
     const int64_t elems = std::min(row.elems - begin, per_slice);
     if (elems == 0) continue;
-    for (int buffer = 0; buffer < program_.buffers; ++buffer) {
+    for (int buffer = 0; buffer < schedule_.buffers; ++buffer) {
       std::byte* const first = table.pointers[row.first_pointer + buffer];
       pointers[buffer] = first ? first + begin * table.elem_bytes : nullptr;
     }
@@ -134,7 +134,7 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
         cuda_check(cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice, lane.stream.get()),
                    "cudaMemcpyAsync between devices");
       else
-        launcher.add(only, program_.ranks, pointers.data(), program_.buffers, elems);
+        launcher.add(only, schedule_.ranks, pointers.data(), schedule_.buffers, elems);
     });
   }
   launcher.flush();
@@ -178,10 +178,10 @@ void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, 
 
   const std::vector<const Instruction*> only{&local};
   Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
-  launcher.add(only, program_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
+  launcher.add(only, schedule_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
   launcher.flush();
 
-  const int result_device = result < program_.buffers ? device_of(result) : lane.device;
+  const int result_device = result < schedule_.buffers ? device_of(result) : lane.device;
   if (!far_dsts.empty()) lane.stage.begin(lane.device, lane.stream.get());
   for (int dst : far_dsts) lane.stage.copy(pointers[dst], device_of(dst), pointers[result], result_device, bytes);
 }

@@ -12,7 +12,7 @@ namespace fastreduce {
 // lane: what it executes passes its memory, and the arithmetic is the first lane's.
 class Enqueue {
  public:
-  Enqueue(const Schedule& program, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
+  Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
           const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
   void run();
   bool uses_host() const;  // for what a lane cannot reach
@@ -29,11 +29,11 @@ class Enqueue {
   void execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane);
   void execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                      int64_t elems, Lane& lane);
-  int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % program_.ranks]]->device; }
+  int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;
 
-  const Schedule& program_;
+  const Schedule& schedule_;
   const std::vector<Table>& tables_;
   const std::vector<Lane*>& lanes_;
   const std::vector<int>& lane_of_rank_;

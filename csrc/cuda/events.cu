@@ -42,7 +42,7 @@ struct Current {
 
 class EventsEngine {
  public:
-  void run(const Schedule& program, const std::vector<Table>& tables, const Placement& placement);
+  void run(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
 
  private:
   struct Cached {
@@ -59,16 +59,16 @@ class EventsEngine {
     int64_t copy_engine_bytes;
     Lane& hub() const { return *lanes.front(); }
   };
-  Call prepare(const Schedule& program, const std::vector<Table>& tables, const Placement& placement);
+  Call prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
   Lane& lane(int device, int index, CaptureId capture);
-  bool enqueue(const Schedule& program, const std::vector<Table>& tables, const Call& call);
-  void replay(Cached& cached, const Schedule& program, const std::vector<Table>& tables, const Call& call);
+  bool enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
+  void replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
   void fork(const Call& call);
   void join(const Call& call);
   void before(const Call& call);
   void after(const Call& call);
   Cached& cached(std::vector<uint64_t> key, bool& is_new);
-  void capture(Cached& cached, const Schedule& program, const std::vector<Table>& tables, const Call& call);
+  void capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
 
   std::mutex mutex_;
   std::map<std::tuple<int, int, CaptureId>, std::unique_ptr<Lane>> lanes_;
@@ -84,10 +84,10 @@ Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
   return *lane;
 }
 
-EventsEngine::Call EventsEngine::prepare(const Schedule& program, const std::vector<Table>& tables,
+EventsEngine::Call EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
                                          const Placement& placement) {
   Call call;
-  call.slices = placement.slices > 0 ? placement.slices : program.slices(rank_bytes(tables));
+  call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
   std::vector<CaptureId> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
@@ -97,7 +97,7 @@ EventsEngine::Call EventsEngine::prepare(const Schedule& program, const std::vec
                                   "capture them into one, by events, or make the call outside");
     if (capture) call.capture = capture;
   }
-  for (int rank = 0; rank < program.ranks; ++rank) {
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
     Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0, call.capture);
     auto found = std::find(call.lanes.begin(), call.lanes.end(), own);
@@ -155,9 +155,9 @@ void EventsEngine::join(const Call& call) {
   }
 }
 
-bool EventsEngine::enqueue(const Schedule& program, const std::vector<Table>& tables, const Call& call) {
+bool EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Call& call) {
   fork(call);
-  Enqueue enqueue(program, tables, call.lanes, call.lane_of_rank, call.slices, call.copy_engine_bytes);
+  Enqueue enqueue(schedule, tables, call.lanes, call.lane_of_rank, call.slices, call.copy_engine_bytes);
   enqueue.run();
   join(call);
   return enqueue.uses_host();
@@ -174,13 +174,13 @@ EventsEngine::Cached& EventsEngine::cached(std::vector<uint64_t> key, bool& is_n
   return graphs_.front();
 }
 
-void EventsEngine::capture(Cached& cached, const Schedule& program, const std::vector<Table>& tables,
+void EventsEngine::capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
                            const Call& call) {
   const cudaStream_t hub = call.hub().stream.get();
   cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t raw = nullptr;
   try {
-    cached.uses_host = enqueue(program, tables, call);
+    cached.uses_host = enqueue(schedule, tables, call);
   } catch (...) {
     cudaStreamEndCapture(hub, &raw);
     cudaGetLastError();
@@ -196,18 +196,18 @@ void EventsEngine::capture(Cached& cached, const Schedule& program, const std::v
 
 // A graph knows the hub's stream only. If it uses the lanes' memory it must come after what the lanes
 // do, and before what they do next.
-void EventsEngine::replay(Cached& cached, const Schedule& program, const std::vector<Table>& tables,
+void EventsEngine::replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
                           const Call& call) {
   const DeviceGuard guard(call.hub().device);
-  if (!cached.exec.get()) capture(cached, program, tables, call);
+  if (!cached.exec.get()) capture(cached, schedule, tables, call);
   if (cached.uses_host) join(call);
   cuda_check(cudaGraphLaunch(cached.exec.get(), call.hub().stream.get()), "cudaGraphLaunch");
   if (cached.uses_host) fork(call);
 }
 
-std::vector<uint64_t> key_of(const Schedule& program, const std::vector<Table>& tables, const Placement& placement,
+std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
                              int slices) {
-  std::vector<uint64_t> key{program.id, static_cast<uint64_t>(slices), placement.lane_per_rank};
+  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(slices), placement.lane_per_rank};
   key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
   for (const Table& table : tables) {
     key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
@@ -217,21 +217,21 @@ std::vector<uint64_t> key_of(const Schedule& program, const std::vector<Table>& 
   return key;
 }
 
-void EventsEngine::run(const Schedule& program, const std::vector<Table>& tables, const Placement& placement) {
+void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement) {
   prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
   const RelaxedCapture relaxed;
-  const Call call = prepare(program, tables, placement);
+  const Call call = prepare(schedule, tables, placement);
   try {
     before(call);
     bool is_new = true;
     Cached* const entry = graphs_wanted() && !call.capture
-                              ? &cached(key_of(program, tables, placement, call.slices), is_new)
+                              ? &cached(key_of(schedule, tables, placement, call.slices), is_new)
                               : nullptr;
     if (is_new)
-      enqueue(program, tables, call);
+      enqueue(schedule, tables, call);
     else
-      replay(*entry, program, tables, call);
+      replay(*entry, schedule, tables, call);
     after(call);
   } catch (...) {
     // Half of the call may be under way: when the error arrives nothing runs on the tensors any more.
@@ -244,9 +244,9 @@ void EventsEngine::run(const Schedule& program, const std::vector<Table>& tables
 
 }  // namespace
 
-void run_events(const Schedule& program, const std::vector<Table>& tables, const Placement& placement) {
+void run_events(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement) {
   static auto* const engine = new EventsEngine;  // never destroyed: CUDA may be gone before it
-  engine->run(program, tables, placement);
+  engine->run(schedule, tables, placement);
 }
 
 }  // namespace fastreduce

@@ -30,19 +30,16 @@ int full_grid(Kernel kernel, int device) {
   return grid;
 }
 
-// The widest vectors at which all buffers can be read after the same few single elements.
+// Vectors need all buffers at multiples of 16 bytes after the same few single elements. Where buffers
+// lie otherwise to each other, which torch's allocations never do, all elements are single ones.
 void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used, int64_t elem_bytes) {
+  constexpr uintptr_t kVectorBytes = 16;
   const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
   uintptr_t differing = 0;
   for (int buffer : used) differing |= address(buffer) ^ address(used.front());
-  for (uintptr_t bytes : {16, 8, 4}) {
-    if (bytes <= static_cast<uintptr_t>(elem_bytes) || differing % bytes != 0) continue;
-    const uintptr_t beyond = address(used.front()) % bytes;
-    row.vector_bytes = static_cast<uint8_t>(bytes);
-    row.head_elems = static_cast<uint8_t>(
-        std::min<int64_t>(row.elems, beyond == 0 ? 0 : (bytes - beyond) / static_cast<uintptr_t>(elem_bytes)));
-    return;
-  }
+  row.vectors = differing % kVectorBytes == 0;
+  const auto before = static_cast<int64_t>((kVectorBytes - address(used.front()) % kVectorBytes) % kVectorBytes);
+  row.head_elems = static_cast<uint8_t>(row.vectors ? std::min(row.elems, before / elem_bytes) : 0);
 }
 
 std::vector<int> used_buffers(const std::vector<const Instruction*>& instructions) {
@@ -68,33 +65,33 @@ bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num
          num_operands_ + static_cast<int>(used_buffers(instructions).size()) <= kMaxOperands;
 }
 
-void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int contributions) {
+void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
   for (const Instruction* instruction : instructions) {
     args_.instructions[num_instructions_++] = {
         static_cast<uint16_t>(num_operands_), static_cast<uint16_t>(instruction->srcs.size()),
         static_cast<uint16_t>(instruction->dsts.size()),
-        static_cast<uint16_t>(instruction->completes ? contributions : 1)};
+        static_cast<uint16_t>(op_ == Op::avg && instruction->completes ? ranks : 1)};
     for (const auto* buffers : {&instruction->srcs, &instruction->dsts})
       for (int buffer : *buffers) args_.operands[num_operands_++] = static_cast<uint16_t>(buffer);
   }
   last_instructions_ = &instructions;
 }
 
-void Launcher::add(const std::vector<const Instruction*>& instructions, int contributions,
+void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks,
                    std::byte* const* pointers, int num_pointers, int64_t elems) {
   if (elems == 0 || instructions.empty()) return;
   if (!fits(instructions, num_pointers)) flush();
   if (!fits(instructions, num_pointers))
     throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
                                 " buffers and their instructions do not fit one launch; use fewer ranks a call");
-  if (&instructions != last_instructions_) add_instructions(instructions, contributions);
+  if (&instructions != last_instructions_) add_instructions(instructions, ranks);
   const int count = static_cast<int>(instructions.size());
   RowArg row{elems,
              0,
              static_cast<uint16_t>(num_pointers_),
              static_cast<uint16_t>(num_instructions_ - count),
              static_cast<uint16_t>(num_instructions_),
-             0,
+             false,
              0};
   align(row, pointers, used_buffers(instructions), elem_bytes_);
   args_.rows[args_.num_rows++] = row;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "rows.h"
 #include "schedule.h"
 
 namespace fastreduce {
@@ -11,7 +12,6 @@ constexpr int kMaxRows = 256;
 constexpr int kMaxPointers = 2560;
 constexpr int kMaxInstructions = 256;
 constexpr int kMaxOperands = 1536;
-constexpr int kMaxCudaRanks = kMaxOperands / 2;
 
 struct RowArg {
   int64_t elems;
@@ -19,15 +19,15 @@ struct RowArg {
   uint16_t first_pointer;
   uint16_t first_instruction;
   uint16_t end_instruction;
-  uint8_t vector_bytes;  // 16, 8, 4, or 0: element by element
-  uint8_t head_elems;    // before the first address that is a multiple of vector_bytes
+  bool vectors;        // of 16 bytes behind the head; else element by element
+  uint8_t head_elems;  // before the first address that is a multiple of 16
 };
 
 struct InstructionArg {
   uint16_t first_operand;  // the sources, then the destinations
   uint16_t num_srcs;
   uint16_t num_dsts;
-  uint16_t contributions;  // what an average divides by: the ranks where it completes, else 1
+  uint16_t divisor;        // of an average where its sum is complete: the number of ranks; else 1
 };
 
 // The whole host-to-kernel contract. A kernel's parameters end at 32,764 bytes (CUDA 12.1 and
@@ -64,13 +64,13 @@ class Launcher {
 
   // A row's instructions: those of one shard, in program order. `pointers` holds one address for
   // each buffer; the row covers `elems` elements from there.
-  void add(const std::vector<const Instruction*>& instructions, int contributions, std::byte* const* pointers,
+  void add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers,
            int num_pointers, int64_t elems);
   void flush();
 
  private:
   bool fits(const std::vector<const Instruction*>& instructions, int num_pointers) const;
-  void add_instructions(const std::vector<const Instruction*>& instructions, int contributions);
+  void add_instructions(const std::vector<const Instruction*>& instructions, int ranks);
   void cut_into_tiles(int blocks);
 
   DType dtype_;

@@ -9,7 +9,7 @@
 namespace fastreduce {
 namespace {
 
-// ---- device: what a thread holds of one buffer at a time, `Pieces` aligned vectors of `Bytes`
+// ---- device: what a thread holds of one buffer at a time, `Vectors` aligned vectors of `Bytes`
 // (0: single elements) that lie a block's width apart, so that neighbours read neighbouring vectors
 
 template <class T, int Bytes>
@@ -21,65 +21,70 @@ struct alignas(kVectorElems<T, Bytes> * sizeof(T)) Vector {
   std::conditional_t<Bytes == 0, T, uint32_t> words[Bytes == 0 ? 1 : Bytes / 4];
 };
 
-// With the constant, the distances of pieces are part of the instructions.
+// With the constant, the distances of vectors are part of the instructions.
 __device__ C10_ALWAYS_INLINE int block_threads() {
   const int threads = static_cast<int>(blockDim.x);
   __builtin_assume(threads == kThreads);
   return threads;
 }
 
-template <class T, int Bytes, int Pieces>
+template <class T, int Bytes, int Vectors>
 struct Pack {
-  Vector<T, Bytes> pieces[Pieces];
+  Vector<T, Bytes> vectors[Vectors];
 };
 
-template <class T, int Bytes, int Pieces>
+// Of the vectors the first `count` are inside the tile: the others are neither read nor written.
+template <class T, int Bytes, int Vectors>
 struct PackPointer {
   T* first;
-  __device__ PackPointer operator+(int64_t elems) const { return {first + elems}; }
-  __device__ Vector<T, Bytes>& operator[](int piece) const {
-    return reinterpret_cast<Vector<T, Bytes>*>(first)[piece * block_threads()];
+  int count;
+  __device__ PackPointer operator+(int64_t elems) const { return {first + elems, count}; }
+  __device__ Vector<T, Bytes>& operator[](int vector) const {
+    return reinterpret_cast<Vector<T, Bytes>*>(first)[vector * block_threads()];
   }
 };
 
 // In place the read-only cache must not be used: the same launch writes what it reads.
-template <class T, int Bytes, int Pieces>
-__device__ C10_ALWAYS_INLINE Pack<T, Bytes, Pieces> load(PackPointer<T, Bytes, Pieces> src) {
-  Pack<T, Bytes, Pieces> pack;
+template <class T, int Bytes, int Vectors>
+__device__ C10_ALWAYS_INLINE Pack<T, Bytes, Vectors> load(PackPointer<T, Bytes, Vectors> src) {
+  Pack<T, Bytes, Vectors> pack{};
   FASTREDUCE_UNROLL
-  for (int p = 0; p < Pieces; ++p) pack.pieces[p] = src[p];
+  for (int i = 0; i < Vectors; ++i)
+    if (i < src.count) pack.vectors[i] = src[i];
   return pack;
 }
 
-template <class T, int Bytes, int Pieces>
-__device__ C10_ALWAYS_INLINE void store(const Pack<T, Bytes, Pieces>& pack, PackPointer<T, Bytes, Pieces> dst) {
+template <class T, int Bytes, int Vectors>
+__device__ C10_ALWAYS_INLINE void store(const Pack<T, Bytes, Vectors>& pack, PackPointer<T, Bytes, Vectors> dst) {
   FASTREDUCE_UNROLL
-  for (int p = 0; p < Pieces; ++p) dst[p] = pack.pieces[p];
+  for (int i = 0; i < Vectors; ++i)
+    if (i < dst.count) dst[i] = pack.vectors[i];
 }
 
-template <int V, class T, int Bytes, int Pieces, class A>
-__device__ C10_ALWAYS_INLINE void widen(const Pack<T, Bytes, Pieces>& pack, A (&acc)[V]) {
+template <int V, class T, int Bytes, int Vectors, class A>
+__device__ C10_ALWAYS_INLINE void widen(const Pack<T, Bytes, Vectors>& pack, A (&acc)[V]) {
   T elems[V];
   std::memcpy(elems, &pack, sizeof elems);
   FASTREDUCE_UNROLL
   for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(elems[v]);
 }
 
-template <int V, class T, int Bytes, int Pieces>
-__device__ C10_ALWAYS_INLINE void store(const T (&values)[V], PackPointer<T, Bytes, Pieces> dst) {
-  Pack<T, Bytes, Pieces> pack;
+template <int V, class T, int Bytes, int Vectors>
+__device__ C10_ALWAYS_INLINE void store(const T (&values)[V], PackPointer<T, Bytes, Vectors> dst) {
+  Pack<T, Bytes, Vectors> pack;
   std::memcpy(&pack, values, sizeof pack);
   store(pack, dst);
 }
 
 // An instruction's operands, looked up where they are used: parameters are cached constants.
-template <class T, int Bytes, int Pieces>
+template <class T, int Bytes, int Vectors>
 struct Operands {
   const LaunchArgs& args;
   int first_operand;
   int first_pointer;
-  __device__ PackPointer<T, Bytes, Pieces> operator[](int i) const {
-    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]])};
+  int count;
+  __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const {
+    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]]), count};
   }
 };
 
@@ -88,65 +93,44 @@ struct Range {
   int64_t end;
 };
 
-// Packs from `at` on, as long as they are whole; returns where the rest begins.
-template <class T, class O, int K, int Bytes, int Pieces>
-__device__ int64_t reduce_packs(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                                int64_t at, int64_t end) {
-  constexpr int V = kVectorElems<T, Bytes>;
-  const Operands<T, Bytes, Pieces> srcs{args, instruction.first_operand, row.first_pointer};
-  const Operands<T, Bytes, Pieces> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer};
-  const int64_t width = static_cast<int64_t>(block_threads()) * V;
-  for (; at + (Pieces - 1) * width < end; at += Pieces * width) {
-    if constexpr (K == 1) {
-      const auto pack = load(srcs[0] + at);
-      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
-    } else {
-      reduce_vector<T, O, K, 0, V * Pieces>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
-                                            instruction.contributions);
-    }
-  }
-  return at;
-}
-
 // With K sources 8 loads under way hide the memory's latency, as long as 16 accumulators leave
 // registers for what they load. Predicted.
 template <class T, int K, int Bytes>
-constexpr int kPieces = K == 0 || Bytes < 16 ? 1
-                        : K == 1             ? 4
-                                             : std::max(1, std::min(8 / K, 16 / kVectorElems<T, Bytes>));
+constexpr int kVectors = K == 0 || Bytes < 16 ? 1
+                         : K == 1             ? 4
+                                              : std::max(1, std::min(8 / K, 16 / kVectorElems<T, Bytes>));
 
 // Every instruction gives an element to the same thread, so a thread meets only its own writes and
 // a row needs no barrier between its instructions.
 template <class T, class O, int K, int Bytes>
 __device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
                              Range range) {
-  constexpr int Pieces = kPieces<T, K, Bytes>;
-  int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * kVectorElems<T, Bytes>;
-  if constexpr (Pieces > 1) at = reduce_packs<T, O, K, Bytes, Pieces>(args, row, instruction, at, range.end);
-  reduce_packs<T, O, K, Bytes, 1>(args, row, instruction, at, range.end);
+  constexpr int V = kVectorElems<T, Bytes>, Vectors = kVectors<T, K, Bytes>;
+  const int64_t width = static_cast<int64_t>(block_threads()) * V;
+  for (int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * V; at < range.end; at += Vectors * width) {
+    const int count = static_cast<int>(std::min<int64_t>(Vectors, (range.end - at + width - 1) / width));
+    const Operands<T, Bytes, Vectors> srcs{args, instruction.first_operand, row.first_pointer, count};
+    const Operands<T, Bytes, Vectors> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer,
+                                           count};
+    if constexpr (K == 1) {
+      const auto pack = load(srcs[0] + at);
+      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
+    } else {
+      reduce_vector<T, O, K, 0, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
+                                             instruction.divisor);
+    }
+  }
 }
 
-template <class T, class O, int Bytes>
-__device__ void reduce_narrow(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                              Range range) {
-  if (instruction.num_srcs == 1)
-    reduce_elems<T, O, 1, Bytes>(args, row, instruction, range);
-  else
-    reduce_elems<T, O, 0, Bytes>(args, row, instruction, range);
-}
-
-// Vectors of 16 bytes are unrolled over the sources; narrower ones and single elements are rare.
+// Vectors are unrolled over the sources where that pays; single elements are rare.
 template <class T, class O>
 __device__ void reduce_segment(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                               Range range, int bytes) {
+                               Range range, bool vectors) {
   const int num_srcs = instruction.num_srcs;
-  if constexpr (sizeof(T) < 8)
-    if (bytes == 8) return reduce_narrow<T, O, 8>(args, row, instruction, range);
-  if constexpr (sizeof(T) < 4)
-    if (bytes == 4) return reduce_narrow<T, O, 4>(args, row, instruction, range);
-  if (bytes == 0) return reduce_narrow<T, O, 0>(args, row, instruction, range);
+  if (!vectors && num_srcs == 1) return reduce_elems<T, O, 1, 0>(args, row, instruction, range);
+  if (!vectors) return reduce_elems<T, O, 0, 0>(args, row, instruction, range);
   if (num_srcs == 1) return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
-  if constexpr (!is_float8<T>) {  // whose conversions dominate
+  if constexpr (pays_unrolled<T, O>) {
     switch (num_srcs) {
       case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);
       case 3: return reduce_elems<T, O, 3, 16>(args, row, instruction, range);
@@ -165,7 +149,7 @@ template <class T, class O>
 __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   const int64_t begin = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
   const int64_t end = begin + args.tile_elems < row.elems ? begin + args.tile_elems : row.elems;
-  const int vector_elems = row.vector_bytes > sizeof(T) ? row.vector_bytes / static_cast<int>(sizeof(T)) : 1;
+  const int vector_elems = row.vectors ? kVectorElems<T, 16> : 1;
   const int64_t tail = begin + (end - begin) / vector_elems * vector_elems;
   for (int i = row.first_instruction; i < row.end_instruction; ++i)
     for (int segment = 0; segment < 3; ++segment) {
@@ -173,7 +157,7 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
                           : segment == 1 ? Range{begin, tail}
                                          : Range{tail, end};
       if (range.begin < range.end)
-        reduce_segment<T, O>(args, row, args.instructions[i], range, segment == 1 ? row.vector_bytes : 0);
+        reduce_segment<T, O>(args, row, args.instructions[i], range, segment == 1 && row.vectors);
     }
 }
 

@@ -4,13 +4,13 @@
 
 namespace fastreduce {
 
-void run_tiles_cuda(const Schedule& program, const std::vector<Table>& tables, int device, cudaStream_t stream) {
+void run_tiles_cuda(const Schedule& schedule, const std::vector<Table>& tables, int device, cudaStream_t stream) {
   const DeviceGuard guard(device);
   for (const Table& table : tables) {
     Launcher launcher(table.dtype, table.op, table.elem_bytes, device, stream);
     for (const Row& row : table.rows)
-      launcher.add(program.by_shard[row.shard], program.ranks, table.pointers.data() + row.first_pointer,
-                   program.buffers, row.elems);
+      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
+                   schedule.buffers, row.elems);
     launcher.flush();
   }
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastreduce.algorithms import leader, names, registry, sharded
+from fastreduce.algorithms.leader import leader
+from fastreduce.algorithms.registration import find
+from fastreduce.algorithms.sharded import sharded
 from fastreduce.program import Goal, Instruction, Program
 
 
@@ -16,7 +18,7 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
     (reduce_scatter) or does not reduce (all_gather).
 
     Raises:
-        ValueError: unknown algorithm, or a custom algorithm that returned no program for k ranks.
+        ValueError: unknown algorithm, or one's own that returned no program for k ranks.
 
     >>> print(program("reduce", 3, root=1))
     3 ranks, 1 shards, 1 instructions
@@ -33,11 +35,16 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
             return _cut(sharded(k), lambda x: (x.rank, x.srcs, (outputs[x.rank],)), 2 * k)
         case "all_gather":
             return _cut(sharded(k), lambda x: (x.rank, (x.rank,), outputs), 2 * k)
-    if algorithm not in registry:
-        raise ValueError(f"unknown algorithm {algorithm!r}; known are auto, {', '.join(names())}")
-    found = registry[algorithm](k)
-    if not isinstance(found, Program) or found.k != k or found.buffers != k:
-        raise ValueError(f"algorithm {algorithm!r} returned no program for {k} ranks but {found!r}")
+    found = find(algorithm)(k)
+    if not isinstance(found, Program):
+        raise ValueError(
+            f"algorithm {algorithm!r} returned {type(found).__name__} for {k} ranks; want a Program"
+        )
+    if found.k != k or found.buffers != k:
+        raise ValueError(
+            f"algorithm {algorithm!r} gave a program for {found.k} ranks and {found.buffers} "
+            f"buffers; the call has {k} ranks"
+        )
     return found
 
 

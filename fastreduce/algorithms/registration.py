@@ -14,6 +14,12 @@ registry: dict[str, Algorithm] = {}
 _built_in: set[str] = set()
 _on_change: list[Callable[[], None]] = []
 
+# Programs and functions that calls were given instead of a name, by the name that they got. As many
+# as a notebook may try; the oldest are forgotten, and get another name when they come again.
+_unnamed: dict[str, Algorithm] = {}
+_MOST_UNNAMED = 256
+_count = 0
+
 
 def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     """Register a function ``k -> Program`` as ``algorithm=name`` of `fastreduce.allreduce`.
@@ -42,15 +48,68 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     def register(function: _Algorithm) -> _Algorithm:
         if name in _built_in:
             raise ValueError(
-                f'{name!r} is an algorithm of fastreduce, which "auto" relies on; register '
-                f"{function.__qualname__} under a name of its own"
+                f"{name!r} is an algorithm of fastreduce, which \"auto\" relies on; register your "
+                "function under another name"
             )
         registry[name] = function
-        for changed in _on_change:
-            changed()
+        _changed()
         return function
 
     return register
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm of this name.
+
+    Raises:
+        ValueError: there is none; the names that there are.
+
+    >>> find("ring")(2).k
+    2
+    """
+    found = registry.get(name) or _unnamed.get(name)
+    if found is None:
+        raise ValueError(f"unknown algorithm {name!r}; known are auto, {', '.join(names())}")
+    return found
+
+
+def name_of(chosen: str | Algorithm | Program) -> str:
+    """The name under which the extension knows what a call was given as ``algorithm``.
+
+    Raises:
+        TypeError: it is neither a name, a program, nor a function.
+
+    >>> from fastreduce.algorithms import ring
+    >>> name_of("ring"), name_of(ring), name_of(ring(4)).startswith("program ")
+    ('ring', 'ring', True)
+    """
+    global _count
+    if isinstance(chosen, str):
+        return chosen
+    if not isinstance(chosen, Program) and not callable(chosen):
+        raise TypeError(
+            f"algorithm is {type(chosen).__name__}; want a name, a Program, or a function k -> Program"
+        )
+    for name, known in (*registry.items(), *_unnamed.items()):
+        if known is chosen or (isinstance(known, _Given) and known.program == chosen):
+            return name
+    _count += 1
+    name = f"program {_count}" if isinstance(chosen, Program) else f"function {_count}"
+    _unnamed[name] = _Given(chosen) if isinstance(chosen, Program) else chosen
+    if len(_unnamed) > _MOST_UNNAMED:
+        del _unnamed[next(iter(_unnamed))]
+        _changed()
+    return name
+
+
+class _Given:
+    """A program as an algorithm; `fastreduce.algorithms.collectives.program` compares its k."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def __call__(self, k: int) -> Program:
+        return self.program
 
 
 def names() -> list[str]:
@@ -70,3 +129,13 @@ def built_in() -> list[str]:
 def seal() -> None:
     """From now on no other function can take the names that are registered."""
     _built_in.update(registry)
+
+
+def on_change(call: Callable[[], None]) -> None:
+    """Call this whenever a name stands for another function than before."""
+    _on_change.append(call)
+
+
+def _changed() -> None:
+    for call in _on_change:
+        call()

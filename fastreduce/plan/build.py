@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from fastreduce import _C, folders
+from fastreduce import _C
 from fastreduce.algorithms.collectives import goal, program
-from fastreduce.algorithms.registration import _on_change
+from fastreduce.algorithms.registration import on_change
 from fastreduce.plan.choose import choose
 from fastreduce.program import Program
 
-# A program chosen for another would keep running after its algorithm was replaced.
-_on_change.append(_C.forget_programs)
+# A program that was built for a name would keep running after its algorithm was replaced.
+on_change(_C.forget_schedules)
 
 
 def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
-) -> _C.Program:
+) -> _C.Schedule:
     """Choose and verify; the extension asks once for each combination and keeps the answer."""
     if algorithm == "auto":
         algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
@@ -31,15 +31,7 @@ def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
     return chosen
 
 
-def proofs_file() -> str:
-    """Which devices reach each other takes milliseconds a pair to find out: once for each boot.
-
-    The extension asks before it tries the first pair.
-    """
-    return str(folders.cache() / "peer_access.txt")
-
-
-def compiled(chosen: Program) -> _C.Program:
+def compiled(chosen: Program) -> _C.Schedule:
     """The program as the engines take it."""
     instructions = [
         (*instruction, completes, waits)
@@ -47,7 +39,7 @@ def compiled(chosen: Program) -> _C.Program:
             chosen.instructions, chosen.completes(), chosen.dependencies(), strict=True
         )
     ]
-    return _C.Program(
+    return _C.Schedule(
         chosen.k,
         chosen.buffers,
         chosen.shards,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fastreduce import _C
 from fastreduce.algorithms import names, registry
 from fastreduce.plan.defaults import default
 from fastreduce.plan.table_files import tuned
@@ -18,7 +19,7 @@ def choose(place: str, k: int, nbytes: int) -> str:
     Args:
         place: "cpu", one "gpu", several with "nvlink" between all pairs, or others ("pcie").
         k: ranks.
-        nbytes: bytes of one rank's tensors.
+        nbytes: bytes of one rank's tensors; sizes up to the next power of two are treated alike.
 
     Raises:
         ValueError: the environment names no algorithm.
@@ -31,5 +32,5 @@ def choose(place: str, k: int, nbytes: int) -> str:
         raise ValueError(f"{VARIABLE} is {named!r}; known are auto, {', '.join(names())}")
     if named != "auto":
         return named
-    table = tuned()
-    return (table and table.best(place, k, nbytes)) or default(place, nbytes)
+    table, rounded = tuned(), _C.size_class(nbytes)
+    return (table and table.best(place, k, rounded)) or default(place, rounded)

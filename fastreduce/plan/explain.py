@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from fastreduce import _C
 from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.collectives import as_tensor
-from fastreduce.plan.build import compiled, proven
+from fastreduce.plan.build import proven
 from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
-from fastreduce.units import duration, size
+from fastreduce.units import busbw, duration, nbytes_of, size
 
 if TYPE_CHECKING:
-    from fastreduce.plan.table import Table
     from fastreduce.topology import Topology
+
+Named: TypeAlias = "Topology | str | PathLike[str]"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm's program, into how many slices its shards are cut, and what it would take."""
+    """An algorithm's program, into how many slices its shards are cut, and what it would take.
+
+    ``program`` is None where the algorithm was refused; ``prediction.limit`` then says why.
+    """
 
     algorithm: str
-    program: Program
+    program: Program | None
     slices: int
     prediction: Prediction
+
+    def cells(self, nbytes: int) -> tuple[str, ...]:
+        """What `Plan` prints of it, behind its name."""
+        if self.program is None:
+            return "-", "-", "-", "refused", "-", self.prediction.limit
+        time_s, k = self.prediction.time_s, self.program.k
+        known = not math.isnan(time_s)
+        return (
+            str(len(self.program.launches())),
+            str(self.program.shards),
+            str(self.slices),
+            duration(time_s) if known else "unknown",
+            f"{busbw(nbytes, time_s, k) / 1e9:.2f}" if known and time_s and k > 1 else "-",
+            self.prediction.limit,
+        )
+
+
+HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,136 +83,144 @@ class Plan:
 
     def __str__(self) -> str:
         row = "{:<17} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
-        lines = [
-            self.title,
-            row("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit"),
-        ]
+        lines = [self.title, row(*HEADINGS)]
         for x in self.candidates:
-            time_s, k = x.prediction.time_s, x.program.k
-            busbw = 2 * (k - 1) / k * self.nbytes / time_s / 1e9 if time_s else 0.0
-            unknown = math.isnan(time_s)
-            shown = ("unknown", "-") if unknown else (duration(time_s), f"{busbw:.2f}")
             mark = "* " if x.algorithm == self.algorithm else "  "
-            lines.append(
-                row(
-                    mark + x.algorithm,
-                    *(len(x.program.launches()), x.program.shards, x.slices),
-                    *(*shown, x.prediction.limit),
-                )
-            )
+            lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
         return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        def row(cells: Iterable[str], tag: str = "td") -> str:
+            return f"<tr>{''.join(f'<{tag}>{html.escape(x)}</{tag}>' for x in cells)}</tr>"
 
-def explain(what: Any, *, k: int | None = None, topology: Topology | None = None) -> Plan:
+        rows = [row((x.algorithm, *x.cells(self.nbytes))) for x in self.candidates]
+        return (
+            f"<p>{html.escape(self.title)}</p><table>{row(HEADINGS, 'th')}{''.join(rows)}</table>"
+            f"<p>choice: {html.escape(self.algorithm)}, {html.escape(self.why)}</p>"
+        )
+
+
+def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -> Plan:
     """Plan an allreduce without running it.
 
     Args:
-        what: tensors as `allreduce` takes them, or sizes: the bytes of a rank's tensor, or of each
-            of a rank's tensors.
+        what: tensors as `allreduce` takes them; or the size of each rank's data, as 160_000_000
+            bytes or "160MB"; or a list of the sizes of each of a rank's tensors.
         k: ranks, with sizes. Default: the topology's devices, or 2 without one.
-        topology: plan on paper for this machine (`fastreduce.topology`) and choose the fastest.
-            Default: where the tensors are; what "auto" stands for there is the choice.
+        topology: plan on paper for this machine and choose the fastest: a
+            `fastreduce.topology.Topology`, a preset's name, "detect" or a file. Default: where the
+            tensors are, or the CPU; what "auto" stands for there is the choice.
+
+    An algorithm whose program is wrong is listed as refused, with the reason.
 
     Raises:
         TypeError: what is neither (with rank and index), or no topology.
-        ValueError: nothing to reduce, more ranks than devices, an algorithm of one's own that is
-            wrong, ``FASTREDUCE_ALGORITHM`` that names none.
+        ValueError: nothing to reduce, more ranks than devices, a topology without rates,
+            ``FASTREDUCE_ALGORITHM`` that names none.
+        RuntimeError: several GPUs, and no driver that tells what links them.
 
-    >>> from fastreduce.topology import preset
-    >>> plan = explain(160_000_000, topology=preset("book-pcie4"))
+    >>> plan = explain("160MB", topology="book-pcie4")
     >>> plan.algorithm, round(plan.chosen.prediction.time_s * 1e3)
     ('sharded', 15)
     >>> explain([torch.zeros(1000), torch.zeros(1000)]).algorithm
     'leader'
     """
+    machine = None
     if topology is not None:
-        from fastreduce.topology.graph import expect_topology
+        from fastreduce.topology import as_topology
 
-        expect_topology(topology)
-    if isinstance(what, int) or (isinstance(what, Sequence) and all(_is_size(x) for x in what)):
-        sizes = [what] if isinstance(what, int) else list(what)
-        count = k if k is not None else len(topology.devices) if topology else 2
-        return plan(["cpu"] * count, sizes, topology)
-    if not isinstance(what, Iterable) or isinstance(what, str):
-        raise TypeError(f"found {type(what).__name__}; want tensors, or sizes in bytes")
+        machine = as_topology(topology)
+    devices, tensor_bytes = _ranks(what, k, machine)
+    count, nbytes = len(devices), sum(tensor_bytes)
+    if count < 1 or nbytes < 1:
+        raise ValueError(f"{count} ranks of {nbytes} bytes: want at least one of each")
+    if machine is None:
+        return _here(devices, tensor_bytes)
+    found = sorted(_on_topology(machine, count, tensor_bytes), key=_seconds)
+    if math.isnan(found[0].prediction.time_s):
+        raise ValueError(found[0].prediction.limit)
+    unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
+    of = " of those whose time is known" if unknown else ""
+    why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
+    title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
+    return Plan(title, nbytes, tuple(found), found[0].algorithm, why)
+
+
+def _ranks(
+    what: Any, k: int | None, machine: Topology | None
+) -> tuple[list[torch.device], list[int]]:
+    """Each rank's device, and the bytes of each of a rank's tensors."""
+    if _is_size(what) or (isinstance(what, Sequence) and all(_is_size(x) for x in what)):
+        sizes = [nbytes_of(x) for x in ([what] if _is_size(what) else what)]
+        count = k if k is not None else len(machine.devices) if machine else 2
+        return [torch.device("cpu")] * count, sizes
+    if not isinstance(what, Iterable):
+        raise TypeError(f'found {type(what).__name__}; want tensors, or sizes such as "160MB"')
     ranks = [
         [as_tensor(x, rank, i) for i, x in enumerate([of] if hasattr(of, "__dlpack__") else of)]
         for rank, of in enumerate(what)
     ]
     if not ranks or not all(ranks):
-        raise ValueError("no tensors to plan for: want one tensor, or one list of tensors, a rank")
-    devices = [tensors[0].device for tensors in ranks]
-    return plan(devices, [tensor.nbytes for tensor in ranks[0]], topology)
+        raise ValueError(
+            "no tensors to plan for: want a list with one tensor, or one list of tensors, per rank"
+        )
+    return [tensors[0].device for tensors in ranks], [tensor.nbytes for tensor in ranks[0]]
 
 
 def _is_size(x: object) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
+    return isinstance(x, int | str) and not isinstance(x, bool)
 
 
-def plan(
-    devices: Sequence[torch.device | str],
-    tensor_bytes: Sequence[int],
-    topology: Topology | None = None,
-) -> Plan:
-    """The plan for one rank a device, whose tensors have so many bytes each.
-
-    With a topology the devices are the first of it, and the fastest candidate is chosen. Without,
-    the choice is what "auto" stands for: ranks in one memory (the CPU, one GPU) are reckoned by
-    `fastreduce.simulation.predict.MEMORIES` or as `fastreduce tune` measured them, and several GPUs
-    on what `fastreduce.topology.detect` finds, as far as that tells the rates of the links.
-
-    Raises:
-        ValueError: no ranks, no bytes, more ranks than devices, a topology without rates.
-        RuntimeError: several GPUs, and no driver that tells what links them.
-    """
-    k, nbytes = len(devices), sum(tensor_bytes)
-    if k < 1 or nbytes < 1 or min(tensor_bytes) < 0:
-        raise ValueError(f"{k} ranks of {list(tensor_bytes)} bytes: want ranks, and bytes")
-    if topology is not None:
-        found = sorted(_on_topology(topology, k, tensor_bytes), key=_seconds)
-        best, title = found[0].algorithm, topology.name
-        if math.isnan(found[0].prediction.time_s):
-            raise ValueError(found[0].prediction.limit)
-        unknown = any(math.isnan(x.prediction.time_s) for x in found)
-        of = " of those whose time is known" if unknown else ""
-        why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
-    else:
-        place, title, candidates = _here({torch.device(x) for x in devices}, k, tensor_bytes)
-        found = sorted(candidates, key=_seconds)
-        best, why = choose(place, k, nbytes), f'what "auto" stands for here (place: {place})'
-    return Plan(f"{size(nbytes)} on each of {k} ranks, {title}", nbytes, tuple(found), best, why)
-
-
-def _seconds(candidate: Candidate) -> float:
-    """To sort by; what is not known comes last."""
+def _seconds(candidate: Candidate) -> tuple[bool, float]:
+    """To sort by; what is not known comes last, and what was refused after that."""
     time_s = candidate.prediction.time_s
-    return math.inf if math.isnan(time_s) else time_s
+    return candidate.program is None, math.inf if math.isnan(time_s) else time_s
 
 
-def _here(
-    devices: set[torch.device], k: int, tensor_bytes: Sequence[int]
-) -> tuple[str, str, Iterator[Candidate]]:
-    """The place in `choose`'s words and in the reader's, and the candidates there."""
-    if len(devices) > 1:
-        from fastreduce.plan.machine import has_nvlink
+def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
+    """What "auto" stands for on these devices: the extension is asked where they are, as in a call.
+
+    Ranks in one memory are reckoned by `fastreduce.simulation.predict.MEMORIES` or as
+    `fastreduce tune` measured them; several GPUs on what `fastreduce.topology.detect` finds.
+    """
+    k, nbytes, place = len(devices), sum(tensor_bytes), _C.place(devices)
+    if place in MEMORIES:
+        table = tuned()
+        measured = f", times measured on {table.date}" if table and place in table.times_s else ""
+        where = f"one {place.upper()}{measured}"
+        candidates = _in_one_memory(place, k, nbytes)
+    else:
         from fastreduce.topology import detect
 
         machine = detect()
-        place = "nvlink" if has_nvlink(len(devices)) else "pcie"
-        return place, machine.name, _on_topology(machine, k, tensor_bytes)
-    table = tuned()
-    place = "gpu" if devices.pop().type == "cuda" else "cpu"
-    measured = f", times measured on {table.date}" if table and place in table.times_s else ""
-    candidates = _in_one_memory(place, k, sum(tensor_bytes), table)
-    return place, f"one {place.upper()}{measured}", candidates
+        where, candidates = machine.name, _on_topology(machine, k, tensor_bytes)
+    return Plan(
+        f"{size(nbytes)} on each of {k} ranks, {where}",
+        nbytes,
+        tuple(sorted(candidates, key=_seconds)),
+        choose(place, k, nbytes),
+        f'what "auto" stands for here (place: {place})',
+    )
 
 
-def _in_one_memory(place: str, k: int, nbytes: int, table: Table | None) -> Iterator[Candidate]:
-    """Limits as reckoned; times as measured, where `fastreduce tune` has measured them."""
+def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
+    """Every algorithm's program, or the candidate that says why it was refused."""
     for name in registry:
-        found = proven("allreduce", name, k)
+        try:
+            yield name, proven("allreduce", name, k)
+        except Exception as error:  # an algorithm is anybody's code
+            yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
+
+
+def _in_one_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
+    """Limits as reckoned; times as measured, where `fastreduce tune` has measured them."""
+    table = tuned()
+    for name, found in _programs(k):
+        if isinstance(found, Candidate):
+            yield found
+            continue
         reckoned = in_one_memory(found, nbytes, MEMORIES[place])
         measured_s = table.time_s(place, name, k, nbytes) if table else None
         time_s = reckoned.time_s if measured_s is None else measured_s
@@ -199,16 +232,19 @@ def _on_topology(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Ite
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
-    for name in registry:
-        found = proven("allreduce", name, k)
+    for name, found in _programs(k):
+        if isinstance(found, Candidate):
+            yield found
+            continue
+        slices = found.slices(sum(tensor_bytes))
         try:
             if k == len(topology.devices):
                 found = _fitted(found, name, topology)
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
-            slices = compiled(found).slices(sum(tensor_bytes))
+            slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices)
         except ValueError as error:  # a rate that the machine does not tell
-            slices, prediction = 1, Prediction(math.nan, str(error))
+            prediction = Prediction(math.nan, str(error))
         yield Candidate(name, found, slices, prediction)
 
 

@@ -7,7 +7,6 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,27 +35,6 @@ def versions() -> tuple[str, str]:
     True
     """
     return fastreduce.__version__, ".".join(torch.__version__.split(".")[:2])
-
-
-def has_nvlink(count: int) -> bool:
-    """Whether the extension takes the first GPUs for linked by NVLink: whether atomics pass between
-    all pairs, which they do not on PCIe.
-
-    >>> has_nvlink(1)
-    False
-    """
-
-    def atomics_pass() -> bool:
-        import pynvml
-
-        uuids = [torch.cuda.get_device_properties(i).uuid for i in range(count)]
-        handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
-        ask = functools.partial(
-            pynvml.nvmlDeviceGetP2PStatus, p2pIndex=pynvml.NVML_P2P_CAPS_INDEX_ATOMICS
-        )
-        return all(ask(*pair) == pynvml.NVML_P2P_STATUS_OK for pair in combinations(handles, 2))
-
-    return count > 1 and _ask_driver(atomics_pass, False)
 
 
 @functools.cache

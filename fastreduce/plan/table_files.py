@@ -52,7 +52,7 @@ def save(table: Table, path: str | PathLike[str] | None = None) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     _tuned.cache_clear()
-    _C.forget_programs()
+    _C.forget_schedules()
     return path
 
 

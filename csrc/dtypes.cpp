@@ -1,0 +1,74 @@
+#include "dtypes.h"
+
+namespace fastreduce {
+namespace {
+
+struct IsDefined {
+  template <class T, class O>
+  bool make() const {
+    return true;
+  }
+};
+
+bool is_bitwise(Op op) { return op == Op::band || op == Op::bor || op == Op::bxor; }
+
+// Of booleans torch's sum is or, its product is and; stored as 0 and 1 both are bitwise.
+std::optional<Arithmetic> of_booleans(Op op) {
+  switch (op) {
+    case Op::avg: return std::nullopt;
+    case Op::sum:
+    case Op::max: return Arithmetic{DType::u8, Op::bor, 1};
+    case Op::prod:
+    case Op::min: return Arithmetic{DType::u8, Op::band, 1};
+    default: return Arithmetic{DType::u8, op, 1};
+  }
+}
+
+std::optional<DType> element_of(c10::ScalarType type) {
+  std::optional<DType> found;
+  for_each(Elements{}, [&]<class E>(E) {
+    if (c10::CppTypeToScalarType<typename E::Type>::value == type) found = E::dtype;
+  });
+  return found;
+}
+
+}  // namespace
+
+std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op) {
+  if (type == c10::ScalarType::Bool) return of_booleans(op);
+  if (c10::isIntegralType(type, /*includeBool=*/false) && is_bitwise(op))
+    return Arithmetic{DType::u8, op, static_cast<int64_t>(c10::elementSize(type))};
+  // Sums of complex numbers are those of their parts; products and orders are not.
+  const bool is_complex = c10::isComplexType(type);
+  if (is_complex && op != Op::sum && op != Op::avg) return std::nullopt;
+  const auto dtype = element_of(is_complex ? c10::toRealValueType(type) : type);
+  if (!dtype || !dispatch<bool>(Elements{}, *dtype, op, IsDefined{})) return std::nullopt;
+  return Arithmetic{*dtype, op, is_complex ? 2 : 1};
+}
+
+Arithmetic moved(c10::ScalarType type) {
+  return {DType::u8, Op::sum, static_cast<int64_t>(c10::elementSize(type))};
+}
+
+const char* name_of(Op op) {
+  const char* name = "";
+  for_each(Operations{}, [&]<class O>(O) {
+    if (O::op == op) name = O::name;
+  });
+  return name;
+}
+
+std::vector<Op> every_op() {
+  std::vector<Op> all;
+  for_each(Operations{}, [&]<class O>(O) { all.push_back(O::op); });
+  return all;
+}
+
+std::string ops_of(c10::ScalarType type) {
+  std::string names;
+  for (Op op : every_op())
+    if (find_arithmetic(type, op)) names += std::string(names.empty() ? "" : ", ") + name_of(op);
+  return names;
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,32 @@
+// How torch's dtypes are reduced: most as themselves, some as several elements of another.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops.h"
+
+namespace fastreduce {
+
+// What the kernels make of one torch element under one operation: `per_elem` elements of `dtype`.
+struct Arithmetic {
+  DType dtype;
+  Op op;
+  int64_t per_elem;
+};
+
+// None where the operation is not defined for the dtype.
+std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op);
+
+// Bytes, for collectives that only move data.
+Arithmetic moved(c10::ScalarType type);
+
+const char* name_of(Op op);
+std::vector<Op> every_op();
+// "sum, avg", or "" for a dtype that cannot be reduced at all.
+std::string ops_of(c10::ScalarType type);
+
+}  // namespace fastreduce

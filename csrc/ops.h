@@ -1,0 +1,211 @@
+// What can be reduced: every element type, every operation with its arithmetic, and which goes with
+// which. The only such table: torch's dtypes, error messages, tests, docs and benchmarks read it
+// (from Python: fastreduce._C.ops).
+//
+// Everything here has internal linkage on purpose: the header is compiled once for each CPU
+// instruction set (cpu/reduce_*.cpp), and one copy must never be linked in place of another.
+#pragma once
+
+#include <c10/macros/Macros.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e4m3fnuz.h>
+#include <c10/util/Float8_e5m2.h>
+#include <c10/util/Float8_e5m2fnuz.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace fastreduce {
+
+// clang-format off
+enum class DType { u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz };
+enum class Op { sum, avg, prod, min, max, band, bor, bxor };
+// clang-format on
+
+template <DType D, class T>
+struct Element {
+  static constexpr DType dtype = D;
+  using Type = T;
+};
+
+template <class... Rows>
+struct List {};
+
+using Integers = List<Element<DType::u8, uint8_t>, Element<DType::i8, int8_t>, Element<DType::u16, uint16_t>,
+                      Element<DType::i16, int16_t>, Element<DType::u32, uint32_t>, Element<DType::i32, int32_t>,
+                      Element<DType::u64, uint64_t>, Element<DType::i64, int64_t>>;
+using Floats = List<Element<DType::f16, c10::Half>, Element<DType::bf16, c10::BFloat16>,
+                    Element<DType::f32, float>, Element<DType::f64, double>>;
+using Floats8 = List<Element<DType::e4m3fn, c10::Float8_e4m3fn>, Element<DType::e5m2, c10::Float8_e5m2>,
+                     Element<DType::e4m3fnuz, c10::Float8_e4m3fnuz>, Element<DType::e5m2fnuz, c10::Float8_e5m2fnuz>>;
+
+namespace {
+
+template <class T>
+constexpr bool is_integer = std::is_integral_v<T>;
+template <class T>
+constexpr bool is_float8 = !is_integer<T> && sizeof(T) == 1;
+
+// Half, bfloat16 and float8 accumulate in float32 and are rounded once.
+template <class T>
+using Accumulator = std::conditional_t<is_integer<T> || std::is_same_v<T, double>, T, float>;
+
+template <class T, bool = is_integer<T>>
+struct UnsignedType {
+  using type = std::make_unsigned_t<T>;
+};
+template <class T>
+struct UnsignedType<T, false> {
+  using type = T;
+};
+template <class T>
+using Unsigned = typename UnsignedType<T>::type;
+
+// Signed overflow is undefined in C++ and products of 16 bits overflow int: integers wrap in these.
+template <class A>
+using Wrap = std::conditional_t<is_integer<A> && sizeof(A) < 4, uint32_t, Unsigned<A>>;
+
+// An operation folds two values. Where integers come out with the same bits whether they are signed
+// or not, the unsigned kernel serves both.
+struct Sum {
+  static constexpr Op op = Op::sum;
+  static constexpr const char* name = "sum";
+  static constexpr bool ignores_sign = true;
+  static constexpr bool divides = true;  // where the call's operation is avg and the sum is complete
+  template <class T>
+  static constexpr bool accepts() {
+    return true;
+  }
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return static_cast<A>(static_cast<Wrap<A>>(a) + static_cast<Wrap<A>>(b));
+  }
+};
+
+// One kernel with the sum: it differs in what it is divided by.
+struct Avg : Sum {
+  static constexpr Op op = Op::avg;
+  static constexpr const char* name = "avg";
+  template <class T>
+  static constexpr bool accepts() {
+    return !is_integer<T>;
+  }
+};
+
+struct Prod : Sum {
+  static constexpr Op op = Op::prod;
+  static constexpr const char* name = "prod";
+  static constexpr bool divides = false;
+  template <class T>
+  static constexpr bool accepts() {
+    return !is_float8<T>;
+  }
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return static_cast<A>(static_cast<Wrap<A>>(a) * static_cast<Wrap<A>>(b));
+  }
+};
+
+// A NaN on either side wins, as in torch.minimum and torch.maximum.
+struct Min {
+  static constexpr Op op = Op::min;
+  static constexpr const char* name = "min";
+  static constexpr bool ignores_sign = false;
+  static constexpr bool divides = false;
+  template <class T>
+  static constexpr bool accepts() {
+    return true;
+  }
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return b < a || b != b ? b : a;
+  }
+};
+
+struct Max : Min {
+  static constexpr Op op = Op::max;
+  static constexpr const char* name = "max";
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return b > a || b != b ? b : a;
+  }
+};
+
+// Bits know no element size: an integer of any width is reduced as so many bytes.
+struct BAnd {
+  static constexpr Op op = Op::band;
+  static constexpr const char* name = "band";
+  static constexpr bool ignores_sign = true;
+  static constexpr bool divides = false;
+  template <class T>
+  static constexpr bool accepts() {
+    return std::is_same_v<T, uint8_t>;
+  }
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return a & b;
+  }
+};
+
+struct BOr : BAnd {
+  static constexpr Op op = Op::bor;
+  static constexpr const char* name = "bor";
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return a | b;
+  }
+};
+
+struct BXor : BAnd {
+  static constexpr Op op = Op::bxor;
+  static constexpr const char* name = "bxor";
+  template <class A>
+  C10_HOST_DEVICE static A fold(A a, A b) {
+    return a ^ b;
+  }
+};
+
+using Operations = List<Sum, Avg, Prod, Min, Max, BAnd, BOr, BXor>;
+
+// ---- the one dispatch
+
+template <class... Rows, class Visit>
+void for_each(List<Rows...>, const Visit& visit) {
+  (visit(Rows{}), ...);
+}
+
+template <class... A, class... B, class... C>
+List<A..., B..., C...> joined(List<A...>, List<B...>, List<C...>);
+using Elements = decltype(joined(Integers{}, Floats{}, Floats8{}));
+
+// Where code for each number of sources is worth its size: not for what is rarely reduced in bulk, nor
+// for float8, whose conversions take longest.
+template <class T, class O>
+constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
+
+// What serves operation O on T: an average is a sum, signs are dropped where they do not matter.
+template <class O>
+using Fold = std::conditional_t<std::is_same_v<O, Avg>, Sum, O>;
+template <class T, class O>
+using Stored = std::conditional_t<O::ignores_sign, Unsigned<T>, T>;
+
+// make.template make<T, O>() for the dtype, one of the elements, and the operation; Result() where the
+// operation makes no sense for the dtype. Files that compile kernels take some of the elements each.
+template <class Result, class Make, class... Rows>
+Result dispatch(List<Rows...> elements, DType dtype, Op op, const Make& make) {
+  Result result{};
+  for_each(Operations{}, [&]<class O>(O) {
+    if (O::op != op) return;
+    for_each(elements, [&]<class E>(E) {
+      using T = typename E::Type;
+      if constexpr (O::template accepts<T>())
+        if (E::dtype == dtype) result = make.template make<Stored<T, O>, Fold<O>>();
+    });
+  });
+  return result;
+}
+
+}  // namespace
+}  // namespace fastreduce

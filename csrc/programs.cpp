@@ -1,0 +1,48 @@
+#include "programs.h"
+
+#include <bit>
+#include <map>
+#include <mutex>
+
+namespace fastreduce {
+namespace {
+
+std::mutex mutex;
+std::map<Question, std::shared_ptr<const Schedule>> schedules;
+int64_t generation = 0;
+
+}  // namespace
+
+std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
+
+int64_t size_class(int64_t nbytes) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(nbytes))); }
+
+Question question_of(const Call& call) {
+  if (call.algorithm != "auto" || call.collective != Collective::allreduce)
+    return {call.collective, call.algorithm, call.ranks(), call.root, "", 0};
+  const char* place = call.engine().place(call.devices());
+  return {call.collective, call.algorithm, call.ranks(), call.root, place, size_class(call.nbytes())};
+}
+
+std::shared_ptr<const Schedule> schedule_of(const Question& question) {
+  int64_t asked;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = schedules.find(question); found != schedules.end()) return found->second;
+    asked = generation;
+  }
+  // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
+  auto built = build_schedule(question);
+  const std::lock_guard lock(mutex);
+  // An algorithm that was replaced meanwhile serves this call, but no later one.
+  if (asked == generation) schedules[question] = built;
+  return built;
+}
+
+void forget_schedules() {
+  const std::lock_guard lock(mutex);
+  schedules.clear();
+  ++generation;
+}
+
+}  // namespace fastreduce
