@@ -83,7 +83,8 @@ def draw(
     True
     """
     if path is not None:
-        save(figure_of(what), path, picture_format(path))
+        file_format = picture_format(path)
+        save(figure_of(what), path, file_format)
         return None
     found = StringIO()
     save(figure_of(what), found, "svg")

@@ -26,7 +26,7 @@ def directions(name: str, graph: nx.DiGraph, link: Any) -> list[Link]:
             raise ValueError(f"topology {name!r} has no node {end!r}; it has {', '.join(graph)}")
     found = [edge for edge in ((src, dst), (dst, src)) if edge in graph.edges]
     if not found:
-        linked = ", ".join(nx.all_neighbors(graph.to_undirected(as_view=True), src)) or "nothing"
+        linked = ", ".join(graph.to_undirected()[src]) or "nothing"
         raise ValueError(
             f"topology {name!r} has no link between {src!r} and {dst!r}; {src!r} is linked with "
             f"{linked}"

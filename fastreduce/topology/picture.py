@@ -47,12 +47,15 @@ def topology_figure(topology: Topology) -> Figure:
     xs, ys = ([place[axis] for place in places.values()] for axis in (0, 1))
     links = _links(topology.graph)
     bends = {link: _bend(link, places) for link in links}
-    high = max((abs(bend) for bend in bends.values()), default=0.0) / 2
-    width, height = max(xs) - min(xs) + 1, max(ys) - min(ys) + 1 + high
+    # A control point is twice as far off the straight line as its arc.
+    high = max([0.0, *bends.values()]) / 2
+    lowest = [-bend for link, bend in bends.items() if places[link.src][1] == min(ys)]
+    low = max([0.0, *lowest]) / 2
+    width, height = max(xs) - min(xs) + 1, max(ys) - min(ys) + 1 + high + low
     figure = Figure(figsize=(max(6.0, 0.9 * width), 1.2 + 0.9 * height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
-    axes.set_ylim(min(ys) - 0.5, max(ys) + 0.5 + high)
+    axes.set_ylim(min(ys) - 0.5 - low, max(ys) + 0.5 + high)
     axes.set_axis_off()
     axes.set_title(repr(topology), fontsize=9, loc="left")
     for link, bend in bends.items():
@@ -68,7 +71,7 @@ def topology_figure(topology: Topology) -> Figure:
 def _places(topology: Topology) -> Places:
     """Each node below (or above) the middle of its neighbours in the rows that are nearer to the
     GPUs; GPUs of one CPU, and of one switch, stand together."""
-    around = topology.graph.to_undirected(as_view=True)
+    around = topology.graph.to_undirected()
     rows = _rows(topology, around)
     number = {node: n for n, node in enumerate(topology.graph)}
 
