@@ -50,7 +50,7 @@ def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
 def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
     k = machines * LOCAL
     program = ring(k) if algorithm == "ring" else hierarchical(k, machines)
-    return fastreduce.simulate(program, machines_of(machines), nbytes).time_s
+    return fastreduce.simulate(program, machines_of(machines), nbytes, slices=1).time_s
 
 
 def rows() -> Iterator[Row]:

@@ -6,12 +6,21 @@ dtypes or devices. From the program alone follow its dependencies and its proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
+
+from fastreduce import proof
+from fastreduce.listing import Listing
 
 # The executor of an instruction that runs on the CPU, wherever the ranks' buffers are.
 HOST = -1
+
+# The events engine cuts a shard into at most so many slices, each of so many bytes or more: smaller
+# ones spend more on launches than they hide. Predicted: no machine with several GPUs has run it.
+MOST_SLICES = 8
+SLICE_BYTES = 1 << 20
 
 
 class Instruction(NamedTuple):
@@ -40,19 +49,7 @@ class Instruction(NamedTuple):
 Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
 
 
-class _Contributions(NamedTuple):
-    """Bit sets of ranks: in ``once`` those that are in the value, in ``twice`` those that are in
-    it more than once. Bit k stands for what an output held before the program ran."""
-
-    once: int
-    twice: int
-
-    def __add__(self, other: tuple[int, ...]) -> _Contributions:  # type: ignore[override]
-        once, twice = other
-        return _Contributions(self.once | once, self.twice | twice | (self.once & once))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """A list of instructions for ``k`` ranks over buffers cut into ``shards`` equal parts.
 
@@ -60,10 +57,14 @@ class Program:
     (reduce_scatter, all_gather) have ``2 * k`` buffers: rank r's output is buffer k + r. With
     ``whole_tensors`` no tensor is cut: shard s is every tensor whose index is s modulo ``shards``.
 
+    ``repr`` is one line, ``print`` lists the instructions, and a notebook shows a picture.
+
     >>> swap = Program(k=2, shards=1, instructions=[Instruction(0, 0, (0, 1), (0, 1))])
     >>> swap.verify()
     >>> swap.dependencies()
     [()]
+    >>> swap
+    Program(k=2, shards=1, 1 instruction)
     """
 
     k: int
@@ -73,8 +74,20 @@ class Program:
     whole_tensors: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "instructions", tuple(self.instructions))
+        object.__setattr__(self, "instructions", Listing(self.instructions))
         object.__setattr__(self, "buffers", self.buffers or self.k)
+
+    def __repr__(self) -> str:
+        count = len(self.instructions)
+        buffers = f", buffers={self.buffers}" if self.buffers != self.k else ""
+        whole = ", whole_tensors=True" if self.whole_tensors else ""
+        instructions = f"{count:,} instruction{'s' * (count != 1)}"
+        return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}, {instructions})"
+
+    def _repr_svg_(self) -> str | None:
+        from fastreduce.simulation.pictures import at_a_glance
+
+        return at_a_glance(self)
 
     def __str__(self) -> str:
         of = " of whole tensors" if self.whole_tensors else ""
@@ -89,6 +102,10 @@ class Program:
         Orders that follow from others are left out where the same shard of the same buffer shows
         them: a reader waits for the last writer, a writer for that and the readers since.
         """
+        return list(self._waits)
+
+    @cached_property
+    def _waits(self) -> tuple[tuple[int, ...], ...]:
         writer: dict[tuple[int, int], int] = {}
         readers: dict[tuple[int, int], list[int]] = {}
         result = []
@@ -104,7 +121,21 @@ class Program:
                 waits.update(readers.pop(cell, []))
                 writer[cell] = index
             result.append(tuple(sorted(waits - {index})))
-        return result
+        return tuple(result)
+
+    def slices(self, nbytes: int) -> int:
+        """How many slices the events engine cuts each shard into, if each rank has ``nbytes``.
+
+        A rank passes on the first slice while it receives the second. Where no instruction waits
+        for another, nothing is passed on, and one slice is enough.
+
+        >>> from fastreduce.algorithms import ring, sharded
+        >>> ring(4).slices(160_000_000), ring(4).slices(1000), sharded(4).slices(160_000_000)
+        (8, 1, 1)
+        """
+        if not any(self._waits):
+            return 1
+        return min(max(nbytes // self.shards // SLICE_BYTES, 1), MOST_SLICES)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions by index, in order, in groups that a device starts together.
@@ -138,18 +169,8 @@ class Program:
                 which shard, or counts whose twice.
         """
         self.check_form()
-        if goal is None:
-            everyone = frozenset(range(self.k))
-            goal = lambda buffer, shard: everyone  # noqa: E731
-        state: dict[tuple[int, int], _Contributions] = {}
-        for _, instruction, value in self._values():
-            state.update({(dst, instruction.shard): value for dst in instruction.dsts})
-        for buffer in range(self.buffers):
-            for shard in range(self.shards):
-                wanted = goal(buffer, shard)
-                if wanted is not None:
-                    found = state.get((buffer, shard), self._initial(buffer))
-                    self._check_cell(buffer, shard, found, wanted)
+        everyone = frozenset(range(self.k))
+        proof.check_goal(self, goal or (lambda buffer, shard: everyone))
 
     def in_rank_order(self) -> bool:
         """Whether every sum is one instruction over all ranks in ascending order.
@@ -171,25 +192,8 @@ class Program:
         everyone = (1 << self.k) - 1
         return [
             value.once == everyone and all(src.once != everyone for src in srcs)
-            for srcs, _, value in self._values()
+            for srcs, _, value in proof.values(self)
         ]
-
-    def _initial(self, buffer: int) -> _Contributions:
-        return _Contributions(1 << min(buffer, self.k), 0)
-
-    def _values(
-        self,
-    ) -> Iterator[tuple[list[_Contributions], Instruction, _Contributions]]:
-        state: dict[tuple[int, int], _Contributions] = {}
-        for instruction in self.instructions:
-            srcs = [
-                state.get((src, instruction.shard), self._initial(src)) for src in instruction.srcs
-            ]
-            value = _Contributions(0, 0)
-            for src in srcs:
-                value = value + src
-            yield srcs, instruction, value
-            state.update({(dst, instruction.shard): value for dst in instruction.dsts})
 
     def check_form(self) -> None:
         """Raise a ValueError where an instruction is malformed, whatever the goal."""
@@ -216,22 +220,3 @@ class Program:
         )
         if problem:
             raise ValueError(f"instruction {index} ({instruction}): {problem}")
-
-    def _check_cell(
-        self, buffer: int, shard: int, found: _Contributions, wanted: frozenset[int]
-    ) -> None:
-        where = f"rank {buffer % self.k} ends with shard {shard} of its " + (
-            "tensor" if buffer < self.k else "output"
-        )
-        ranks = range(self.k)
-        missing = [r for r in ranks if r in wanted and not found.once >> r & 1]
-        twice = [r for r in ranks if found.twice >> r & 1]
-        extra = [r for r in ranks if r not in wanted and found.once >> r & 1]
-        if missing:
-            raise ValueError(f"{where} without the contribution of rank {missing}")
-        if twice:
-            raise ValueError(f"{where} counting the contribution of rank {twice} more than once")
-        if extra:
-            raise ValueError(f"{where} with the contribution of rank {extra}, which is not wanted")
-        if found.once >> self.k & 1:
-            raise ValueError(f"{where} with what an output held before")

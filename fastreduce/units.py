@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Integral
 
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
 _SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
@@ -47,3 +48,21 @@ def parse_size(text: str) -> int:
             f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096, and fewer than 2**63"
         )
     return int(nbytes)
+
+
+def nbytes_of(size: int | str) -> int:
+    """Bytes, given as a whole number or in words as `parse_size` reads them.
+
+    Raises:
+        ValueError: what is neither, or below zero.
+
+    >>> nbytes_of("160MB"), nbytes_of(4096)
+    (160000000, 4096)
+    """
+    if isinstance(size, str):
+        return parse_size(size)
+    if not isinstance(size, Integral) or isinstance(size, bool) or size < 0:
+        raise ValueError(
+            f"{size!r} is no size; want a whole number of bytes, or words such as '160MB'"
+        )
+    return int(size)

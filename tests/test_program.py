@@ -19,8 +19,10 @@ from programs import (
 )
 
 from fastreduce import Instruction, Program
-from fastreduce.algorithms import leader, names, registry, ring, sharded
+from fastreduce.algorithms import by_parameter, leader, names, registry, ring, sharded
 from fastreduce.algorithms.collectives import goal
+from fastreduce.algorithms.collectives import program as collective
+from fastreduce.plan.build import compiled
 
 randoms = st.randoms(use_true_random=False)
 
@@ -83,6 +85,21 @@ def _order_with_late(waits, late):
     """Everything that need not wait for ``late`` goes first."""
     after = [i for i in range(len(waits)) if i == late or late in _ancestors(waits, i)]
     return [i for i in range(len(waits)) if i not in after] + after
+
+
+class TestSlices:
+    SIZES = st.integers(0, 1 << 40) | st.integers(-2, 2).map(lambda more: (8 << 20) + more)
+
+    @given(any_programs() | right_programs, SIZES)
+    def test_are_those_of_the_events_engine(self, program, nbytes):
+        assert program.slices(nbytes) == compiled(program).slices(nbytes)
+
+    def test_follow_the_size_up_to_eight(self):
+        found = [ring(4).slices(mib << 20) for mib in (0, 4, 8, 31, 32, 4000)]
+        assert found == [1, 1, 2, 7, 8, 8]
+
+    def test_are_not_needed_where_nobody_waits(self):
+        assert sharded(4).slices(1 << 40) == 1
 
 
 def accepts(program):
@@ -170,7 +187,7 @@ class TestVerify:
             list(good.instructions), data.draw(position), data.draw(position), choose.randint(-1, k)
         )
         mutant = Program(k, good.shards, steps)
-        assert accepts(mutant) == is_allreduce(mutant), mutant
+        assert accepts(mutant) == is_allreduce(mutant), str(mutant)
 
     @pytest.mark.parametrize("algorithm", BUILT_IN)
     @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
@@ -180,7 +197,7 @@ class TestVerify:
         for i, j, b in itertools.product(range(count), range(count), range(-1, 4)):
             steps = MUTATIONS[mutation](list(good.instructions), i, j, b)
             mutant = Program(3, good.shards, steps)
-            assert accepts(mutant) == is_allreduce(mutant), mutant
+            assert accepts(mutant) == is_allreduce(mutant), str(mutant)
 
     # Who executes an instruction does not change its result.
     @pytest.mark.parametrize("mutation", sorted({*MUTATIONS} - {"other rank"}))
@@ -276,3 +293,17 @@ def test_programs_are_values():
     assert hash(ring(3)) == hash(ring(3))
     assert Program(2, 1, [I(0, 0, BOTH, BOTH)]) == Program(2, 1, (I(0, 0, BOTH, BOTH),))
     assert str(sharded(2)).count("reduces shard") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        (ring(64), "Program(k=64, shards=64, 8,064 instructions)"),
+        (leader(2), "Program(k=2, shards=1, 1 instruction)"),
+        (collective("all_gather", 2), "Program(k=2, shards=2, buffers=4, 2 instructions)"),
+        (by_parameter(2), "Program(k=2, shards=2, whole_tensors=True, 2 instructions)"),
+    ],
+)
+def test_on_one_line(program, text):
+    assert repr(program) == text
+    assert len(repr(program.instructions)) < 600

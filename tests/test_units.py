@@ -1,10 +1,11 @@
 """Bytes and seconds as people write them."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreduce.units import duration, parse_size, size
+from fastreduce.units import duration, nbytes_of, parse_size, size
 
 SIZES = {
     "0": 0,
@@ -45,6 +46,19 @@ def test_sizes(text):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="want bytes, such as 160MB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("found", "nbytes"), [("160MB", 160_000_000), (0, 0), (4096, 4096), (np.int64(7), 7)]
+)
+def test_sizes_as_numbers_or_in_words(found, nbytes):
+    assert nbytes_of(found) == nbytes and type(nbytes_of(found)) is int
+
+
+@pytest.mark.parametrize("found", [-1, 1.5, 160e6, True, None, "12XB", ["1MB"], b"1MB"])
+def test_what_is_neither_is_refused(found):
+    with pytest.raises(ValueError, match="is no size; want"):
+        nbytes_of(found)
 
 
 @given(st.integers(0, 10**15))

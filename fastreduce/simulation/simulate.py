@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -10,27 +11,40 @@ from fastreduce.program import Program
 from fastreduce.simulation.play import Routes, Spans, play
 from fastreduce.simulation.stages import Stage, stages_of
 from fastreduce.simulation.timeline import Event, Timeline
-from fastreduce.units import size
+from fastreduce.units import nbytes_of, size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 
 def simulate(
-    program: Program, topology: Topology, nbytes: int | Sequence[int], *, slices: int = 1
+    program: Program,
+    topology: Topology | str,
+    nbytes: int | str | Sequence[int | str],
+    *,
+    slices: int | None = None,
+    verify: bool = True,
 ) -> Timeline:
     """Predict how long ``program`` takes on ``topology``, and when each device and link works.
 
-    ``nbytes`` is the size of each rank's data: in bytes, or the bytes of each of its tensors, which
-    a program with ``whole_tensors`` needs. Rank r is the topology's device r. The model:
+    Args:
+        program: of an allreduce, which is proven; see ``verify``.
+        topology: or a name, as `fastreduce.topology.as_topology` takes it. Rank r is its device r.
+        nbytes: the size of each rank's data, such as 4096 or "160MB", or of each of its tensors in
+            order, which a program with ``whole_tensors`` needs.
+        slices: parts of a shard that follow each other. Default: as many as the engine would take
+            (`Program.slices`), and `fastreduce.explain` says. With 1 a device stores everything
+            before it forwards it, as *Dive into Deep Learning* reckons in section 12.7.
+        verify: False for programs that are no allreduce: of other collectives, or parts of one.
 
-    - A task is one launch of a device (`Program.launches`) for one of ``slices`` equal parts of its
-      shards. It starts after the tasks it depends on and after its device's previous one.
+    The model:
+
+    - A task is one launch of a device (`Program.launches`) for one of the slices of its shards. It
+      starts after the tasks it depends on and after its device's previous one.
     - It reads, then it writes. While sources on other devices come in, the executor's memory
       carries each source once and the result once; then the result goes to destinations on other
       devices. A copy from one device to another goes straight there.
-    - A device reads the next slice while the last one is written. With one slice that is store and
-      forward, as *Dive into Deep Learning* reckons in section 12.7.
+    - A device reads the next slice while the last one is written.
     - Transfers share each link, each direction for itself, max-min fairly, and start after the
       latency of their links. The host executes in the memory of the CPU next to rank 0's device.
     - `fastreduce.simulation.play.LAUNCH_S` passes before each task, ``EVENT_WAIT_S`` before one
@@ -39,31 +53,30 @@ def simulate(
     The result is a prediction: it is as good as the topology's figures and these two.
 
     Raises:
-        TypeError: the topology is none.
-        ValueError: a malformed program, more ranks than devices, sizes that are not positive or
-            that do not fit the program, slices below 1, a bandwidth that is needed and unknown.
+        TypeError: the topology is neither one nor a name.
+        ValueError: a malformed program, one that is no allreduce, more ranks than devices, an
+            unknown topology, sizes that are not positive or that do not fit the program, slices
+            below 1, a bandwidth that is needed and unknown.
 
     >>> import fastreduce
-    >>> from fastreduce.topology import preset
-    >>> timeline = fastreduce.simulate(
-    ...     fastreduce.algorithms.sharded(4), preset("book-pcie4"), 160_000_000
-    ... )
+    >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(4), "book-pcie4", "160MB")
     >>> round(timeline.time_s * 1e3)
     15
     """
-    from fastreduce.topology.graph import expect_topology
+    from fastreduce.topology import as_topology
 
-    expect_topology(topology)
-    if not isinstance(slices, Integral) or slices < 1:
-        raise ValueError(f"slices is {slices!r}, want 1 or more")
-    program.check_form()
+    topology = as_topology(topology)
+    if slices is not None and (not isinstance(slices, Integral) or slices < 1):
+        raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
+    _check(program, verify)
     if program.k > len(topology.devices):
         raise ValueError(
             f"the program is for {program.k} ranks, topology {topology.name!r} has "
-            f"{len(topology.devices)} devices: want a device for each rank"
+            f"{len(topology.devices)} devices: want at least one device per rank"
         )
     total_bytes, shard_bytes = _sizes(program, nbytes)
-    slice_bytes = [[shard / slices for shard in shard_bytes]] * slices
+    parts = program.slices(total_bytes) if slices is None else slices
+    slice_bytes = [[shard / parts for shard in shard_bytes]] * parts
     stages = stages_of(program, topology, slice_bytes)
     routes = Routes(topology, ((t.src, t.dst) for stage in stages for t in stage.transfers))
     events = sorted(_events(stages, routes, play(stages, routes)), key=lambda event: event.start_s)
@@ -76,23 +89,46 @@ def simulate(
     )
 
 
-def _sizes(program: Program, nbytes: int | Sequence[int]) -> tuple[int, list[float]]:
-    """Bytes a rank, and bytes of each shard."""
-    tensors = list(nbytes) if isinstance(nbytes, Sequence) else [nbytes]
-    for number, found in enumerate(tensors):
-        if not isinstance(found, Integral) or found < 0:
-            raise ValueError(f"tensor {number} has {found!r} bytes, want a whole number, 0 or more")
-    total = sum(map(int, tensors))
+# The proof of a ring of 128 takes half a second, and a plan simulates each program four times.
+@lru_cache(maxsize=32)
+def _check(program: Program, verify: bool) -> None:
+    program.check_form()
+    if not verify:
+        return
+    try:
+        program.verify()
+    except ValueError as error:
+        raise ValueError(
+            f"the program is no allreduce: {error}; to simulate it all the same, as the program of "
+            "another collective or as a part of one, pass verify=False"
+        ) from None
+
+
+def _sizes(program: Program, nbytes: int | str | Sequence[int | str]) -> tuple[int, list[float]]:
+    """Bytes of a rank's data, and of each shard of it."""
+    tensors: list[int] = []
+    if isinstance(nbytes, Sequence) and not isinstance(nbytes, str):
+        tensors = [_tensor_bytes(number, found) for number, found in enumerate(nbytes)]
+        total = sum(tensors)
+    else:
+        total = nbytes_of(nbytes)
     if total <= 0:
-        raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes a rank")
+        raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes for each rank")
     if not program.whole_tensors:
         return total, [total / program.shards] * program.shards
-    if not isinstance(nbytes, Sequence):
+    if not tensors:
         raise ValueError(
             f"nbytes is {nbytes!r}, but the program's shards are whole tensors: want a sequence, "
             "the bytes of each tensor"
         )
     return total, [float(sum(tensors[s :: program.shards])) for s in range(program.shards)]
+
+
+def _tensor_bytes(number: int, found: int | str) -> int:
+    try:
+        return nbytes_of(found)
+    except ValueError as error:
+        raise ValueError(f"nbytes of tensor {number}: {error}") from None
 
 
 def _events(stages: Sequence[Stage], routes: Routes, spans: Spans) -> Iterator[Event]:

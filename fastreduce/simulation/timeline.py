@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from typing import NamedTuple, TypeAlias
 
+from fastreduce.listing import Listing
 from fastreduce.units import duration, size
 
 Link: TypeAlias = tuple[str, str]
@@ -20,7 +21,7 @@ LINKS_SHOWN = 8
 class Event(NamedTuple):
     """``who`` (a device's name, or a link as a pair of names) does ``what``.
 
-    On a link, ``bytes`` pass it; on a device, as many are read from elsewhere or written there.
+    ``bytes`` pass the link, or are read from other devices or written to them by the device.
     ``shard`` is None where an event has several.
     """
 
@@ -32,16 +33,19 @@ class Event(NamedTuple):
     shard: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """A program's run on a topology, as `fastreduce.simulate` predicts it.
 
-    ``nbytes`` a rank, ``k`` ranks; ``events`` on devices and links by start; ``link_bytes_per_s``
-    of every link of the topology, None where unknown.
+    ``k`` ranks have ``nbytes`` each. ``events`` on devices and links are in the order of their
+    starts. ``link_bytes_per_s`` has every link of the topology, with None where it is unknown.
+    ``repr`` is one line, ``print`` adds the busiest links, and a notebook shows a picture.
 
     >>> import fastreduce
-    >>> from fastreduce.topology import preset
-    >>> print(fastreduce.simulate(fastreduce.algorithms.ring(2), preset("book-pcie4"), 160_000_000))
+    >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(2), "book-pcie4", "160MB")
+    >>> timeline
+    Timeline(160 MB on each of 2 ranks, book-pcie4: 10 ms, 12 events)
+    >>> print(timeline)
     160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
       gpu0 -> pcie0  100.0% busy      160 MB
       gpu1 -> pcie0  100.0% busy      160 MB
@@ -53,7 +57,20 @@ class Timeline:
     k: int
     nbytes: int
     events: tuple[Event, ...]
-    link_bytes_per_s: Mapping[Link, float | None] = field(repr=False)
+    link_bytes_per_s: Mapping[Link, float | None]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", Listing(self.events))
+
+    def __repr__(self) -> str:
+        count = len(self.events)
+        events = f"{count:,} event{'s' * (count != 1)}"
+        return f"Timeline({self.title}: {duration(self.time_s)}, {events})"
+
+    def _repr_svg_(self) -> str | None:
+        from fastreduce.simulation.pictures import at_a_glance
+
+        return at_a_glance(self)
 
     @cached_property
     def time_s(self) -> float:
@@ -62,12 +79,12 @@ class Timeline:
 
     @property
     def algbw(self) -> float:
-        """Bytes a rank over time, in bytes a second."""
+        """The bytes of one rank over the time, in bytes per second."""
         return self.nbytes / self.time_s if self.time_s else math.inf
 
     @property
     def busbw(self) -> float:
-        """An allreduce's bytes a second on each rank's link, whatever the number of ranks.
+        """An allreduce's bytes per second on each rank's link, whatever the number of ranks.
 
         algbw x 2(k-1)/k: so many bytes must leave and enter each rank. nccl-tests,
         doc/PERFORMANCE.md.
@@ -115,14 +132,17 @@ class Timeline:
     def to_trace(self, path: str | PathLike[str]) -> None:
         """Write the events as Chrome trace JSON: open it at ui.perfetto.dev or chrome://tracing.
 
-        A track a device and a link, microseconds.
+        Each device and each link has a track; times are in microseconds.
         """
         from fastreduce.simulation.trace import write
 
         write(self, path)
 
     def to_png(self, path: str | PathLike[str]) -> None:
-        """Write a picture of the events: a lane a device and a link, a colour a shard."""
-        from fastreduce.simulation.pictures import draw_timeline
+        """Write a PNG of the events, whatever the path ends in.
 
-        draw_timeline(self, path)
+        Each device and each link has a lane, each shard a colour. `fastreduce.draw` writes SVG too.
+        """
+        from fastreduce.simulation.pictures import figure_of, save
+
+        save(figure_of(self), path, "png")

@@ -16,12 +16,14 @@ from fastreduce.topology.cluster import cluster, machines
 from fastreduce.topology.detect import detect
 from fastreduce.topology.files import load, save
 from fastreduce.topology.graph import Topology
+from fastreduce.topology.named import as_topology
 from fastreduce.topology.presets import names, preset
 from fastreduce.topology.rings import Ring, rings
 
 __all__ = [
     "Ring",
     "Topology",
+    "as_topology",
     "cluster",
     "detect",
     "load",

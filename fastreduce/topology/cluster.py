@@ -6,6 +6,7 @@ import networkx as nx
 
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import EFFICIENCY, connect
+from fastreduce.topology.named import as_topology
 from fastreduce.topology.presets import preset
 
 
@@ -43,12 +44,15 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
     return Topology(f"{machines} x {one.name}", source, graph)
 
 
-def machines(topology: Topology) -> list[list[str]]:
-    """The devices of each machine: of what links join that are no network.
+def machines(topology: Topology | str) -> list[list[str]]:
+    """The devices of each machine: those that are joined by other links than a network's.
+
+    ``topology`` may be a name, as `as_topology` takes it.
 
     >>> machines(cluster("book-pcie4", machines=2, gbit=50))[1]
     ['m1/gpu0', 'm1/gpu1', 'm1/gpu2', 'm1/gpu3']
     """
+    topology = as_topology(topology)
     inside = nx.DiGraph(topology.graph)
     media = topology.graph.edges(data="medium")
     inside.remove_edges_from([(src, dst) for src, dst, medium in media if medium == "network"])

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import networkx as nx
 
-from fastreduce.topology.routes import Route, routes_from
-
-# What a node of each kind must tell. A figure may be None: unknown, and never guessed.
-NODES = {
-    "gpu": ("kind", "memory_bytes_per_s"),
-    "cpu": ("kind", "memory_bytes_per_s"),
-    "switch": ("kind",),
-    "nic": ("kind",),
-}
-LINK = ("bytes_per_s", "latency_s", "medium")
+from fastreduce.topology import changes
+from fastreduce.topology.check import check
+from fastreduce.topology.routes import Link, Route, routes_from
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +47,11 @@ class Topology:
             f"Topology({self.name!r}: {len(self.devices)} GPUs, "
             f"{len(self.graph)} nodes, {self.graph.number_of_edges()} links)"
         )
+
+    def _repr_svg_(self) -> str | None:
+        from fastreduce.simulation.pictures import at_a_glance
+
+        return at_a_glance(self)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -128,6 +124,60 @@ class Topology:
         ]
         return [f"{key} of {w}" for w, found in everything for key in found if found[key] is None]
 
+    def without(self, link: Link) -> Topology:
+        """This machine without a link: neither of its directions is left, whichever is named.
+
+        Raises:
+            ValueError: no such link, or one without which a GPU would not reach another.
+
+        >>> from fastreduce.topology import preset
+        >>> broken = preset("dgx1").without(("gpu0", "gpu7"))
+        >>> broken
+        Topology('dgx1-v100 without gpu0 - gpu7': 8 GPUs, 14 nodes, 56 links)
+        >>> [node for _, node in broken.route("gpu0", "gpu7")]
+        ['pcie1', 'gpu7']
+        """
+        graph = changes.without(self.name, self.graph, link)
+        what = f"without {link[0]} - {link[1]}"
+        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+
+    def scaled(self, link: Link, factor: float) -> Topology:
+        """This machine with ``factor`` times the bandwidth on a link, in both directions.
+
+        Latencies stay.
+
+        Raises:
+            ValueError: no such link, an unknown bandwidth, or a factor that is not above zero.
+
+        >>> from fastreduce.topology import preset
+        >>> slow = preset("dgx-h100").scaled(("gpu0", "nvswitch"), 0.5)
+        >>> slow.name, slow.graph.edges["nvswitch", "gpu0"]["bytes_per_s"] / 1e9
+        ('dgx-h100 with 0.5 x gpu0 - nvswitch', 180.0)
+        """
+        graph = changes.scaled(self.name, self.graph, link, factor)
+        what = f"with {factor:g} x {link[0]} - {link[1]}"
+        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+
+    def without_peer_access(self) -> Topology:
+        """This machine if no GPU could read or write another one's memory.
+
+        What leads from GPU to GPU then leads up to a CPU and down again: NVLinks are not there, and
+        a PCIe switch no longer turns around what comes from a GPU, so it is drawn and named as two
+        ("pcie0 up", "pcie0 down"). In `fastreduce.simulate` a transfer passes all links of that way
+        at once, as if it were cut into many small pieces on the way. That the CPU's memory takes
+        each byte and gives it out again is not counted, and neither is a CPU's own work.
+
+        Raises:
+            ValueError: a machine without CPUs, or a GPU that reaches none.
+
+        >>> from fastreduce.topology import preset
+        >>> [node for _, node in preset("book-pcie4").without_peer_access().route("gpu0", "gpu1")]
+        ['pcie0 up', 'cpu0', 'pcie0 down', 'gpu1']
+        """
+        graph = changes.without_peer_access(self.name, self.graph)
+        what = "without peer access"
+        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+
     @cached_property
     def _routes(self) -> dict[str, dict[str, Route]]:
         return {}
@@ -138,82 +188,7 @@ class Topology:
         return self._routes[src]
 
 
-def check(name: str, source: str, graph: nx.DiGraph) -> None:
-    """Every rule about a topology.
-
-    Raises:
-        ValueError: the first that is broken: where, what was found, what was wanted.
-    """
-    where = f"topology {name!r}"
-    for key, value in (("name", name), ("source", source)):
-        if not isinstance(value, str) or not value:
-            raise ValueError(f"{where}: its {key} is {value!r}, want words")
-    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
-        raise ValueError(f"{where}: its graph is a {type(graph).__name__}, want a networkx DiGraph")
-    for node, found in graph.nodes.items():
-        _check_node(f"{where}: node {node!r}", node, found)
-    for (src, dst), found in graph.edges.items():
-        link = f"{where}: link {src!r} -> {dst!r}"
-        if src == dst:
-            raise ValueError(f"{link} leads nowhere, want two different nodes")
-        _check_attributes(link, found, LINK)
-        if not isinstance(found["medium"], str) or not found["medium"]:
-            raise ValueError(f"{link}: medium is {found['medium']!r}, want a name such as 'pcie'")
-    _check_connected(where, graph)
-
-
-def _check_node(where: str, name: Any, found: Mapping[str, Any]) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{where}: its name is not a string, want one such as 'gpu0'")
-    kind = found.get("kind")
-    if not isinstance(kind, str) or kind not in NODES:
-        raise ValueError(f"{where}: kind is {kind!r}, want one of {', '.join(NODES)}")
-    _check_attributes(where, found, NODES[kind])
-
-
 def expect_topology(found: object) -> None:
     if not isinstance(found, Topology):
         want = "want a Topology, such as fastreduce.topology.preset('dgx1')"
         raise TypeError(f"topology is {found!r}; {want}")
-
-
-def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
-    missing = [key for key in wanted if key not in found]
-    extra = [key for key in found if key not in wanted]
-    if missing or extra:
-        what = f"without {missing[0]!r}" if missing else f"with {extra[0]!r}, which is not known"
-        raise ValueError(f"{where} is {what}; want {', '.join(wanted)}")
-    for key in wanted:
-        value = found[key]
-        if not key.endswith("_s") or value is None:
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 1e-30 <= value <= 1e30:  # what lies beyond is a slip, and overflows
-            unit = "bytes a second" if key.endswith("bytes_per_s") else "seconds"
-            raise ValueError(
-                f"{where}: {key} is {value!r}, want {unit} above zero (1e-30 to 1e30), or None "
-                "where unknown"
-            )
-
-
-def _check_connected(where: str, graph: nx.DiGraph) -> None:
-    """Each GPU must reach each other one without passing through a third."""
-    gpus = {node for node, kind in graph.nodes(data="kind") if kind == "gpu"}
-    if not gpus:
-        raise ValueError(f"{where} has no GPU, want at least one node of kind 'gpu'")
-    between = nx.condensation(graph.subgraph(node for node in graph if node not in gpus))
-    part_of = between.graph["mapping"]
-    reached: dict[int, set[str]] = {}
-    for part in reversed(list(nx.topological_sort(between))):
-        members = between.nodes[part]["members"]
-        ends = {end for node in members for end in graph.successors(node) if end in gpus}
-        reached[part] = ends.union(*(reached[after] for after in between.successors(part)))
-    for gpu in (node for node in graph if node in gpus):
-        neighbours = set(graph.successors(gpu))
-        parts = {part_of[node] for node in neighbours - gpus}
-        lost = gpus.difference({gpu}, neighbours, *(reached[part] for part in parts))
-        if lost:
-            raise ValueError(
-                f"{where}: no links lead from {gpu!r} to {min(lost)!r}; want each GPU to reach "
-                "each other one, and none to pass on what is not its own"
-            )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from fastreduce.topology.graph import Topology
+from fastreduce.topology.named import as_topology
 from fastreduce.topology.routes import Link
 
 # Search steps: for one ring of a given width, and in all. A ring of direct links, where there is
@@ -25,8 +26,10 @@ class Ring(NamedTuple):
     bytes_per_s: float
 
 
-def rings(topology: Topology) -> list[Ring]:
+def rings(topology: Topology | str) -> list[Ring]:
     """Rings that together carry as much as can be found, widest first, none in another's way.
+
+    ``topology`` may be a name, as `as_topology` takes it.
 
     Where links between GPUs close a ring: Hamiltonian cycles that share no bandwidth, in either
     direction, so that each may also be walked the other way round. The search for them is bounded
@@ -36,8 +39,7 @@ def rings(topology: Topology) -> list[Ring]:
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
-    >>> from fastreduce.topology import preset
-    >>> for ring in rings(preset("dgx1-v100")):
+    >>> for ring in rings("dgx1-v100"):
     ...     print(ring.order, ring.bytes_per_s / 1e9)
     (0, 1, 2, 3, 4, 5, 6, 7) 36.0
     (0, 3, 5, 2, 4, 7, 1, 6) 18.0
@@ -45,6 +47,7 @@ def rings(topology: Topology) -> list[Ring]:
     Raises:
         ValueError: a link on the way whose bandwidth is unknown.
     """
+    topology = as_topology(topology)
     found = _direct(topology) or [_nearest(topology)]
     check(topology, found)
     return found

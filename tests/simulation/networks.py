@@ -11,9 +11,9 @@ from functools import cache
 import networkx as nx
 import pytest
 
-from fastreduce import HOST, Instruction, Program
+from fastreduce import HOST, Instruction, Program, simulate
 from fastreduce.algorithms import sharded
-from fastreduce.simulation import play
+from fastreduce.simulation import Timeline, play
 from fastreduce.topology import Topology
 
 UNCOUNTED_S = 1e-15
@@ -57,6 +57,11 @@ def without(topology: Topology, link: tuple[str, str]) -> Topology:
 
 def run(*instructions: tuple, shards: int = 1) -> Program:
     return Program(4, shards, [Instruction(*i) for i in instructions])
+
+
+def timed(program: Program, topology: Topology, nbytes: int, slices: int = 1) -> Timeline:
+    """A program that need not be an allreduce; in one slice, store and forward, unless told."""
+    return simulate(program, topology, nbytes, slices=slices, verify=False)
 
 
 def one_shard_ring(k: int) -> Program:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import bytes_on_links, conflicts, moves, overheads_of_nothing, run, star
+from networks import bytes_on_links, conflicts, moves, overheads_of_nothing, run, star, timed
 from programs import any_programs, right_programs
 
 from fastreduce import HOST, Instruction, Program, algorithms, simulate
@@ -47,12 +47,12 @@ programs = any_programs() | right_programs.filter(lambda p: len(p.instructions) 
 class TestInGeneral:
     @given(programs)
     def test_what_conflicts_comes_one_after_the_other(self, program):
-        timeline = simulate(program, star(16), GB)
+        timeline = timed(program, star(16), GB)
         assert too_early(program, task_spans(program, timeline)) == []
 
     def test_control_a_start_that_is_too_early_shows(self):
         program = algorithms.ring(3)
-        spans = task_spans(program, simulate(program, star(3), GB))
+        spans = task_spans(program, timed(program, star(3), GB))
         assert too_early(program, spans) == []
         for index, (start_s, end_s) in spans.items():
             moved = spans | {index: (start_s - 1e-3, end_s)}
@@ -60,7 +60,7 @@ class TestInGeneral:
 
     @given(programs, st.integers(1, 3))
     def test_links_carry_what_the_program_moves(self, program, slices):
-        timeline = simulate(program, star(16), GB, slices=slices)
+        timeline = timed(program, star(16), GB, slices)
         expected = bytes_on_links(program, star(16), GB)
         assert {link: n for link, n in timeline.link_bytes.items() if n} == pytest.approx(expected)
 
@@ -68,13 +68,13 @@ class TestInGeneral:
         program = algorithms.leader(4)
         fewer = Program(4, 1, [Instruction(0, 0, EVERYONE, (0, 1, 2))])
         assert moves(program.instructions[0]) != moves(fewer.instructions[0])
-        timeline = simulate(fewer, star(4), GB)
+        timeline = timed(fewer, star(4), GB)
         expected = bytes_on_links(program, star(4), GB)
         assert {link: n for link, n in timeline.link_bytes.items() if n} != pytest.approx(expected)
 
     @given(programs, st.integers(1, 3))
     def test_links_are_never_more_than_busy(self, program, slices):
-        timeline = simulate(program, star(16), GB, slices=slices)
+        timeline = timed(program, star(16), GB, slices)
         assert all(0 <= share <= 1 + 1e-9 for share in timeline.busy_share.values())
 
     @given(programs, st.integers(2, 9), st.integers(1, 3))
@@ -82,7 +82,7 @@ class TestInGeneral:
         fast = star(16, bytes_per_s=factor * 1e9, memory_bytes_per_s=factor * 3e9)
         with overheads_of_nothing():
             time_s, more_s, faster_s = (
-                simulate(program, topology, nbytes, slices=slices).time_s
+                timed(program, topology, nbytes, slices).time_s
                 for topology, nbytes in (
                     (star(16, memory_bytes_per_s=3e9), GB),
                     (star(16, memory_bytes_per_s=3e9), factor * GB),
@@ -102,7 +102,7 @@ class TestInGeneral:
         program = run((0, 0, EVERYONE, (0,)))
         widened = [rate * (2 if rank == wider else 1) for rank, rate in enumerate(rates)]
         before_s, after_s = (
-            simulate(program, star(4, bytes_per_s=tuple(r * 1e6 for r in found)), GB).time_s
+            timed(program, star(4, bytes_per_s=tuple(r * 1e6 for r in found)), GB).time_s
             for found in (rates, widened)
         )
         assert after_s <= before_s * (1 + 1e-9)
@@ -113,6 +113,6 @@ class TestInGeneral:
         found = [r * 1e6 for r in rates]
         narrow = [min(found) / 4, *found[1:]]
         before_s, after_s = (
-            simulate(program, star(4, bytes_per_s=tuple(r)), GB).time_s for r in (found, narrow)
+            timed(program, star(4, bytes_per_s=tuple(r)), GB).time_s for r in (found, narrow)
         )
         assert after_s > before_s

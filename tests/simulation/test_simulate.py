@@ -1,17 +1,19 @@
 """What small programs take, by hand; sizes; and what is refused."""
 
 import pytest
-from networks import run, star, without
+from networks import run, star, timed, without
 
-from fastreduce import HOST, Instruction, Program, algorithms, simulate
+from fastreduce import HOST, Instruction, Program, algorithms, explain, simulate
 from fastreduce.algorithms.collectives import program as collective
 from fastreduce.simulation import play
+from fastreduce.simulation.predict import on_topology
+from fastreduce.topology import preset
 
 GB = 1_000_000_000
 EVERYONE = (0, 1, 2, 3)
 
 
-# Four devices, 1 GB/s a link, 1 GB a rank: program, slices, seconds.
+# Four devices, 1 GB/s on each link, 1 GB on each rank: program, slices, seconds.
 BY_HAND = {
     "three come in, three go out": (algorithms.leader(4), 1, 6),
     "in halves, the second in while the first goes out": (algorithms.leader(4), 2, 4.5),
@@ -51,7 +53,7 @@ BY_HAND = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name):
     program, slices, expected_s = BY_HAND[name]
-    timeline = simulate(program, star(4), GB, slices=slices)
+    timeline = timed(program, star(4), GB, slices)
     assert timeline.time_s == pytest.approx(expected_s, abs=1e-6)
 
 
@@ -59,28 +61,28 @@ def test_by_hand(name):
 class TestMemory:
     def test_each_source_is_read_once_and_the_result_written_once(self):
         slow = star(4, memory_bytes_per_s=1e9)
-        assert simulate(run((0, 0, (0,), (0,))), slow, GB).time_s == pytest.approx(2)
+        assert timed(run((0, 0, (0,), (0,))), slow, GB).time_s == pytest.approx(2)
         four = run((0, 0, EVERYONE, (0,)))
-        assert simulate(four, slow, GB).time_s == pytest.approx(5)
+        assert timed(four, slow, GB).time_s == pytest.approx(5)
 
     def test_reduces_while_sources_come_in(self):
         four = run((0, 0, EVERYONE, (0,)))
-        assert simulate(four, star(4, memory_bytes_per_s=2e9), GB).time_s == pytest.approx(3)
+        assert timed(four, star(4, memory_bytes_per_s=2e9), GB).time_s == pytest.approx(3)
 
     def test_lanes_of_two_devices_have_memories_of_their_own(self):
         both = run((0, 0, (0,), (0,)), (1, 0, (1,), (1,)))
-        assert simulate(both, star(4, memory_bytes_per_s=1e9), GB).time_s == pytest.approx(2)
+        assert timed(both, star(4, memory_bytes_per_s=1e9), GB).time_s == pytest.approx(2)
 
     def test_a_copy_to_elsewhere_leaves_the_memory_alone(self):
         slow = star(4, memory_bytes_per_s=1.0)
-        assert simulate(run((0, 0, (0,), (1,))), slow, GB).time_s == pytest.approx(1)
+        assert timed(run((0, 0, (0,), (1,))), slow, GB).time_s == pytest.approx(1)
 
 
 class TestOverheads:
     """One byte: all that shows is what a step costs."""
 
     def time_us(self, program, latency_s=1e-3):
-        return simulate(program, star(4, latency_s=latency_s), 1).time_s * 1e6
+        return timed(program, star(4, latency_s=latency_s), 1).time_s * 1e6
 
     def test_a_launch_and_two_links(self):
         assert self.time_us(run((0, 0, (0,), (1,)))) == pytest.approx(
@@ -140,17 +142,92 @@ class TestSizes:
         timeline = simulate(algorithms.by_parameter(4), star(4), [GB])
         assert timeline.time_s == pytest.approx(6)
 
+    def test_in_words(self):
+        for words, numbers in (("160MB", 160_000_000), (["1KB", 24], [1000, 24])):
+            assert simulate(algorithms.ring(4), star(4), words) == simulate(
+                algorithms.ring(4), star(4), numbers
+            )
+
+
+class TestProof:
+    TWICE = run((0, 0, (0, 1, 2, 3, 3), EVERYONE))
+
+    def test_a_wrong_program_is_refused_each_time_with_what_to_do(self):
+        for _ in range(2):
+            with pytest.raises(
+                ValueError, match=r"no allreduce: rank 0 ends .* more than once"
+            ) as e:
+                simulate(self.TWICE, star(4), GB)
+            assert "pass verify=False" in str(e.value)
+
+    def test_one_may_insist(self):
+        assert simulate(self.TWICE, star(4), GB, verify=False).time_s > 0
+
+    @pytest.mark.parametrize("name", ["reduce", "broadcast", "reduce_scatter", "all_gather"])
+    def test_the_other_collectives_are_no_allreduce(self, name):
+        with pytest.raises(ValueError, match="another collective"):
+            simulate(collective(name, 4), star(4), GB)
+        assert simulate(collective(name, 4), star(4), GB, verify=False).time_s > 0
+
+    def test_what_is_malformed_stays_refused(self):
+        with pytest.raises(ValueError, match="shard 9 is not one of") as error:
+            simulate(run((0, 9, (0,), (1,))), star(4), 1, verify=False)
+        assert "verify=False" not in str(error.value)
+
+    def test_a_prediction_of_four_simulations_takes_one_proof(self, monkeypatch):
+        proven, verify = [], Program.verify
+        monkeypatch.setattr(Program, "verify", lambda self: (proven.append(self), verify(self)))
+        rotated = algorithms.multi_ring(4, [((0, 2, 1, 3), 1.0)])  # proven in no other test
+        for _ in range(2):
+            on_topology(rotated, star(4), GB, 1)
+        assert proven == [rotated]
+
+
+class TestSlices:
+    @pytest.mark.parametrize("nbytes", [1000, 5 << 20, 160_000_000])
+    @pytest.mark.parametrize("name", ["sharded", "ring", "naive"])
+    def test_are_by_default_those_of_the_engine(self, name, nbytes):
+        program = algorithms.registry[name](4)
+        told = simulate(program, star(4), nbytes, slices=program.slices(nbytes))
+        assert simulate(program, star(4), nbytes) == told
+
+    def test_control_other_slices_are_another_timeline(self):
+        program = algorithms.ring(4)
+        assert simulate(program, star(4), GB) != simulate(program, star(4), GB, slices=1)
+
+    @pytest.mark.parametrize("machine", ["book-pcie4", "dgx1", "pcie4-x8"])
+    @pytest.mark.parametrize("nbytes", [1000, 160_000_000])
+    def test_explain_and_simulate_give_the_same_answer(self, machine, nbytes):
+        for x in explain(nbytes, topology=preset(machine)).candidates:
+            sizes = [nbytes] if x.program.whole_tensors else nbytes
+            assert simulate(x.program, machine, sizes).time_s == x.prediction.time_s
+
+
+class TestTopologies:
+    def test_by_name(self):
+        named = simulate(algorithms.ring(4), "book-pcie4", GB)
+        assert named == simulate(algorithms.ring(4), preset("book-pcie4"), GB)
+
+    def test_no_topology(self):
+        with pytest.raises(TypeError, match="topology is 4; want a Topology, a preset's name"):
+            simulate(algorithms.ring(4), 4, GB)
+
 
 class TestErrors:
     CASES = (
         ("more ranks than devices", lambda: simulate(algorithms.ring(5), star(4), 1), "5 ranks"),
         ("no bytes", lambda: simulate(algorithms.ring(4), star(4), 0), "nbytes is 0"),
-        ("fewer than none", lambda: simulate(algorithms.ring(4), star(4), -3), "has -3 bytes"),
-        ("half a byte", lambda: simulate(algorithms.ring(4), star(4), 1.5), "has 1.5 bytes"),
-        ("words", lambda: simulate(algorithms.ring(4), star(4), "1MB"), "has '1' bytes"),
+        (
+            "fewer than none",
+            lambda: simulate(algorithms.ring(4), star(4), -3),
+            "-3 is no size; want",
+        ),
+        ("half a byte", lambda: simulate(algorithms.ring(4), star(4), 1.5), "1.5 is no size; want"),
+        ("words", lambda: simulate(algorithms.ring(4), star(4), "1XB"), "'1XB' is no size; want"),
+        ("no topology", lambda: simulate(algorithms.ring(4), "dgx9", 1), "topology 'dgx9'"),
         ("empty tensors", lambda: simulate(algorithms.ring(4), star(4), [0, 0]), r"\[0, 0\]"),
         ("no tensors", lambda: simulate(algorithms.ring(4), star(4), []), r"nbytes is \[\]"),
-        ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1 has -1"),
+        ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1: -1 is no"),
         ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
         ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
         ("a shard", lambda: simulate(run((0, 9, (0,), (1,))), star(4), 1), "shard 9 is not one of"),
@@ -188,6 +265,6 @@ class TestErrors:
 def test_what_takes_ages_ends_too(name, size_gb):
     """Beside a late time a short one is lost to rounding; the wait for it must not be."""
     program = algorithms.registry[name](4)
-    seconds = simulate(program, star(4), GB).time_s
+    seconds = simulate(program, star(4), GB, slices=2).time_s
     found = simulate(program, star(4), size_gb * GB, slices=2).time_s
     assert 0.3 * size_gb * seconds < found < 1.1 * size_gb * seconds

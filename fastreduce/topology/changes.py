@@ -1,0 +1,100 @@
+"""Graphs of machines with something less: a link, a share of its bandwidth, peer access."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import networkx as nx
+
+from fastreduce.topology.routes import Link
+
+
+def directions(name: str, graph: nx.DiGraph, link: Any) -> list[Link]:
+    """Those directions of a link that there are, whichever of them is named.
+
+    Raises:
+        ValueError: what is no pair of names, a node or a link that is not there.
+    """
+    pair = isinstance(link, tuple | list) and len(link) == 2
+    if not pair or not all(isinstance(end, str) for end in link):
+        raise ValueError(f"link is {link!r}, want the names of its ends, such as ('gpu0', 'gpu1')")
+    src, dst = link
+    for end in (src, dst):
+        if end not in graph:
+            raise ValueError(f"topology {name!r} has no node {end!r}; it has {', '.join(graph)}")
+    found = [edge for edge in ((src, dst), (dst, src)) if edge in graph.edges]
+    if not found:
+        linked = ", ".join(graph.to_undirected()[src]) or "nothing"
+        raise ValueError(
+            f"topology {name!r} has no link between {src!r} and {dst!r}; {src!r} is linked with "
+            f"{linked}"
+        )
+    return found
+
+
+def without(name: str, graph: nx.DiGraph, link: Link) -> nx.DiGraph:
+    changed = nx.DiGraph(graph)
+    changed.remove_edges_from(directions(name, graph, link))
+    return changed
+
+
+def scaled(name: str, graph: nx.DiGraph, link: Link, factor: float) -> nx.DiGraph:
+    found = directions(name, graph, link)
+    number = isinstance(factor, Real) and not isinstance(factor, bool)
+    if not number or not 0 < factor < math.inf:
+        raise ValueError(f"factor is {factor!r}, want a number above zero")
+    changed = nx.DiGraph(graph)
+    for src, dst in found:
+        bytes_per_s = graph.edges[src, dst]["bytes_per_s"]
+        if bytes_per_s is None:
+            raise ValueError(
+                f"topology {name!r}: the bandwidth of link {src!r} -> {dst!r} is unknown, and "
+                "cannot be scaled"
+            )
+        changed.edges[src, dst]["bytes_per_s"] = bytes_per_s * float(factor)
+    return changed
+
+
+def without_peer_access(name: str, graph: nx.DiGraph) -> nx.DiGraph:
+    """What leads from GPU to GPU leads over a CPU.
+
+    Links that lead to no CPU but through a GPU are left out, and so are those between GPUs and
+    network cards. Where a switch could pass on from one GPU to another it becomes two: one that
+    takes what goes up to the CPU, one that hands out what comes down. Each direction of its links
+    belongs to one of them, so no bandwidth is counted twice.
+    """
+    kinds = dict(graph.nodes(data="kind"))
+    cpus = {node for node, kind in kinds.items() if kind == "cpu"}
+    if not cpus:
+        raise ValueError(f"topology {name!r} has no CPU over which GPUs could reach each other")
+    around = graph.to_undirected(as_view=True).subgraph(n for n in graph if kinds[n] != "gpu")
+    # Links to the nearest CPU; infinite for GPUs and for what only GPUs lead to.
+    far = dict.fromkeys(graph, math.inf)
+    far |= nx.multi_source_dijkstra_path_length(around, cpus, weight=None)
+    media = graph.edges(data="medium")
+    networked = {node for *ends, medium in media if medium == "network" for node in ends}
+
+    def turns(node: str) -> bool:
+        """Whether what comes from no nearer to the CPU could leave for there again."""
+        comes = any(far[before] >= far[node] for before in graph.predecessors(node))
+        leaves = any(far[after] >= far[node] for after in graph.successors(node))
+        return 0 < far[node] < math.inf and node not in networked and comes and leaves
+
+    split = {node for node in graph if turns(node)}
+    changed = nx.DiGraph()
+    for node, found in graph.nodes.items():
+        if kinds[node] == "gpu" or far[node] < math.inf:
+            halves = [f"{node} up", f"{node} down"] if node in split else [node]
+            changed.add_nodes_from(halves, **found)
+    for (src, dst), found in graph.edges.items():
+        nearest, farthest = sorted((far[src], far[dst]))
+        to_network_card = farthest == math.inf and not networked.isdisjoint((src, dst))
+        if nearest == math.inf or to_network_card:
+            continue
+        leaves = f"{src} up" if far[dst] < far[src] else f"{src} down"
+        enters = f"{dst} down" if far[src] < far[dst] else f"{dst} up"
+        ends = leaves if src in split else src, enters if dst in split else dst
+        changed.add_edge(*ends, **found)
+    return changed

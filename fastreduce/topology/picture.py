@@ -1,0 +1,198 @@
+"""A picture of a topology: GPUs in a row, what joins only them above, the way to the CPUs below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import networkx as nx
+
+from fastreduce.simulation.pictures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fastreduce.topology.graph import Topology
+
+Places: TypeAlias = dict[str, tuple[float, float]]
+
+FILLS = {"gpu": "#b5d98a", "cpu": "#9cc4ee", "switch": "#eeeeee", "nic": "#f5c98a"}
+COLORS = {"nvlink": "#4f8a00", "pcie": "#888888", "network": "#d9534f"}
+OTHER_COLOR = "#8e5bb5"  # between CPUs
+ROWS_APART = 1.5  # where neighbours in a row are 1 apart
+BEND = 0.4  # of an arc's length: how far its control point is off the straight line
+
+
+class _Link(NamedTuple):
+    """Both directions of a link where they are alike, else one of them."""
+
+    src: str
+    dst: str
+    medium: str
+    bytes_per_s: float | None
+    one_way: bool
+
+    def label(self) -> str:
+        rate = self.bytes_per_s
+        known = "rate unknown" if rate is None else f"{rate / 1e9:.4g} GB/s"
+        return f"{self.medium}, {known}" + ", one way" * self.one_way
+
+
+def topology_figure(topology: Topology) -> Figure:
+    from matplotlib.figure import Figure
+
+    places = _places(topology)
+    xs, ys = ([place[axis] for place in places.values()] for axis in (0, 1))
+    links = _links(topology.graph)
+    bends = {link: _bend(link, places) for link in links}
+    # A control point is twice as far off the straight line as its arc.
+    high = max([0.0, *bends.values()]) / 2
+    lowest = [-bend for link, bend in bends.items() if places[link.src][1] == min(ys)]
+    low = max([0.0, *lowest]) / 2
+    width, height = max(xs) - min(xs) + 1, max(ys) - min(ys) + 1 + high + low
+    figure = Figure(figsize=(max(6.0, 0.9 * width), 1.2 + 0.9 * height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
+    axes.set_ylim(min(ys) - 0.5 - low, max(ys) + 0.5 + high)
+    axes.set_axis_off()
+    axes.set_title(repr(topology), fontsize=9, loc="left")
+    for link, bend in bends.items():
+        _draw_link(axes, link, places, bend, _line_width(link, links))
+    for node, (x, y) in places.items():
+        fill = FILLS[topology.graph.nodes[node]["kind"]]
+        box = {"boxstyle": "round,pad=0.4", "facecolor": fill, "edgecolor": INK, "linewidth": 0.6}
+        axes.text(x, y, node, fontsize=8, color=INK, ha="center", va="center", bbox=box, zorder=3)
+    _add_legend(figure, links)
+    return figure
+
+
+def _places(topology: Topology) -> Places:
+    """Each node below (or above) the middle of its neighbours in the rows that are nearer to the
+    GPUs; GPUs of one CPU, and of one switch, stand together."""
+    around = topology.graph.to_undirected()
+    rows = _rows(topology, around)
+    number = {node: n for n, node in enumerate(topology.graph)}
+
+    def family(gpu: str) -> list[int]:
+        """The way down to a CPU, from its end: by that GPUs are sorted."""
+        below = [next((n for n in around[gpu] if rows[n] < 0), gpu)]
+        while after := [n for n in around[below[-1]] if rows[n] < rows[below[-1]]]:
+            below.append(min(after, key=lambda n: (around.nodes[n]["kind"] != "cpu", number[n])))
+        cpu = next((n for n in below if around.nodes[n]["kind"] == "cpu"), below[-1])
+        return [number[cpu], number[below[0]], number[gpu]]
+
+    places: Places = {}
+    for place, gpu in enumerate(sorted(topology.devices, key=family)):
+        places[gpu] = (float(place), 0.0)
+    for row in sorted(set(rows.values()) - {0}, key=abs):
+        wanted = {
+            node: mean([places[n][0] for n in around[node] if n in places] or [0.0])
+            for node in topology.graph
+            if rows[node] == row
+        }
+        for node, x in _spread(wanted).items():
+            places[node] = (x, row * ROWS_APART)
+    return places
+
+
+def _rows(topology: Topology, around: nx.Graph) -> dict[str, int]:
+    """GPUs are row 0. Below: by the number of links from the nearest GPU. Above, so: what is
+    connected with no CPU but through GPUs, such as the switch of NVLinks."""
+    gpus = set(topology.devices)
+    distance = nx.multi_source_dijkstra_path_length(around, gpus, weight=None)
+    rows = {gpu: 0 for gpu in gpus}
+    for part in nx.connected_components(around.subgraph(n for n in around if n not in gpus)):
+        has_cpu = any(around.nodes[node]["kind"] == "cpu" for node in part)
+        rows |= {node: (-1 if has_cpu else 1) * int(distance.get(node, 1)) for node in part}
+    return rows
+
+
+def _spread(wanted: Mapping[str, float]) -> dict[str, float]:
+    """As near as that to where nodes want to be, but at least 1 apart."""
+    groups: list[tuple[list[str], float]] = []  # nodes that stand side by side, and their middle
+    for node in sorted(wanted, key=lambda node: wanted[node]):
+        members, middle = [node], wanted[node]
+        while groups and middle - groups[-1][1] < (len(members) + len(groups[-1][0])) / 2:
+            members = groups.pop()[0] + members
+            middle = mean(wanted[member] for member in members)
+        groups.append((members, middle))
+    return {
+        member: middle + place - (len(members) - 1) / 2
+        for members, middle in groups
+        for place, member in enumerate(members)
+    }
+
+
+def _links(graph: nx.DiGraph) -> list[_Link]:
+    found: dict[tuple[str, str], _Link] = {}
+    for (src, dst), here in graph.edges.items():
+        both_ways = graph.edges.get((dst, src)) == here
+        if not (both_ways and (dst, src) in found):
+            found[src, dst] = _Link(src, dst, here["medium"], here["bytes_per_s"], not both_ways)
+    return list(found.values())
+
+
+def _bend(link: _Link, places: Places) -> float:
+    """How far above the straight line an arc's control point is: 0 unless a node is in the way."""
+    (x, y), (to_x, to_y) = places[link.src], places[link.dst]
+    left, right = sorted((x, to_x))
+    between = any(left < other < right and row == y for other, row in places.values())
+    return BEND * (right - left) * (1 if y == 0 else -1) if y == to_y and between else 0.0
+
+
+def _line_width(link: _Link, links: Sequence[_Link]) -> float:
+    """In points, 1 to 4: the faster, the wider."""
+    widest = max((x.bytes_per_s or 0.0 for x in links), default=0.0)
+    return 1.0 + 3.0 * ((link.bytes_per_s or 0.0) / widest) ** 0.5 if widest else 1.0
+
+
+def _draw_link(axes: Axes, link: _Link, places: Places, bend: float, line_width: float) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    (x, y), (to_x, to_y) = places[link.src], places[link.dst]
+    rad = -bend / (to_x - x) if bend else 0.0
+    axes.add_patch(
+        FancyArrowPatch(
+            (x, y),
+            (to_x, to_y),
+            arrowstyle="-|>" if link.one_way else "-",
+            mutation_scale=12,
+            shrinkA=10 if link.one_way else 0,
+            shrinkB=14 if link.one_way else 0,
+            connectionstyle=f"arc3,rad={rad}",
+            color=COLORS.get(link.medium, OTHER_COLOR),
+            linewidth=line_width,
+            linestyle="-" if link.bytes_per_s else "--",
+            zorder=1,
+        )
+    )
+
+
+def _add_legend(figure: Figure, links: Sequence[_Link]) -> None:
+    from matplotlib.lines import Line2D
+
+    kinds = {link.label(): link for link in links}
+    lines = [
+        Line2D(
+            [],
+            [],
+            color=COLORS.get(link.medium, OTHER_COLOR),
+            linewidth=_line_width(link, links),
+            linestyle="-" if link.bytes_per_s else "--",
+            label=label,
+        )
+        for label, link in sorted(kinds.items())
+    ]
+    if lines:
+        figure.legend(
+            handles=lines,
+            title="rates of each direction",
+            loc="outside lower left",
+            alignment="left",
+            fontsize=8,
+            title_fontsize=8,
+            ncols=3,
+            frameon=False,
+        )
