@@ -16,7 +16,7 @@ from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
-from fastreduce.units import duration, size
+from fastreduce.units import busbw, duration, size
 
 if TYPE_CHECKING:
     from fastreduce.plan.table import Table
@@ -64,9 +64,8 @@ class Plan:
         ]
         for x in self.candidates:
             time_s, k = x.prediction.time_s, x.program.k
-            busbw = 2 * (k - 1) / k * self.nbytes / time_s / 1e9 if time_s else 0.0
             unknown = math.isnan(time_s)
-            shown = ("unknown", "-") if unknown else (duration(time_s), f"{busbw:.2f}")
+            shown = ("unknown", "-") if unknown else (duration(time_s), f"{busbw(self.nbytes, time_s, k) / 1e9:.2f}")
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(
                 row(
