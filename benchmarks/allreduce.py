@@ -27,12 +27,15 @@ graphs, one for each program and set, so with twelve programs there are at most 
 MB on. "--sets 1" times one set again and again, which small sizes then read from the nearest cache.
 So are LeNet's gradients on the CPU, as in training. "working_set_bytes" is in the JSON.
 
-"of limit" is the limit's time over this one's. The limit is one pass that reads and writes as many
-bytes as an allreduce must, 2 k n: on the CPU in place over all ranks' buffers, on one GPU a copy.
-Over several GPUs it is a copy of the 2(k-1)/k n bytes that each rank must receive, from one GPU to
-another. It is a limit only where data comes from memory, and the fastest of its rounds, as no
-allreduce can be faster than memory at its best. In a cache it is none: an allreduce may well be
-faster than the pass ("in cache" in the table; "of_pass" in the JSON has the ratio there, too).
+"of limit" is the limit's time over this one's, where data comes from memory; elsewhere the table
+says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes, and beside the
+contenders one pass that does nothing else is timed: on the CPU torch's x += 0 over all buffers, on
+one GPU a copy of as many bytes, over several GPUs a copy of the 2(k-1)/k n bytes that each rank
+must receive, from one GPU to another. The limit is the fastest round of them all, the pass and the
+contenders: nothing that ran here has moved these bytes faster, so no median is above 1. The pass
+alone is no limit: a kernel that reads k buffers at once may keep more of the memory busy (on one
+core of a Xeon 1.6 times as much), and in a cache it reads k times what the pass reads once.
+"of_pass" in the JSON compares with the pass.
 
 "over best" is a contender's time over that of the fastest algorithm that was named on the same
 engine: at most 1.1 is wanted of auto. auto and the algorithm that it stands for run the same

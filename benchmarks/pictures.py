@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from figures import OURS, best
 from matplotlib.axes import Axes
+from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from measure import Row
 from report import MOST_OVER_BEST
@@ -41,7 +43,8 @@ def save(figure: Figure, path: Path) -> None:
 
 def draw_bandwidth(rows: list[Row], title: str) -> Figure:
     """Bytes read and written per second over the size: one field for each dtype and k."""
-    types, ranks = _values(rows, "type"), _values(rows, "k")
+    types = list(dict.fromkeys(row["type"] for row in rows))
+    ranks = sorted({row["k"] for row in rows})
     figure = Figure(figsize=(4.5 * len(ranks), 3.7 * len(types) + 1.3), layout="constrained")
     fields = figure.subplots(len(types), len(ranks), sharey=True, squeeze=False)
     for dtype, across in zip(types, fields, strict=True):
@@ -60,10 +63,6 @@ def draw_bandwidth(rows: list[Row], title: str) -> Figure:
     return figure
 
 
-def _values(rows: Iterable[Row], name: str) -> list[Any]:
-    return sorted({row[name] for row in rows})
-
-
 def _plot(axes: Axes, rows: Iterable[Row], value: Callable[[Row], float], **style: Any) -> None:
     points = sorted((row["size_bytes"], value(row)) for row in rows)
     if points:
@@ -75,22 +74,23 @@ def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
     if len(names) > MOST_LINES:
         names = [x for x in names if x[0] not in OURS or x[1] in DRAWN]
     some_captured = any(row["captured"] for row in rows)
-    for number, (engine, algorithm) in enumerate(sorted(names, key=lambda x: x[1] == "auto")):
+    # auto runs another algorithm's program: wide, last, and seen through it hides no line, nor is
+    # it hidden.
+    as_auto = {"linewidth": 5, "alpha": 0.5, "zorder": 5, "color": "tab:red"}
+    colors = itertools.cycle(x for x in TABLEAU_COLORS if x != "tab:red")
+    for engine, algorithm in sorted(names, key=lambda x: x[1] == "auto"):
         of_line = [x for x in rows if (x["engine"], x["algorithm"]) == (engine, algorithm)]
         mixed = some_captured and not all(row["captured"] for row in of_line)
-        auto = algorithm == "auto"
-        # auto runs another algorithm's program and would hide its line, or be hidden by it.
-        style: dict[str, Any] = {"linewidth": 4, "alpha": 0.55, "zorder": 5} if auto else {}
+        style: dict[str, Any] = {"linewidth": 1.2, "color": next(colors)}
         _plot(
             axes,
             of_line,
             lambda row: best(row)["moved_gb_per_s"],
             label=f"{engine} {algorithm}" + (f", {CALLED}" if mixed else ""),
-            color=f"C{number % 10}",
             linestyle="-" if engine in OURS else "--",
             marker="o",
             markersize=2,
-            **{"linewidth": 1.2, **style},
+            **(style | as_auto if algorithm == "auto" else style),
         )
     _draw_pass(axes, rows)
 
@@ -99,26 +99,20 @@ def _draw_pass(axes: Axes, rows: Sequence[Row]) -> None:
     """The same for all contenders of a size; of those that were captured where some were not."""
     last = {row["size_bytes"]: row for row in sorted(rows, key=lambda row: bool(row["captured"]))}
 
-    def moved(row: Row) -> float:
-        return best(row)["moved_gb_per_s"] / best(row)["of_pass"]
+    def moved(ratio: str) -> Callable[[Row], float]:
+        return lambda row: best(row)["moved_gb_per_s"] / best(row)[ratio]
 
-    in_cache = [row for row in last.values() if not row["from_memory"]]
-    from_memory = [row for row in last.values() if row["from_memory"]]
+    label = "one pass over the same bytes: no limit"
+    _plot(axes, last.values(), moved("of_pass"), label=label, color="gray", linestyle=":")
     _plot(
         axes,
-        in_cache,
-        moved,
-        label="one pass, data in a cache: not a limit",
-        color="gray",
-        linestyle=":",
-    )
-    _plot(
-        axes,
-        from_memory,
-        moved,
-        label="limit: one pass, data from memory (fastest round)",
+        [row for row in last.values() if row["from_memory"]],
+        moved("of_limit"),
+        label="limit, data from memory: the fastest round of all",
         color="black",
+        linewidth=1,
         linestyle="-.",
+        marker="_",
         zorder=6,
     )
 
@@ -127,7 +121,7 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
     """Is auto ever slower than an algorithm that one could have named?"""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    several = len(_values(autos, "engine")) > 1 or len(_values(autos, "type")) > 1
+    several = len({(row["engine"], row["type"]) for row in autos}) > 1
     for engine, dtype, k in dict.fromkeys((x["engine"], x["type"], x["k"]) for x in autos):
         of_line = [x for x in autos if (x["engine"], x["type"], x["k"]) == (engine, dtype, k)]
         label = f"{engine}, {dtype}, {k} ranks" if several else f"{k} ranks"
@@ -139,5 +133,5 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
     axes.set_ylim(bottom=min(0.9, *(best(row)["over_best"] for row in autos)))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=8)
     return figure
