@@ -1,7 +1,7 @@
 """Who is measured: fastreduce's engines and programs, and what a user would write instead.
 
-A contender's ``prepare(ranks)`` takes one list of tensors per rank and returns a call that leaves the
-reduction in all of them. What needs to be done once (wrapping arrays, compiling) is done there.
+A contender's ``prepare(ranks)`` takes one list of tensors per rank and returns a call that leaves
+the reduction in all of them. What needs to be done once (wrapping arrays) is done there.
 """
 
 from __future__ import annotations

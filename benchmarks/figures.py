@@ -18,7 +18,7 @@ def best(row: Row) -> dict[str, Any]:
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Of engine tiles and algorithm auto where not said; captured in a graph where that could be."""
+    """Of engine tiles and algorithm auto where not said; captured in a graph where possible."""
     single = [row for row in rows if row["tensors"] == 1]
     autos = [row for row in single if is_auto(row)]
     found = {}

@@ -2,11 +2,11 @@
 
     python benchmarks/gpu_report.py                      # at most ten minutes; results/gpu
     python benchmarks/gpu_report.py --steps build tests  # some of it
-    python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-e 1G -n 11"
+    python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-n 11"
 
-The last is the full sweep of benchmarks/allreduce.py, of the installed fastreduce; without
---allreduce it stops at 256 MiB per rank, takes 7 rounds and compiles nothing but Triton's kernel, to
-fit in with the rest.
+The last is the sweep of benchmarks/allreduce.py, of the installed fastreduce; without --allreduce
+it has all algorithms, but stops at 256 MiB per rank, takes 7 rounds and leaves out torch.compile's
+sum, to fit in with the rest.
 
 It needs torch with CUDA, nvcc, pytest and a GPU, and no network: nothing is downloaded. Steps that
 need what is not there (compute-sanitizer, say) are left out and named. All steps together have
@@ -21,7 +21,7 @@ when SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other step
 The steps are build, tests, allreduce, memcheck and racecheck. The last two run the smallest file of
 tests under compute-sanitizer. racecheck looks at shared memory only, of which the kernels use none:
 that it finds nothing says no more than that. What orders global memory is tested on
-tests/virtual_cuda.
+tests/csrc/virtual_cuda.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
     for engine, dtype, k in dict.fromkeys((x["engine"], x["type"], x["k"]) for x in autos):
         of_line = [x for x in autos if (x["engine"], x["type"], x["k"]) == (engine, dtype, k)]
         label = f"{engine}, {dtype}, {k} ranks" if several else f"{k} ranks"
-        ratio: Callable[[Row], float] = lambda row: best(row)["over_best"]
-        _plot(axes, of_line, ratio, marker="o", markersize=3, label=label)
+        style = {"marker": "o", "markersize": 3, "label": label}
+        _plot(axes, of_line, lambda row: best(row)["over_best"], **style)
     wanted = f"{MOST_OVER_BEST} wanted"
     axes.axhline(MOST_OVER_BEST, color="black", linewidth=1, linestyle=":", label=wanted)
     axes.set(xscale="log", xlabel="bytes per rank", ylabel="time of auto over that of the best")

@@ -59,7 +59,8 @@ class Rotation:
         contender, this one would find in the cache what that one has left there."""
         first = self.buffers.next_set % len(self.calls)
         self.buffers.next_set = (first + repeats) % len(self.buffers.sets)
-        return itertools.islice(itertools.cycle([*self.calls[first:], *self.calls[:first]]), repeats)
+        in_turn = [*self.calls[first:], *self.calls[:first]]
+        return itertools.islice(itertools.cycle(in_turn), repeats)
 
     def run_all(self) -> None:
         with self.contender.chosen():

@@ -65,7 +65,8 @@ class Plan:
         for x in self.candidates:
             time_s, k = x.prediction.time_s, x.program.k
             unknown = math.isnan(time_s)
-            shown = ("unknown", "-") if unknown else (duration(time_s), f"{busbw(self.nbytes, time_s, k) / 1e9:.2f}")
+            gb_per_s = f"{busbw(self.nbytes, time_s, k) / 1e9:.2f}"
+            shown = ("unknown", "-") if unknown else (duration(time_s), gb_per_s)
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(
                 row(
