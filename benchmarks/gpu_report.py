@@ -2,10 +2,11 @@
 
     python benchmarks/gpu_report.py                      # at most ten minutes; results/gpu
     python benchmarks/gpu_report.py --steps build tests  # some of it
-    python benchmarks/gpu_report.py --steps kernels --budget-s 3600 --kernels "-e 1G -n 11"
+    python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-n 11"
 
-The last is the full sweep of benchmarks/kernels.py, of the installed fastreduce; without
---kernels it stops at 256 MiB a rank and takes 7 rounds, to fit in with the rest.
+The last is the sweep of benchmarks/allreduce.py, of the installed fastreduce; without --allreduce
+it has all algorithms, but stops at 256 MiB per rank, takes 7 rounds and leaves out torch.compile's
+sum, to fit in with the rest.
 
 It needs torch with CUDA, nvcc, pytest and a GPU, and no network: nothing is downloaded. Steps that
 need what is not there (compute-sanitizer, say) are left out and named. All steps together have
@@ -14,13 +15,13 @@ has 20 s to save what it has, and the others are not begun. A step that fails do
 next. The exit status is 1 if any failed or was cut off.
 
 OUT/report.json holds each step's date, status, seconds and last lines, the machine, and what
-benchmarks/kernels.py measured; its picture lies beside it. It is written after every step, also
+benchmarks/allreduce.py measured; its picture lies beside it. It is written after every step, also
 when SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
 
-The steps are build, tests, kernels, memcheck and racecheck. The last two run the smallest file of
+The steps are build, tests, allreduce, memcheck and racecheck. The last two run the smallest file of
 tests under compute-sanitizer. racecheck looks at shared memory only, of which the kernels use none:
 that it finds nothing says no more than that. What orders global memory is tested on
-tests/virtual_cuda.
+tests/csrc/virtual_cuda.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ from typing import Any
 from step import INTERRUPTED, ROOT, Step, run
 
 BUDGET_S = 570.0
-KERNELS = "-e 256M -n 7"
+ALLREDUCE = (
+    "-e 256M -n 7 -d float32 bfloat16 --algorithm all --against loop stack foreach cupy triton"
+)
 # A test that takes longer than a minute shows where it is: it may hang.
 PYTEST = (
     *("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts="),
@@ -81,7 +84,7 @@ def versions() -> str:
     return ", ".join(f"{name} {what}" for name, what in found.items())
 
 
-def steps(out: Path, kernels: Iterable[str]) -> list[Step]:
+def steps(out: Path, options: Iterable[str]) -> list[Step]:
     python = sys.executable
     sanitizer = cuda_tool("compute-sanitizer")
     lacks_pytest = None if find_spec("pytest") else "pytest is not installed"
@@ -90,18 +93,18 @@ def steps(out: Path, kernels: Iterable[str]) -> list[Step]:
     def sanitized(tool: str, note: str | None = None) -> Step:
         """Of the smallest file of tests, which has a little of everything."""
         # Errors that calls return are torch's and the engines' own to look at.
-        options = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
+        flags = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
         tests = [python, *PYTEST, "-x", "tests/gpu/test_gpu_small.py"]
-        command = [sanitizer or "compute-sanitizer", *options, *tests]
+        command = [sanitizer or "compute-sanitizer", *flags, *tests]
         return Step(tool, command, NO_CACHE, lacks_pytest or lacks_sanitizer, note)
 
     install = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "."]
     build = [python, *install, "--force-reinstall"]
-    measure = [python, "benchmarks/kernels.py", "--out", str(out / "kernels"), *kernels]
+    measure = [python, "benchmarks/allreduce.py", "--out", str(out / "allreduce"), *options]
     return [
         Step("build", build, {"FASTREDUCE_CUDA": "1"}, note=versions()),
         Step("tests", [python, *PYTEST, "tests/gpu"], needs=lacks_pytest),
-        Step("kernels", measure),
+        Step("allreduce", measure),
         sanitized("memcheck"),
         sanitized("racecheck", "looks at shared memory only, of which the kernels use none"),
     ]
@@ -144,12 +147,12 @@ def machine() -> dict[str, Any]:
 
 
 def write(out: Path, about: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """The report, of these steps and what benchmarks/kernels.py has saved by now."""
-    measured = out / "kernels.json"
+    """The report, of these steps and what benchmarks/allreduce.py has saved by now."""
+    measured = out / "allreduce.json"
     if measured.exists():
         measured.write_text(without_paths(measured.read_text(), out))
-    kernels = json.loads(measured.read_text()) if measured.exists() else None
-    report = {"machine": about, "steps": steps, "kernels": kernels}
+    allreduce = json.loads(measured.read_text()) if measured.exists() else None
+    report = {"machine": about, "steps": steps, "allreduce": allreduce}
     (out / "report.json").write_text(without_paths(json.dumps(report, indent=1) + "\n", out))
 
 
@@ -158,10 +161,10 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    names = ["build", "tests", "kernels", "memcheck", "racecheck"]
+    names = ["build", "tests", "allreduce", "memcheck", "racecheck"]
     parser.add_argument("--steps", nargs="+", choices=names, default=names)
-    options = f"options of benchmarks/kernels.py, quoted ({KERNELS})"
-    parser.add_argument("--kernels", default=KERNELS, help=options)
+    options = f"options of benchmarks/allreduce.py, quoted ({ALLREDUCE})"
+    parser.add_argument("--allreduce", default=ALLREDUCE, help=options)
     budget = f"seconds for all steps together ({BUDGET_S:.0f})"
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help=budget)
     return parser.parse_args()
@@ -177,14 +180,14 @@ def main() -> None:
         raise SystemExit(f"no GPU report: {reason}")
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if "kernels" in args.steps:  # or an earlier run's would be taken for this one's
-        (out / "kernels.json").unlink(missing_ok=True)
+    if "allreduce" in args.steps:  # or an earlier run's would be taken for this one's
+        (out / "allreduce.json").unlink(missing_ok=True)
     written = out / "report.json"
     earlier = json.loads(written.read_text())["steps"] if written.exists() else []
     kept = [x for x in earlier if x["name"] not in args.steps]
     about: dict[str, Any] = {"unknown": "no step has been run"}
     done: list[dict[str, Any]] = []
-    for step in steps(out, shlex.split(args.kernels)):
+    for step in steps(out, shlex.split(args.allreduce)):
         if step.name not in args.steps:
             continue
         done.append(run(step, begin + args.budget_s - time.monotonic()))

@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import platform
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,37 +18,37 @@ import torch
 import fastreduce
 from fastreduce import _C
 from fastreduce.plan.machine import cpu
+from fastreduce.units import busbw
 
 Row = dict[str, Any]
 C = TypeVar("C")
-_ROW = "{:>11} {:>11} {:>9} {:>6} {:>2} {:>16} {:>11} {:>8} {:>8} {:>9} {:>7}"
 
 # One sample lasts at least this long, or the clock and the loop around it would show.
 SAMPLE_S = 1e-3
 
 
 def alternate(
-    competitors: Mapping[str, C],
+    contenders: Mapping[str, C],
     rounds: int,
     warmup: int = 2,
     timer: Callable[[C, int], float] | None = None,
     most_repeats: int = 1 << 20,
-) -> dict[str, float]:
-    """Median seconds of one call of each competitor, measured in turn, round after round.
+) -> dict[str, list[float]]:
+    """Seconds of one call of each contender: a sample per round, all contenders in turn.
 
-    ``timer(competitor, repeats)`` is the seconds that so many calls take; default: a host clock.
+    ``timer(contender, repeats)`` is the seconds that so many calls take; default: a host clock.
     """
     timer = timer or _seconds
     repeats = {}
-    for name, call in competitors.items():
+    for name, call in contenders.items():
         timer(call, warmup)
         wanted = round(SAMPLE_S / max(timer(call, 1), 1e-7))
         repeats[name] = min(max(1, wanted), most_repeats)
-    samples: dict[str, list[float]] = {name: [] for name in competitors}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, call in competitors.items():
+        for name, call in contenders.items():
             samples[name].append(timer(call, repeats[name]) / repeats[name])
-    return {name: statistics.median(values) for name, values in samples.items()}
+    return samples
 
 
 def _seconds(call: Any, repeats: int) -> float:
@@ -103,26 +102,13 @@ def preamble(about: Mapping[str, Any]) -> str:
     return "\n".join(f"# {key}: {value}" for key, value in about.items())
 
 
-def header(ratio: str) -> str:
-    """nccl-tests' columns and one ratio more."""
-    names = ("#size", "count", "type", "redop", "k", "algorithm", "time", "algbw", "busbw")
-    units = ("#(B)", "(elements)", "", "", "", "", "(us)", "(GB/s)", "(GB/s)")
-    return _ROW.format(*names, ratio, "#wrong") + "\n" + _ROW.format(*units, "", "")
-
-
-def show(row: Row, ratio: float) -> None:
-    """One line under `header`."""
-    print(
-        _ROW.format(
-            *(row[key] for key in ("size_bytes", "count_elems", "type", "redop", "k", "algorithm")),
-            f"{row['time_s'] * 1e6:.2f}",
-            f"{row['algbw_gb_per_s']:.2f}",
-            f"{row['busbw_gb_per_s']:.2f}",
-            f"{ratio:.2f}",
-            row["wrong_elems"],
-        ),
-        flush=True,
-    )
+def bandwidth(nbytes: int, time_s: float, k: int) -> Row:
+    """nccl-tests' columns: ``nbytes`` per rank over the time, and what that is on a rank's link."""
+    return {
+        "time_s": time_s,
+        "algbw_gb_per_s": nbytes / time_s / 1e9,
+        "busbw_gb_per_s": busbw(nbytes, time_s, k) / 1e9,
+    }
 
 
 def write(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
@@ -145,14 +131,13 @@ def size_bytes(text: str) -> int:
     return int(number) * unit
 
 
-def parser_of_sizes(doc: str | None, *, largest_bytes: int, rounds: int) -> argparse.ArgumentParser:
+def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
     """nccl-tests' flags for sizes, ranks and rounds, and where to write; a script adds its own."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    most = f"largest size, bytes a rank ({largest_bytes >> 20}M)"
     parser.add_argument("-b", type=size_bytes, default=1 << 10, help="smallest size (1K)")
-    parser.add_argument("-e", type=size_bytes, default=largest_bytes, help=most)
+    parser.add_argument("-e", type=size_bytes, help="largest size, bytes per rank")
     parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
     parser.add_argument("-n", type=int, default=rounds, help=f"rounds; median shown ({rounds})")
     parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
@@ -161,8 +146,8 @@ def parser_of_sizes(doc: str | None, *, largest_bytes: int, rounds: int) -> argp
     return parser
 
 
-def sizes_bytes(args: argparse.Namespace) -> Iterator[int]:
-    size = args.b
-    while size <= args.e:
+def sizes_bytes(smallest: int, largest: int, factor: int) -> Iterator[int]:
+    size = smallest
+    while size <= largest:
         yield size
-        size *= args.f
+        size *= factor

@@ -1,9 +1,9 @@
 """How does an allreduce scale from 8 to 8,192 GPUs: one flat ring, or hierarchical?
 
-On paper: DGX H100 machines, each with 8 network cards of 400 Gbit/s (one a GPU, on its PCIe
+On paper: DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on its PCIe
 switch), behind one switch that carries everything at once; what links achieve is in
 fastreduce/topology/links.py, what a launch and an event cost in fastreduce/simulation/play.py.
-Simulated up to 128 GPUs, by formula (fastreduce/simulation/analytic.py) for all. No figure here is
+Simulated up to 128 GPUs, by formula (fastreduce/simulation/formulas.py) for all. No figure here is
 measured.
 
     python benchmarks/scale.py                                  # under a minute
@@ -22,7 +22,7 @@ import fastreduce
 from fastreduce.algorithms import hierarchical, ring
 from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
 from fastreduce.topology import Topology, cluster
-from fastreduce.units import duration, size
+from fastreduce.units import busbw, duration, size
 
 PRESET, LOCAL, NICS, GBIT = "dgx-h100", 8, 8, 400
 MACHINES = [1 << power for power in range(11)]
@@ -68,7 +68,7 @@ def rows() -> Iterator[Row]:
                     "simulated_s": by_simulation(algorithm, machines, nbytes)
                     if simulated
                     else None,
-                    "busbw_gb_per_s": nbytes / formula_s / 1e9 * 2 * (k - 1) / k,
+                    "busbw_gb_per_s": busbw(nbytes, formula_s, k) / 1e9,
                 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from numbers import Integral
 
@@ -29,6 +30,19 @@ def size(nbytes: float) -> str:
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
     return f"{nbytes:g} B"
+
+
+def busbw(nbytes: int, time_s: float, k: int) -> float:
+    """Bytes per second that an allreduce of ``nbytes`` per rank moves over each rank's link.
+
+    2(k-1)/k of ``nbytes`` must leave and enter each of ``k`` ranks: so far algorithms, and numbers
+    of ranks, can be compared with the link's own rate. Infinite where no time passes, or only one
+    rank is there. Source: nccl-tests, doc/PERFORMANCE.md.
+
+    >>> busbw(160_000_000, 0.015, 4)
+    16000000000.0
+    """
+    return 2 * (k - 1) / k * nbytes / time_s if time_s > 0 and k > 1 else math.inf
 
 
 def parse_size(text: str) -> int:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from expected import FOLD
 from torch import Tensor
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -35,17 +36,6 @@ EXACT = {
     torch.float64: 2**30,
     **{dtype: torch.iinfo(dtype).max for dtype in INTEGERS},
     torch.bool: 1,
-}
-
-FOLD = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "prod": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "band": torch.bitwise_and,
-    "bor": torch.bitwise_or,
-    "bxor": torch.bitwise_xor,
 }
 
 

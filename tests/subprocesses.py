@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     callers = filter(None, [os.environ.get("PYTHONPATH")])
-    path = os.pathsep.join([os.path.dirname(__file__), *callers])
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent / "benchmarks"), *callers])
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, "PYTHONPATH": path, **environment},

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import NamedTuple, TypeAlias
 
 from fastreduce.listing import Listing
-from fastreduce.units import duration, size
+from fastreduce.units import busbw, duration, size
 
 Link: TypeAlias = tuple[str, str]
 
@@ -84,12 +84,8 @@ class Timeline:
 
     @property
     def busbw(self) -> float:
-        """An allreduce's bytes per second on each rank's link, whatever the number of ranks.
-
-        algbw x 2(k-1)/k: so many bytes must leave and enter each rank. nccl-tests,
-        doc/PERFORMANCE.md.
-        """
-        return self.algbw * 2 * (self.k - 1) / self.k if self.k > 1 else math.inf
+        """An allreduce's bytes per second on each rank's link: `fastreduce.units.busbw`."""
+        return busbw(self.nbytes, self.time_s, self.k)
 
     @cached_property
     def link_bytes(self) -> dict[Link, float]:

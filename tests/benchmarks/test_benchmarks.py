@@ -2,26 +2,22 @@
 
 import time
 from functools import partial
-from pathlib import Path
 
+import contenders
 import pytest
 import torch
+from buffers import Buffers, cpu_cache_bytes
+from contenders import absent, ours, theirs
+from measure import alternate, bandwidth, sizes_bytes
+from rotation import CALLS_PER_SET, HOST_CALLS, HOST_SAMPLES, Rotation
 
 from fastreduce import allreduce
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CPU = [torch.device("cpu")]
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 class TestChecks:
     def buffers(self, dtype, k=4, count=300, cache_bytes=0):
-        from rotation import Buffers
-
         return Buffers([(count,), (7, 3)], dtype, k, CPU, cache_bytes)
 
     @pytest.mark.parametrize("op", ["sum", "avg", "prod", "min", "max"])
@@ -48,40 +44,33 @@ class TestChecks:
 
         assert buffers.count_wrong("sum", call) == 1
 
-    def test_every_competitor_is_right(self):
-        from competitors import theirs
-
-        contenders = theirs(torch.bfloat16, "sum", 4, on_gpu=False)
-        assert [x.algorithm for x in contenders] == ["loop", "stack", "foreach"]
-        for contender in contenders:
+    def test_every_contender_is_right(self):
+        found = theirs(torch.bfloat16, "sum", 4, False, ["loop", "stack", "foreach", "cupy"])
+        assert [x.algorithm for x in found] == ["loop", "stack", "foreach"]
+        for contender in found:
             buffers = self.buffers(torch.bfloat16)
             assert buffers.count_wrong("sum", contender.prepare(buffers.sets[0])) == 0
 
     def test_values_stay_finite(self):
-        from rotation import CALLS_A_SET
-
         buffers = self.buffers(torch.float16, k=8)
         buffers.refill()
-        for _ in range(CALLS_A_SET):
+        for _ in range(CALLS_PER_SET):
             allreduce(buffers.sets[0])
         assert buffers.pools[0].isfinite().all()
         assert buffers.pools[0].any()
 
     def test_sets_take_turns(self):
-        from competitors import ours
-        from rotation import Rotation
-
         buffers = self.buffers(torch.float32, cache_bytes=10_000)
         called = []
         calls = [partial(called.append, i) for i in range(len(buffers.sets))]
         rotation = Rotation(buffers, ours("tiles", "auto", "sum"), calls)
-        rotation.run(len(calls) + 2)
+        rotation.seconds(len(calls) + 2)
         assert called == [*range(len(calls)), 0, 1]
+        # Another contender begins where that one ended: elsewhere it would find the cache warm.
+        Rotation(buffers, ours("tiles", "ring", "sum"), calls).seconds(1)
+        assert called[-1] == 2
 
     def test_slow_calls_are_not_repeated_for_the_hosts_share(self, monkeypatch):
-        from competitors import ours
-        from rotation import HOST_CALLS, HOST_SAMPLES, Buffers, Rotation
-
         monkeypatch.setattr(Rotation, "synchronize", lambda self: None)
         buffers = Buffers([(3,)], torch.float32, 2, CPU, 0)
         called = []
@@ -93,3 +82,48 @@ class TestChecks:
         rotation = Rotation(buffers, ours("tiles", "auto", "sum"), [call])
         assert rotation.host_seconds(100) >= 0.005
         assert len(called) == HOST_CALLS * HOST_SAMPLES
+
+
+class TestCompiled:
+    def test_it_is_right(self, monkeypatch):
+        # Not compiled, which takes seconds: what is compiled is what is tested.
+        monkeypatch.setattr(torch, "compile", lambda call, **options: call)
+        monkeypatch.setattr(torch.compiler, "reset", lambda: None)
+        monkeypatch.setattr(contenders, "absent", lambda on_gpu: {})
+        [contender] = theirs(torch.float32, "sum", 4, False, ["compile"])
+        buffers = Buffers([(300,), (7, 3)], torch.float32, 4, CPU, 0)
+        assert buffers.count_wrong("sum", contender.prepare(buffers.sets[0])) == 0
+
+    def test_without_a_compiler_it_is_left_out_with_the_reason(self, monkeypatch):
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        assert absent(False)["compile"] == "no compiler no-such-compiler"
+        assert theirs(torch.float32, "sum", 4, False, ["compile"]) == []
+
+
+class TestMeasure:
+    def test_all_contenders_in_turn(self):
+        called = []
+        samples = alternate({x: partial(called.append, x) for x in "ab"}, 3, 1, most_repeats=1)
+        assert called == [*"aabb", *"ab" * 3]
+        assert {name: len(found) for name, found in samples.items()} == {"a": 3, "b": 3}
+
+    def test_the_columns_of_nccl_tests(self):
+        found = bandwidth(10**9, 0.5, 4)
+        assert list(found.values()) == [0.5, 2.0, 3.0]
+
+    def test_sizes(self):
+        assert list(sizes_bytes(1024, 20_000, 4)) == [1024, 4096, 16384]
+
+
+def test_every_cache_of_the_last_level_counts_once(tmp_path):
+    def cache(cpu, index, level, shared_by, size):
+        folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("shared_cpu_list", shared_by), ("size", size)):
+            (folder / name).write_text(f"{text}\n")
+
+    for cpu, shared_by in ((0, "0-1"), (1, "0-1"), (2, "2-3"), (3, "2-3")):
+        cache(cpu, 0, 1, cpu, "32K")
+        cache(cpu, 3, 3, shared_by, "1024K")
+    assert cpu_cache_bytes(tmp_path) == 2 << 20
+    assert cpu_cache_bytes(tmp_path / "nothing") == 0

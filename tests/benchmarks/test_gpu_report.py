@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpu_report import ALLREDUCE, PYTEST, machine, steps, versions
+from step import Step, judge, run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 def test_without_a_gpu_says_what_is_missing_in_one_line(tmp_path):
@@ -32,8 +29,6 @@ def test_without_a_gpu_says_what_is_missing_in_one_line(tmp_path):
 
 
 def run_step(code, limit_s=60.0, **options):
-    from step import Step, run
-
     return run(Step("step", [sys.executable, "-c", code], **options), limit_s)
 
 
@@ -58,9 +53,6 @@ def test_one_that_hangs_may_save_what_it_has():
 
 
 def test_tests_that_were_all_skipped_are_no_pass():
-    from gpu_report import PYTEST
-    from step import Step, judge
-
     step = Step("tests", ["python", *PYTEST])
     assert judge(step, 0, "1403 skipped in 3 s") == "failed: no test ran"
     assert judge(step, 0, "12 passed, 1403 skipped in 3 s") == "passed"
@@ -71,14 +63,19 @@ def test_one_that_finds_no_time_left():
 
 
 def test_versions_of_what_builds():
-    from gpu_report import versions
-
     assert f"torch {torch.__version__}" in versions() and "nvcc " in versions()
 
 
-def test_the_machine():
-    from gpu_report import machine
+def test_the_benchmark_understands_its_flags(tmp_path, monkeypatch):
+    from allreduce import arguments
 
+    [step] = [x for x in steps(tmp_path, ALLREDUCE.split()) if x.name == "allreduce"]
+    monkeypatch.setattr(sys, "argv", step.command[1:])
+    args = arguments()
+    assert (args.e, args.n, args.out) == (256 << 20, 7, tmp_path / "allreduce")
+
+
+def test_the_machine():
     assert machine()["torch"] == torch.__version__
 
 
@@ -91,7 +88,7 @@ def report_of(tmp_path, codes, *flags):
         from step import Step
         gpu_report.missing = lambda: None
         gpu_report.machine = lambda: {{"gpu": "none"}}
-        gpu_report.steps = lambda out, kernels: [
+        gpu_report.steps = lambda out, options: [
             Step(name, [sys.executable, "-c", code]) for name, code in {codes!r}.items()
         ]
         gpu_report.main()
@@ -101,7 +98,7 @@ def report_of(tmp_path, codes, *flags):
 
 
 def test_the_steps_share_one_budget(tmp_path):
-    codes = {"build": "print('built')", "tests": "import time; time.sleep(100)", "kernels": ""}
+    codes = {"build": "print('built')", "tests": "import time; time.sleep(100)", "allreduce": ""}
     process = report_of(tmp_path, codes, "--budget-s", "6")
     said, errors = process.communicate(timeout=100)
     assert process.returncode == 1 and "built" in said, errors
@@ -113,10 +110,10 @@ def test_the_steps_share_one_budget(tmp_path):
 
 
 def test_sigterm_ends_the_step_and_leaves_a_report(tmp_path):
-    pid, saved = tmp_path / "pid", tmp_path / "kernels.json"
+    pid, saved = tmp_path / "pid", tmp_path / "allreduce.json"
     codes = {
         "build": "print('built')",
-        "kernels": f"""if True:
+        "allreduce": f"""if True:
             import os, pathlib, time
             pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))
             try: time.sleep(200)
@@ -136,6 +133,6 @@ def test_sigterm_ends_the_step_and_leaves_a_report(tmp_path):
     assert process.returncode == 1
     report = json.loads((tmp_path / "report.json").read_text())
     assert [step["status"] for step in report["steps"]] == ["passed", "failed: interrupted"]
-    assert report["kernels"] == {"rows": []} and report["machine"] == {"gpu": "none"}
+    assert report["allreduce"] == {"rows": []} and report["machine"] == {"gpu": "none"}
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)

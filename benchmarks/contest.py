@@ -1,20 +1,22 @@
-"""One case of benchmarks/kernels.py: all contenders over the same buffers, and who fell out."""
+"""One case of benchmarks/allreduce.py: all contenders over the same buffers, and who fell out."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from competitors import Contender, ours, theirs
-from measure import Row, alternate
-from rotation import CALLS_A_SET, GRAPHS_KEPT, Buffers, Rotation
+from buffers import GRAPHS_KEPT, Buffers, cache_bytes, has_gpu
+from contenders import Contender, ours, theirs
+from figures import OURS
+from measure import Row, alternate, bandwidth
+from rotation import CALLS_PER_SET, Rotation
 
-from fastreduce import _C
-from fastreduce.algorithms import collectives
+import fastreduce
 
 # On one GPU the program "host" sends 2 k n bytes over PCIe, which is some 60 times slower than the
 # GPU's memory: larger sizes show nothing new, and would take most of the benchmark's time.
@@ -60,20 +62,11 @@ class Case:
         }
 
 
-def has_gpu() -> bool:
-    return torch.cuda.is_available() and _C.cuda_engines
-
-
 def devices_of(engine: str) -> list[torch.device]:
     if not has_gpu():
         return [torch.device("cpu")]
     count = torch.cuda.device_count() if engine == "gpus" else 1
     return [torch.device("cuda", i) for i in range(count)]
-
-
-def cache_bytes() -> int:
-    """Of the L2; unknown on the CPU, where one set of buffers is used as often as it takes."""
-    return torch.cuda.get_device_properties(0).L2_cache_size if has_gpu() else 0
 
 
 def fits(case: Case) -> bool:
@@ -83,43 +76,41 @@ def fits(case: Case) -> bool:
     needed = Buffers.needed_bytes(case.size_bytes, case.k, case.dtype, cache_bytes())
     free, _ = torch.cuda.mem_get_info()
     if needed > free:
-        what = f"{case.size_bytes} B a rank, k = {case.k}"
+        what = f"{case.size_bytes} B per rank, k = {case.k}"
         print(f"# {what}: left out, needs {needed / 1e9:.0f} GB of GPU memory", flush=True)
     return needed <= free
 
 
-def contenders_of(case: Case, algorithms: list[str]) -> list[Contender]:
-    several = len(devices_of(case.engines[0])) > 1
+def contenders_of(case: Case, args: argparse.Namespace) -> list[Contender]:
     own = [
-        ours(x, name, case.op) for x in case.engines for name in algorithms if serves(case, x, name)
+        ours(engine, name, case.op)
+        for engine in case.engines
+        for name in args.algorithm
+        if (engine, name) != ("events", "host") or case.size_bytes <= MOST_HOST_BYTES
     ]
-    others = theirs(case.dtype, case.op, case.k, has_gpu())
+    several = len(devices_of(case.engines[0])) > 1
+    others = theirs(case.dtype, case.op, case.k, has_gpu(), args.against)
     return own + [x for x in others if x.algorithm == "loop" or not several]
 
 
-def serves(case: Case, engine: str, algorithm: str) -> bool:
-    if algorithm == "auto":
-        return True
-    if (engine, algorithm) == ("events", "host") and case.size_bytes > MOST_HOST_BYTES:
-        return False
-    try:
-        collectives.program("allreduce", case.k, algorithm=algorithm)
-    except ValueError:
-        return False  # halving-doubling, say, wants a power of two
-    return True
+def most_sets(case: Case, contenders: Iterable[Contender], wanted: int) -> int:
+    """So many sets that the events engine keeps every contender's graph of every set.
+
+    On the CPU a model's gradients are one set: the same memory, in the cache, at every step.
+    """
+    if len(case.shapes) > 1 and not has_gpu():
+        return 1
+    graphs_per_set = sum(x.engine in ("events", "gpus") for x in contenders)
+    return max(1, min(wanted, GRAPHS_KEPT // max(1, graphs_per_set)))
 
 
-def most_sets(contenders: Iterable[Contender]) -> int:
-    """So many sets that the events engine keeps every contender's graph of every set."""
-    return max(1, GRAPHS_KEPT // max(1, sum(x.engine in ("events", "gpus") for x in contenders)))
-
-
-def limit(buffers: Buffers) -> Rotation:
-    """What no allreduce over these buffers can beat once they are larger than the cache."""
+def one_pass(buffers: Buffers) -> Rotation:
+    """Reads and writes as many bytes as an allreduce over these buffers must, and nothing else."""
     first, *others = buffers.devices
     sets = list(buffers.pools[0])
     if not buffers.on_gpu:
-        calls = [lambda x=x: x.mul_(1) for x in sets]
+        # Integers of 4 bytes: the same work whatever the dtype.
+        calls = [lambda x=x: x.add_(0) for x in (each.view(-1).view(torch.int32) for each in sets)]
     elif not others:
         target = torch.empty_like(buffers.pools[0])
         calls = [lambda x=x, y=y: y.copy_(x) for x, y in zip(sets, target, strict=True)]
@@ -128,7 +119,7 @@ def limit(buffers: Buffers) -> Rotation:
         source = torch.empty(elems, dtype=buffers.dtype, device=first)
         target = torch.empty_like(source, device=others[0])
         calls = [lambda: target.copy_(source)]
-    return Rotation(buffers, Contender("limit", "copy", lambda ranks: ranks), calls)
+    return Rotation(buffers, Contender("one", "pass", lambda ranks: ranks), calls)
 
 
 class Contest:
@@ -136,13 +127,14 @@ class Contest:
 
     def __init__(self, case: Case, args: argparse.Namespace, failures: list[Row]) -> None:
         self.case, self.args, self.failures = case, args, failures
-        contenders = contenders_of(case, args.algorithm)
-        devices, sets = devices_of(case.engines[0]), most_sets(contenders)
+        contenders = contenders_of(case, args)
+        devices, sets = devices_of(case.engines[0]), most_sets(case, contenders, args.sets)
         self.buffers = Buffers(case.shapes, case.dtype, case.k, devices, cache_bytes(), sets)
         self.wrong: dict[str, int] = {}
         self.rotations = self.those_that_can(self._prepare, contenders)
         self.contenders = [x for x in contenders if x.name in self.rotations]
-        self.copy = limit(self.buffers)
+        self.one_pass = one_pass(self.buffers)
+        self.buffers.zero()
 
     def those_that_can(
         self, step: Callable[[Contender], Rotation], contenders: Iterable[Contender]
@@ -167,26 +159,35 @@ class Contest:
         return replay
 
     def seconds_called(self) -> dict[str, float]:
-        return self._seconds({"limit": self.copy, **self.rotations})
+        return self._seconds({"one pass": self.one_pass, **self.rotations})
 
     def seconds_captured(self) -> dict[str, float]:
         if not self.buffers.on_gpu or len(self.buffers.devices) > 1:
             return {}
-        self.copy.run_all()
+        self.one_pass.run_all()
         replays = self.those_that_can(self._capture, self.contenders)
-        turns = self._seconds({"limit": self.copy.captured(), **replays})
+        turns = self._seconds({"one pass": self.one_pass.captured(), **replays})
         return {name: seconds / len(self.buffers.sets) for name, seconds in turns.items()}
 
     def _seconds(self, rotations: dict[str, Rotation]) -> dict[str, float]:
         """Of one call; warmed up in turns over all sets: the engine has a graph for each."""
         calls = max(len(x.calls) for x in rotations.values())
-        warmup, most = self.args.w * calls, CALLS_A_SET * calls
-        return alternate(rotations, self.args.n, warmup, Rotation.seconds, most)
+        # Only what is refilled before every sample may grow, and runs to infinity after a while.
+        most = CALLS_PER_SET * calls if self.buffers.on_gpu else 1 << 20
+        samples = alternate(rotations, self.args.n, self.args.w * calls, Rotation.seconds, most)
+        fastest = min(min(of_contender) for of_contender in samples.values())
+        return {x: statistics.median(found) for x, found in samples.items()} | {"limit": fastest}
 
     def host_seconds(self) -> dict[str, float]:
         if not self.buffers.on_gpu:
             return {}
         return {name: x.host_seconds(self.args.n) for name, x in self.rotations.items()}
+
+    def auto_is(self) -> str | None:
+        """What "auto" stands for; over several GPUs that depends on what links them."""
+        if len(self.buffers.devices) > 1:
+            return None
+        return fastreduce.explain(self.buffers.sets[0]).algorithm
 
 
 def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[Row]:
@@ -194,31 +195,41 @@ def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[R
     contest = Contest(case, args, failures)
     called, host_s = contest.seconds_called(), contest.host_seconds()
     captured = contest.seconds_captured()
+    auto_is = contest.auto_is()
     return [
         {
             **case.columns(),
             "working_set_bytes": contest.buffers.working_set_bytes,
+            "from_memory": contest.buffers.from_memory,
             "engine": x.engine,
             "algorithm": x.algorithm,
-            "eager": speed(case, called, x.name),
-            "captured": speed(case, captured, x.name),
+            "called": speed(contest, called, x),
+            "captured": speed(contest, captured, x),
             "host_s": host_s.get(x.name),
+            "auto_is": auto_is if x.algorithm == "auto" else None,
             "wrong_elems": contest.wrong[x.name],
         }
         for x in contest.contenders
     ]
 
 
-def speed(case: Case, seconds: dict[str, float], name: str) -> dict[str, Any] | None:
-    if name not in seconds:
+def speed(contest: Contest, seconds: dict[str, float], of: Contender) -> dict[str, Any] | None:
+    if of.name not in seconds:
         return None
-    size, k, time_s = case.size_bytes, case.k, seconds[name]
-    loop_s = seconds.get("torch loop")
+    case, time_s = contest.case, seconds[of.name]
+    named = {
+        x.algorithm: seconds[x.name]
+        for x in contest.contenders
+        if x.engine == of.engine in OURS and x.algorithm != "auto" and x.name in seconds
+    }
+    best = min(named, key=named.__getitem__, default=None)
+    from_memory = contest.buffers.from_memory
     return {
-        "time_s": time_s,
-        "algbw_gb_per_s": size / time_s / 1e9,
-        "busbw_gb_per_s": size / time_s / 1e9 * 2 * (k - 1) / k,
-        "moved_gb_per_s": 2 * k * size / time_s / 1e9,
-        "of_limit": seconds["limit"] / time_s,
-        "over_loop": loop_s / time_s if loop_s else None,
+        **bandwidth(case.size_bytes, time_s, case.k),
+        "moved_gb_per_s": 2 * case.k * case.size_bytes / time_s / 1e9,
+        "of_pass": seconds["one pass"] / time_s,
+        "of_limit": seconds["limit"] / time_s if from_memory else None,
+        "over_loop": seconds["torch loop"] / time_s if "torch loop" in seconds else None,
+        "over_best": time_s / named[best] if best else None,
+        "best": best,
     }

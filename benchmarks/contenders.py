@@ -1,12 +1,14 @@
 """Who is measured: fastreduce's engines and programs, and what a user would write instead.
 
-A contender's ``prepare(ranks)`` takes one list of tensors a rank and returns a call that leaves the
-reduction in all of them. What needs to be done once (wrapping arrays, compiling) is done there.
+A contender's ``prepare(ranks)`` takes one list of tensors per rank and returns a call that leaves
+the reduction in all of them. What needs to be done once (wrapping arrays) is done there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from buffers import Ranks
 
 import fastreduce
 from fastreduce import _C
@@ -24,10 +27,11 @@ try:
 except ImportError:
     triton = None
 
-Ranks = list[list[torch.Tensor]]
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-# A block of 128 threads: two 16-byte loads a thread and rank of float32, one of 16-bit floats.
+# A block of 128 threads: two 16-byte loads per thread and rank of float32, one of 16-bit floats.
 TRITON_BLOCK = 1024
+# What fastreduce is compared with: the engine or the algorithm of a contender.
+AGAINST = ("loop", "stack", "foreach", "compile", "cupy", "triton")
 
 
 @dataclass(frozen=True)
@@ -61,24 +65,39 @@ def ours(engine: str, algorithm: str, op: str) -> Contender:
     )
 
 
-def theirs(dtype: torch.dtype, op: str, k: int, on_gpu: bool) -> list[Contender]:
-    """Those that can sum this dtype here; of other operations, none."""
+def theirs(
+    dtype: torch.dtype, op: str, k: int, on_gpu: bool, against: Collection[str] = AGAINST
+) -> list[Contender]:
+    """Those of ``against`` that can sum this dtype here; of other operations, none."""
     if op != "sum" or dtype.itemsize == 1 or dtype.is_complex:
         return []
-    found = [
-        Contender("torch", "loop", lambda ranks: partial(each, loop, ranks)),
-        Contender("torch", "stack", lambda ranks: partial(each, stack, ranks)),
-        Contender("torch", "foreach", lambda ranks: partial(foreach, ranks)),
-    ]
-    if on_gpu and "cupy" not in absent() and dtype in (torch.float32, torch.float16):
-        found.append(Contender("cupy", "elementwise", elementwise))
-    if on_gpu and "triton" not in absent() and dtype in FLOATS and k > 1:
-        found.append(Contender("triton", "kernel", triton_kernel))
-    return found
+    can = {
+        "loop": lambda: Contender("torch", "loop", lambda ranks: partial(each, loop, ranks)),
+        "stack": lambda: Contender("torch", "stack", lambda ranks: partial(each, stack, ranks)),
+        "foreach": lambda: Contender("torch", "foreach", lambda ranks: partial(foreach, ranks)),
+        "compile": compiled,
+    }
+    if dtype in (torch.float32, torch.float16):
+        can["cupy"] = lambda: Contender("cupy", "elementwise", elementwise)
+    if dtype in FLOATS and k > 1:
+        can["triton"] = lambda: Contender("triton", "kernel", triton_kernel)
+    lacking = absent(on_gpu)
+    return [make() for name, make in can.items() if name in against and name not in lacking]
 
 
-def absent() -> list[str]:
-    return [name for name in ("cupy", "triton") if find_spec(name) is None]
+def absent(on_gpu: bool) -> dict[str, str]:
+    """Which of `AGAINST` cannot run here, and why."""
+    lacking = {}
+    if not on_gpu and shutil.which(cxx := os.environ.get("CXX", "g++")) is None:
+        lacking["compile"] = f"no compiler {cxx}"
+    if on_gpu and triton is None:
+        lacking["compile"] = "no triton"
+    for name in ("cupy", "triton"):
+        if not on_gpu:
+            lacking[name] = "no GPU"
+        elif find_spec(name) is None:
+            lacking[name] = "not installed"
+    return lacking
 
 
 def each(sum_in_place: Callable[[list[torch.Tensor]], None], ranks: Ranks) -> None:
@@ -108,8 +127,27 @@ def foreach(ranks: Ranks) -> None:
         torch._foreach_copy_(rank, first)
 
 
+def compiled() -> Contender:
+    """The sum over the lists as torch.compile makes it: once for a case, at the check's first call.
+
+    For these very shapes: code for any shape is as parallel as its first shape is large.
+    """
+    torch.compiler.reset()  # or the cases before would count against the limit of recompilations
+    call = torch.compile(sum_lists, dynamic=False)
+    return Contender("torch", "compile", lambda ranks: partial(call, ranks))
+
+
+def sum_lists(ranks: Ranks) -> None:
+    for tensors in zip(*ranks, strict=True):
+        total = tensors[0]
+        for tensor in tensors[1:]:
+            total = total + tensor
+        for tensor in tensors:
+            tensor.copy_(total)
+
+
 def elementwise(ranks: Ranks) -> Callable[[], None]:
-    """One CuPy kernel a tensor, which reads every rank and writes every rank."""
+    """One CuPy kernel per tensor, which reads every rank and writes every rank."""
     import cupy
 
     k = len(ranks)
@@ -145,7 +183,7 @@ if triton:
 
 
 def triton_kernel(ranks: Ranks) -> Callable[[], None]:
-    """One Triton kernel a tensor, of the same shape: k pointers, every rank read and written."""
+    """One Triton kernel per tensor, of the same shape: k pointers, every rank read and written."""
     tensors = [tuple(of_ranks) for of_ranks in zip(*ranks, strict=True)]
 
     def call() -> None:

@@ -1,0 +1,188 @@
+"""How fast is fastreduce.allreduce: against what one would write, against memory, and auto itself?
+
+    python benchmarks/allreduce.py                                   # everything, some minutes
+    python benchmarks/allreduce.py -b 64K -e 16M -k 4 -n 5 -d float32    # a quick look
+    python benchmarks/allreduce.py --algorithm all --against -d float32  # is auto ever slower?
+    python benchmarks/allreduce.py --engine events --algorithm ring      # one engine's program
+
+On the CPU and on GPUs alike, contender after contender: the algorithms of fastreduce, the loop of
+*Dive into Deep Learning* (section 12.5.4: sum into rank 0, copy back), torch.stack and sum,
+torch._foreach_add_, a torch.compile'd sum over the lists, and where they are installed a CuPy and a
+Triton kernel. What cannot run here is named in the first lines, with the reason.
+
+Engines: "tiles" (all ranks in one memory), on GPUs also "events" (the engine for several GPUs on
+one, each rank on a stream of its own) and "gpus" (the same engine, ranks dealt to all GPUs, where
+there are several). Without a GPU, or without CUDA engines, tiles runs on the CPU.
+
+Flags and columns are those of nccl-tests: size is bytes per rank, algbw = size / time, busbw =
+algbw * 2(k-1)/k, GB is 1e9 bytes. Every contender is checked against exact results before it is
+timed; #wrong counts elements. Times are medians of calls that go round several sets of buffers, all
+contenders of a size in turn; on GPUs of CUDA events around them, called one by one from Python and
+captured in one torch.cuda.graph. "host" is what one call costs the caller's thread.
+
+The sets together are twice as large as the cache of the last level (the GPU's L2) where --sets of
+them can be (64): then every byte comes from memory. The engine of "events" and "gpus" keeps 64
+graphs, one for each program and set, so with twelve programs there are at most 5 sets: on an H100
+(50 MB of L2) enough from 20 MB on, all ranks together; "--engine tiles" alone has enough from 1.6
+MB on. "--sets 1" times one set again and again, which small sizes then read from the nearest cache.
+So are LeNet's gradients on the CPU, as in training. "working_set_bytes" is in the JSON.
+
+"of limit" is the limit's time over this one's, where data comes from memory; elsewhere the table
+says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes, and beside the
+contenders one pass that does nothing else is timed: on the CPU torch's x += 0 over all buffers, on
+one GPU a copy of as many bytes, over several GPUs a copy of the 2(k-1)/k n bytes that each rank
+must receive, from one GPU to another. The limit is the fastest round of them all, the pass and the
+contenders: nothing that ran here has moved these bytes faster, so no median is above 1. The pass
+alone is no limit: a kernel that reads k buffers at once may keep more of the memory busy (on one
+core of a Xeon 1.6 times as much), and in a cache it reads k times what the pass reads once.
+"of_pass" in the JSON compares with the pass.
+
+"over best" is a contender's time over that of the fastest algorithm that was named on the same
+engine: at most 1.1 is wanted of auto. auto and the algorithm that it stands for run the same
+program, so by how much these two differ is the machine's noise.
+
+A contender that raises is named and left out, and so is a size that none could be measured at (out
+of memory, say): the rest goes on, and the exit status is 1 unless only others than fastreduce's
+engines failed. OUT.json is written after each case, so a run that is cut off leaves what it has;
+OUT.png and OUT_over_best.png are drawn at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from buffers import GRAPHS_KEPT, cache_bytes, has_gpu
+from contenders import AGAINST, absent
+from contest import Case, fits, measure
+from figures import summary
+from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
+from report import conclude, describe, header, line
+
+from fastreduce import algorithms
+from fastreduce.training.lenet import SHAPES
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"]
+ENGINES = ["tiles", "events", "gpus"]
+LARGEST_BYTES = {"cpu": 1 << 28, "gpu": 1 << 30}
+
+
+def engines_here(wanted: list[str]) -> list[str]:
+    known = ["tiles"]
+    if has_gpu():
+        known += ["events"] + ["gpus"] * (torch.cuda.device_count() > 1)
+    return [name for name in wanted or known if name in known]
+
+
+def cases(args: argparse.Namespace) -> Iterator[Case]:
+    """LeNet's, then size by size in all dtypes: of these a run that is cut off has some of each."""
+    engines = engines_here(args.engine)
+    groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
+    largest = args.e or LARGEST_BYTES["gpu" if has_gpu() else "cpu"]
+    for group in filter(None, groups):
+        for k in sorted({*args.k, 4, 8}) if args.o == "sum" else ():
+            yield Case(list(SHAPES), torch.float32, k, args.o, group)
+        for size in sizes_bytes(args.b, largest, args.f):
+            for dtype in (getattr(torch, name) for name in args.d):
+                for k in args.k:
+                    yield Case([(size // dtype.itemsize,)], dtype, k, args.o, group)
+
+
+def add(case: Case, args: argparse.Namespace, rows: list[Row], failures: list[Row]) -> None:
+    """What is measured of it, and what fails instead."""
+    before = len(rows), len(failures)
+    try:
+        if fits(case):
+            rows += measure(case, args, failures)
+    except Exception as error:
+        traceback.print_exc()
+        failures.append(case.failure(None, error))
+    if len(case.shapes) > 1:
+        print(f"# LeNet's {len(case.shapes)} gradients in one call, k = {case.k}:")
+    for row in rows[before[0] :]:
+        print(line(row, has_gpu()), flush=True)
+    for failure in failures[before[1] :]:
+        print(f"# failed: {describe(failure)}", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = parser_of_sizes(__doc__, rounds=11)
+    parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
+    dtypes = ["float32", "bfloat16", "float16"]
+    parser.add_argument("-d", nargs="+", default=dtypes, choices=DTYPES, metavar="DTYPE")
+    parser.add_argument("-o", default="sum", help="op (sum); others are compared with nothing")
+    parser.add_argument("--sets", type=int, default=GRAPHS_KEPT, help="sets of buffers at most")
+    parser.add_argument("--engine", nargs="+", default=[], choices=ENGINES, help="(all)")
+    known = ["auto", *algorithms.names()]
+    some = ["auto", "leader", "sharded", "ring"]
+    choices = {"choices": ["all", *known], "metavar": "NAME"}
+    parser.add_argument(
+        "--algorithm", nargs="+", default=some, **choices, help=f"all, or ({' '.join(some)})"
+    )
+    names = f"{' '.join(AGAINST)}; nothing for none (all)"
+    parser.add_argument(
+        "--against", nargs="*", default=AGAINST, choices=AGAINST, metavar="WHAT", help=names
+    )
+    args = parser.parse_args()
+    args.algorithm = known if "all" in args.algorithm else args.algorithm
+    return args
+
+
+def about_this_run() -> dict[str, Any]:
+    from fastreduce.plan.table_files import tuned
+
+    engine = "on GPU" if has_gpu() else "on the CPU: "
+    if not has_gpu():
+        engine += "no GPU here" if not torch.cuda.is_available() else "built without CUDA engines"
+    lacking = ", ".join(f"{name} ({why})" for name, why in absent(has_gpu()).items())
+    table = tuned()
+    return {
+        "engines": engine,
+        "left out": lacking or "nothing",
+        **machine(),
+        "cache_bytes": cache_bytes(),
+        "auto": f"tuned on {table.date}" if table else "documented defaults",
+    }
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    args = arguments()
+    torch.set_num_threads(args.t)
+    about = about_this_run()
+    print(preamble(about))
+    if not engines_here(args.engine):
+        raise SystemExit(f"# none of the engines {', '.join(args.engine)} can run here")
+    print(header(has_gpu()))
+    rows: list[Row] = []
+    failures: list[Row] = []
+
+    def results(complete: bool) -> dict[str, Any]:
+        found = {"summary": summary(rows), "failures": failures, "rows": rows}
+        return {"machine": about, "complete": complete, **found}
+
+    complete = False
+    try:
+        for case in cases(args):
+            add(case, args, rows, failures)
+            if args.out:
+                write(args.out.with_suffix(".json"), results(complete))
+        complete = True
+    except KeyboardInterrupt:  # what was measured until then is kept
+        print("# interrupted", flush=True)
+    if args.out:
+        save(args.out.with_suffix(".json"), results(complete))
+        from pictures import draw  # now that all is saved: matplotlib may be missing
+
+        draw(rows, about, args.out.with_suffix(".png"))
+    failed = conclude(rows, failures)
+    if failed or not complete:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

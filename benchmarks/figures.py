@@ -1,0 +1,137 @@
+"""The figures that benchmarks/allreduce.py is there to watch, from its rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from measure import Row
+
+OURS = ("tiles", "events", "gpus")
+LARGE_BYTES = 64 << 20
+
+
+def best(row: Row) -> dict[str, Any]:
+    """Without the caller's own time, where that was measured."""
+    return row["captured"] or row["called"]
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Of engine tiles and algorithm auto where not said; captured in a graph where possible."""
+    single = [row for row in rows if row["tensors"] == 1]
+    autos = [row for row in single if is_auto(row)]
+    found = {}
+    for dtype, k in sorted({(row["type"], row["k"]) for row in autos}):
+        found |= of_dtype(dtype, k, [x for x in autos if (x["type"], x["k"]) == (dtype, k)])
+    found |= of_float32([row for row in autos if row["type"] == "float32"])
+    found |= beside_float32(autos)
+    found |= lenet(rows)
+    found |= events_over_tiles(single)
+    found["not_ahead_of"] = behind(single)
+    return found
+
+
+def is_auto(row: Row) -> bool:
+    return (row["engine"], row["algorithm"]) == ("tiles", "auto")
+
+
+def of_dtype(dtype: str, k: int, autos: list[Row]) -> dict[str, float]:
+    """Its time at the smallest size, and its least ratios at the largest."""
+    smallest = min(autos, key=lambda row: row["size_bytes"])
+    name = f"{dtype}_k{k}"
+    found = {f"{name}_{smallest['size_bytes']}_bytes_us": best(smallest)["time_s"] * 1e6}
+    large = [best(row) for row in autos if row["size_bytes"] >= LARGE_BYTES]
+    for ratio in ("of_limit", "over_loop"):
+        if values := [x[ratio] for x in large if x[ratio]]:
+            found[f"{name}_64MiB_and_more_{ratio}_least"] = min(values)
+    return found
+
+
+def of_float32(autos: list[Row]) -> dict[str, float]:
+    """Over all numbers of ranks: near the limit where data comes from memory, ahead of the loop."""
+    found = {}
+    sizes: dict[str, Callable[[int], bool]] = {
+        "16M_elems_and_more": lambda elems: elems >= 1 << 24,
+        "1M_elems": lambda elems: elems == 1 << 20,
+    }
+    for name, holds in sizes.items():
+        limits = [best(row)["of_limit"] for row in autos if holds(row["count_elems"])]
+        if limits := [x for x in limits if x]:
+            found[f"of_limit_at_{name}_median"] = statistics.median(limits)
+    if loops := [x for x in (best(row)["over_loop"] for row in autos) if x]:
+        found["over_loop_least"] = min(loops)
+        found["over_loop_geometric_mean"] = statistics.geometric_mean(loops)
+    return found
+
+
+def beside_float32(autos: list[Row]) -> dict[str, float]:
+    """The bytes per second of the narrow floats over float32's, of as many bytes."""
+    times_s = {(x["size_bytes"], x["k"], x["type"]): best(x)["time_s"] for x in autos}
+    found = {}
+    for dtype in ("bfloat16", "float16"):
+        shares = [
+            times_s[size, k, "float32"] / time_s
+            for (size, k, of), time_s in times_s.items()
+            if of == dtype and (size, k, "float32") in times_s
+        ]
+        if shares:
+            found[f"{dtype}_bytes_per_s_of_float32_median"] = statistics.median(shares)
+            found[f"{dtype}_bytes_per_s_of_float32_least"] = min(shares)
+    return found
+
+
+def lenet(rows: list[Row]) -> dict[str, float]:
+    found = {}
+    for row in rows:
+        if row["tensors"] > 1 and is_auto(row):
+            name = f"lenet_{row['tensors']}_gradients_k{row['k']}"
+            for how in ("called", "captured"):
+                if row[how]:
+                    found[f"{name}_{how}_us"] = row[how]["time_s"] * 1e6
+                if row[how] and row[how]["over_loop"]:
+                    found[f"{name}_over_loop_{how}"] = row[how]["over_loop"]
+            if row["host_s"] is not None:
+                found[f"{name}_host_us"] = row["host_s"] * 1e6
+    return found
+
+
+def events_over_tiles(rows: list[Row]) -> dict[str, float]:
+    """Microseconds that streams and events add to a program at its smallest size, and its time
+    over that of tiles from 64 MiB on (median over programs, k and dtypes)."""
+
+    def case(row: Row) -> tuple[Any, ...]:
+        return tuple(row[x] for x in ("size_bytes", "type", "k", "algorithm"))
+
+    tiles = {case(row): row for row in rows if row["engine"] == "tiles"}
+    pairs = [(x, tiles[case(x)]) for x in rows if x["engine"] == "events" and case(x) in tiles]
+    small = min((x["size_bytes"] for x, _ in pairs), default=0)
+    added = [
+        (x["called"]["time_s"] - y["called"]["time_s"]) * 1e6
+        for x, y in pairs
+        if x["size_bytes"] == small
+    ]
+    ratios = [
+        x["called"]["time_s"] / y["called"]["time_s"]
+        for x, y in pairs
+        if x["size_bytes"] >= LARGE_BYTES
+    ]
+    found = {}
+    if added:
+        found[f"events_minus_tiles_at_{small}_bytes_us_median"] = statistics.median(added)
+    if ratios:
+        found["events_over_tiles_64MiB_and_more_median"] = statistics.median(ratios)
+    return found
+
+
+def behind(rows: list[Row]) -> list[str]:
+    """Where a contender of others was faster than tiles auto, called or captured."""
+    found = []
+    autos = {(x["size_bytes"], x["type"], x["k"]): x for x in filter(is_auto, rows)}
+    for row in rows:
+        auto = autos.get((row["size_bytes"], row["type"], row["k"]))
+        for how in ("called", "captured") if auto and row["engine"] not in OURS else ():
+            if row[how] and auto[how] and row[how]["time_s"] < auto[how]["time_s"]:
+                what = f"{row['engine']} {row['algorithm']}, {how}, {row['type']}"
+                found.append(f"{what}, k = {row['k']}, {row['size_bytes']} B")
+    return found

@@ -1,0 +1,137 @@
+"""The rows of benchmarks/allreduce.py as pictures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from figures import OURS, best
+from matplotlib.axes import Axes
+from matplotlib.colors import TABLEAU_COLORS
+from matplotlib.figure import Figure
+from measure import Row
+from report import MOST_OVER_BEST
+
+# More lines than this cannot be told apart: then of our programs these are drawn.
+MOST_LINES = 14
+DRAWN = ("auto", "sharded", "ring")
+CALLED = "called one by one"
+
+
+def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
+    """Bandwidth at ``path``; beside it auto over the best algorithm, where both were measured."""
+    single = [row for row in rows if row["tensors"] == 1]
+    if not single:
+        print("# nothing to draw")
+        return
+    how = "captured in a graph" if any(row["captured"] for row in single) else CALLED
+    where = about.get("gpu") if about["engines"] == "on GPU" else about["cpu"]
+    threads = "" if about["engines"] == "on GPU" else f", {about['threads']} threads"
+    title = f"allreduce on {where}{threads}, {how}, torch {about['torch']}"
+    save(draw_bandwidth(single, title), path)
+    autos = [x for x in single if x["algorithm"] == "auto" and best(x)["over_best"]]
+    if autos:
+        save(draw_over_best(autos, title), path.with_stem(f"{path.stem}_over_best"))
+
+
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=120)
+    print(f"# wrote {path}")
+
+
+def draw_bandwidth(rows: list[Row], title: str) -> Figure:
+    """Bytes read and written per second over the size: one field for each dtype and k."""
+    types = list(dict.fromkeys(row["type"] for row in rows))
+    ranks = sorted({row["k"] for row in rows})
+    figure = Figure(figsize=(4.5 * len(ranks), 3.7 * len(types) + 1.3), layout="constrained")
+    fields = figure.subplots(len(types), len(ranks), sharey=True, squeeze=False)
+    for dtype, across in zip(types, fields, strict=True):
+        for k, axes in zip(ranks, across, strict=True):
+            _draw_field(axes, [row for row in rows if (row["type"], row["k"]) == (dtype, k)])
+            axes.set(xscale="log", yscale="log", title=f"{dtype}, {k} ranks")
+            axes.set_xlabel("bytes per rank, n")
+            axes.grid(alpha=0.3)
+        across[0].set_ylabel("memory read and written, 2 k n / time, GB/s")
+    legend = {}
+    for axes in fields.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        legend |= dict(zip(labels, handles, strict=True))
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _plot(axes: Axes, rows: Iterable[Row], value: Callable[[Row], float], **style: Any) -> None:
+    points = sorted((row["size_bytes"], value(row)) for row in rows)
+    if points:
+        axes.plot(*zip(*points, strict=True), **style)
+
+
+def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys((row["engine"], row["algorithm"]) for row in rows))
+    if len(names) > MOST_LINES:
+        names = [x for x in names if x[0] not in OURS or x[1] in DRAWN]
+    some_captured = any(row["captured"] for row in rows)
+    # auto runs another algorithm's program: wide, last, and seen through it hides no line, nor is
+    # it hidden.
+    as_auto = {"linewidth": 5, "alpha": 0.5, "zorder": 5, "color": "tab:red"}
+    colors = itertools.cycle(x for x in TABLEAU_COLORS if x != "tab:red")
+    for engine, algorithm in sorted(names, key=lambda x: x[1] == "auto"):
+        of_line = [x for x in rows if (x["engine"], x["algorithm"]) == (engine, algorithm)]
+        mixed = some_captured and not all(row["captured"] for row in of_line)
+        style: dict[str, Any] = {"linewidth": 1.2, "color": next(colors)}
+        _plot(
+            axes,
+            of_line,
+            lambda row: best(row)["moved_gb_per_s"],
+            label=f"{engine} {algorithm}" + (f", {CALLED}" if mixed else ""),
+            linestyle="-" if engine in OURS else "--",
+            marker="o",
+            markersize=2,
+            **(style | as_auto if algorithm == "auto" else style),
+        )
+    _draw_pass(axes, rows)
+
+
+def _draw_pass(axes: Axes, rows: Sequence[Row]) -> None:
+    """The same for all contenders of a size; of those that were captured where some were not."""
+    last = {row["size_bytes"]: row for row in sorted(rows, key=lambda row: bool(row["captured"]))}
+
+    def moved(ratio: str) -> Callable[[Row], float]:
+        return lambda row: best(row)["moved_gb_per_s"] / best(row)[ratio]
+
+    label = "one pass over the same bytes: no limit"
+    _plot(axes, last.values(), moved("of_pass"), label=label, color="gray", linestyle=":")
+    _plot(
+        axes,
+        [row for row in last.values() if row["from_memory"]],
+        moved("of_limit"),
+        label="limit, data from memory: the fastest round of all",
+        color="black",
+        linewidth=1,
+        linestyle="-.",
+        marker="_",
+        zorder=6,
+    )
+
+
+def draw_over_best(autos: list[Row], title: str) -> Figure:
+    """Is auto ever slower than an algorithm that one could have named?"""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    several = len({(row["engine"], row["type"]) for row in autos}) > 1
+    for engine, dtype, k in dict.fromkeys((x["engine"], x["type"], x["k"]) for x in autos):
+        of_line = [x for x in autos if (x["engine"], x["type"], x["k"]) == (engine, dtype, k)]
+        label = f"{engine}, {dtype}, {k} ranks" if several else f"{k} ranks"
+        style = {"marker": "o", "markersize": 3, "label": label}
+        _plot(axes, of_line, lambda row: best(row)["over_best"], **style)
+    wanted = f"{MOST_OVER_BEST} wanted"
+    axes.axhline(MOST_OVER_BEST, color="black", linewidth=1, linestyle=":", label=wanted)
+    axes.set(xscale="log", xlabel="bytes per rank", ylabel="time of auto over that of the best")
+    axes.set_ylim(bottom=min(0.9, *(best(row)["over_best"] for row in autos)))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    axes.set_title(title, fontsize=8)
+    return figure

@@ -1,0 +1,264 @@
+"""benchmarks/allreduce.py: whom it measures, and what is left where something fails or is cut off.
+
+Some run the program; in the others it is in this process, and "on a GPU" has the CPU in its place.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import allreduce
+import buffers
+import contenders
+import contest
+import pytest
+import torch
+from allreduce import add, arguments, cases
+from buffers import GRAPHS_KEPT, Buffers
+from contenders import Contender, ours
+from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
+from figures import summary
+from pictures import draw
+from report import about_auto, conclude, header, line
+from rotation import Rotation
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+CPU = [torch.device("cpu")]
+THEIRS = ["loop", "stack", "foreach"]
+
+
+def program(*arguments):
+    command = [sys.executable, BENCHMARKS / "allreduce.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_on_a_machine_without_a_gpu(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    flags = (
+        "-t 1 -e 1K -n 1 -w 1 -k 2 -d float32 --algorithm auto ring --against loop stack foreach"
+    )
+    done = program(*flags.split(), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "# engines: on the CPU: no GPU here" in done.stdout
+    assert "cupy (no GPU), triton (no GPU)" in done.stdout
+    assert "# Worst ratio of auto to the best that was named" in done.stdout
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["complete"] and not written["failures"]
+    assert {row["algorithm"] for row in written["rows"]} == {"auto", "ring", *THEIRS}
+    assert written["summary"]["over_loop_least"] > 0
+    for picture in ("out.png", "out_over_best.png"):
+        assert (tmp_path / picture).stat().st_size > 0
+
+
+def test_an_engine_that_cannot_run_here():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = program("--engine", "events")
+    assert done.returncode == 1
+    assert "none of the engines events can run here" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_one_that_is_stopped_leaves_what_it_has(tmp_path, number):
+    # With a factor of 1 from size to size it never ends.
+    flags = ["-b", "4K", "-e", "4K", "-f", "1", "-k", "2", "-o", "max", "--algorithm", "auto"]
+    command = [sys.executable, BENCHMARKS / "allreduce.py", *flags, "--out", tmp_path / "out"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    for _ in range(1200):
+        if (tmp_path / "out.json").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == (1 if number == signal.SIGTERM else -number), said
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["rows"] and not written["complete"]
+    assert (tmp_path / "out.png").exists() == (number == signal.SIGTERM)
+
+
+def parsed(monkeypatch, flags):
+    monkeypatch.setattr(sys, "argv", ["allreduce.py", *flags.split()])
+    return arguments()
+
+
+@pytest.fixture
+def args(monkeypatch):
+    monkeypatch.setattr(buffers, "cpu_cache_bytes", lambda system: 20_000)
+    flags = "-b 1K -e 4K -n 1 -w 1 -k 2 -d float32 bfloat16 --algorithm auto host --against "
+    return parsed(monkeypatch, flags + " ".join(THEIRS))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    for module in (allreduce, buffers, contest):
+        monkeypatch.setattr(module, "has_gpu", lambda: True)
+    for module in (allreduce, contest):
+        monkeypatch.setattr(module, "cache_bytes", lambda: 20_000)
+    monkeypatch.setattr(contest, "devices_of", lambda engine: CPU)
+    monkeypatch.setattr(Buffers, "on_gpu", True)
+    monkeypatch.setattr(Rotation, "_by_events", Rotation._by_clock)
+    monkeypatch.setattr(Rotation, "synchronize", lambda self: None)
+    monkeypatch.setattr(Rotation, "captured", whole_turn)
+    monkeypatch.setattr(contenders._C, "set_lane_per_rank", lambda on: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    return monkeypatch
+
+
+def whole_turn(rotation):
+    return Rotation(rotation.buffers, rotation.contender, [rotation.run_all])
+
+
+def broken(prepared: bool):
+    def fail(*_):
+        raise MemoryError("no room\nfor this")
+
+    name = "run" if prepared else "prepare"
+    return Contender("cupy", name, lambda ranks: partial(fail, ranks) if prepared else fail())
+
+
+def measured(args):
+    rows, failures = [], []
+    for case in cases(args):
+        add(case, args, rows, failures)
+    return rows, failures
+
+
+def test_lenet_first_then_all_dtypes_of_a_size(args):
+    found = [(len(x.shapes), x.size_bytes, x.dtype) for x in cases(args)]
+    assert [tensors for tensors, _, _ in found] == [8, 8, 8, 1, 1, 1, 1]
+    both = [torch.float32, torch.bfloat16]
+    assert found[3:] == [(1, size, dtype) for size in (1024, 4096) for dtype in both]
+
+
+def test_all_algorithms_and_no_others(monkeypatch):
+    args = parsed(monkeypatch, "--algorithm all --against")
+    case = Case([(4,)], torch.float32, 2, "sum", ["tiles"])
+    names = [x.name for x in contenders_of(case, args)]
+    assert names == [f"tiles {x}" for x in ("auto", *allreduce.algorithms.names())]
+
+
+def test_a_limit_is_one_and_is_only_where_data_comes_from_memory(args):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    rows, failures = measured(args)
+    assert not failures and not conclude(rows, failures)
+    for row in rows:
+        assert row["from_memory"] == (row["working_set_bytes"] >= 40_000)
+        assert (row["called"]["of_limit"] is not None) == row["from_memory"]
+        assert row["called"]["of_pass"] > 0
+        assert row["captured"] is None and row["host_s"] is None
+    # A round's median over one round is that round: the fastest of them is the limit itself.
+    limits = [x["called"]["of_limit"] for x in rows if x["from_memory"] and x["tensors"] == 1]
+    assert limits and max(limits) <= 1
+    # 64 sets of 1 KiB on each of 2 ranks; LeNet's 516 KB are one set.
+    assert {x["working_set_bytes"] for x in rows if x["size_bytes"] == 1024} == {20 * 2048}
+    assert {x["working_set_bytes"] // x["k"] for x in rows if x["tensors"] > 1} == {516_272}
+
+
+def test_one_set_where_so_many_are_wanted(args):
+    args.sets = 1
+    rows, _ = measured(args)
+    assert {row["working_set_bytes"] for row in rows if row["size_bytes"] == 1024} == {2048}
+    assert not any(row["from_memory"] for row in rows if row["size_bytes"] == 1024)
+
+
+def test_on_a_gpu(args, gpu, capsys):
+    rows, failures = measured(args)
+    assert not failures and not conclude(rows, failures)
+    assert {row["engine"] for row in rows} >= {"tiles", "events", "torch"}
+    assert all(row["captured"]["of_limit"] > 0 and row["host_s"] > 0 for row in rows)
+    assert all(row["wrong_elems"] == 0 for row in rows)
+    assert "captured in a graph" in header(True) and len(line(rows[0], True)) > 160
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_contender_that_raises_is_left_out(args, gpu, capsys, prepared):
+    theirs = contest.theirs
+    gpu.setattr(contest, "theirs", lambda *about: [broken(prepared), *theirs(*about)])
+    rows, failures = measured(args)
+    assert {row["engine"] for row in rows} == {"tiles", "events", "torch"}
+    assert {x["error"] for x in failures} == {"MemoryError: no room"}
+    assert not conclude(rows, failures)
+    said = capsys.readouterr().out
+    assert f"# failed: cupy {'run' if prepared else 'prepare'}, bfloat16, k = 2, 1024 B" in said
+    assert "# failed: 0 of fastreduce's, 7 of the others" in said
+
+
+def test_one_of_ours_that_cannot_be_captured(args, gpu, capsys, tmp_path):
+    captured = Rotation.captured
+
+    def fail(rotation):
+        if rotation.contender.name == "events auto":
+            raise RuntimeError("not permitted")
+        return captured(rotation)
+
+    gpu.setattr(Rotation, "captured", fail)
+    rows, failures = measured(args)
+    called = {f"{x['engine']} {x['algorithm']}" for x in rows if not x["captured"]}
+    assert called == {"events auto"}
+    assert conclude(rows, failures)
+    draw(rows, {"engines": "on GPU", "gpu": "none", "torch": "?"}, tmp_path / "out.png")
+
+
+def test_a_case_that_fails_does_not_stop_the_next(args, gpu, capsys):
+    one_pass = contest.one_pass
+
+    def fail_at_1k(buffers):
+        if buffers.size_bytes == 1024:
+            raise torch.OutOfMemoryError("out of memory")
+        return one_pass(buffers)
+
+    gpu.setattr(contest, "one_pass", fail_at_1k)
+    rows, failures = measured(args)
+    assert {row["size_bytes"] for row in rows if row["tensors"] == 1} == {4096}
+    assert [(x["engine"], x["size_bytes"]) for x in failures] == [(None, 1024)] * 2
+    assert conclude(rows, failures)
+    assert "# failed: the whole case, float32, k = 2, 1024 B: OutOfM" in capsys.readouterr().out
+
+
+def test_the_host_program_is_measured_at_small_sizes_only(args, gpu):
+    for elems, measured in ((MOST_HOST_BYTES // 4, True), (MOST_HOST_BYTES // 4 + 1, False)):
+        case = Case([(elems,)], torch.float32, 2, "sum", ["tiles", "events"])
+        names = [x.name for x in contenders_of(case, args)]
+        assert ("events host" in names) == measured
+        assert "tiles host" in names
+
+
+def test_all_graphs_of_a_case_are_kept():
+    source = (BENCHMARKS.parent / "csrc" / "cuda" / "events.cu").read_text()
+    assert re.findall(r"kMaxGraphs = (\d+);", source) == [str(GRAPHS_KEPT)]
+    case = Case([(4,)], torch.float32, 2, "sum", ["tiles", "events"])
+    tiles, events = ours("tiles", "ring", "sum"), ours("events", "ring", "sum")
+    assert most_sets(case, [tiles] * 12, GRAPHS_KEPT) == GRAPHS_KEPT
+    assert most_sets(case, [tiles] * 12 + [events] * 12, GRAPHS_KEPT) == 5
+    assert most_sets(case, [tiles] * 12 + [events] * 12, 3) == 3
+    assert most_sets(case, [events] * 100, GRAPHS_KEPT) == 1
+
+
+def timed(algorithm, time_s, over_best, **more):
+    called = {"time_s": time_s, "over_best": over_best, "best": "ring"}
+    same = {"size_bytes": 4096, "tensors": 1, "type": "float32", "k": 2, "engine": "tiles"}
+    return {**same, "algorithm": algorithm, "called": called, "auto_is": None, **more}
+
+
+def test_auto_is_held_against_the_best_and_against_the_noise():
+    rows = [timed("auto", 3.0, 1.5, auto_is="leader"), timed("leader", 2.0, 1.0)]
+    worst, noise = about_auto([*rows, timed("ring", 2.0, 1.0)])
+    assert "1.500 MORE THAN 1.1, at float32, 4096 bytes, k = 2" in worst
+    assert "auto stood for leader, the best was ring" in worst
+    assert noise.endswith(": 1.500 to 1.500")
+    assert "1.050 OK" in about_auto([timed("auto", 3.0, 1.05)])[0]
+    assert about_auto([timed("auto", 3.0, None)]) == []
+
+
+def test_nothing_to_draw(tmp_path, capsys):
+    draw([], {}, tmp_path / "out.png")
+    assert summary([]) == {"not_ahead_of": []}
