@@ -73,7 +73,7 @@ struct Sum {
   static constexpr Op op = Op::sum;
   static constexpr const char* name = "sum";
   static constexpr bool ignores_sign = true;
-  static constexpr bool divides = true;  // where the call's operation is avg and the sum is complete
+  static constexpr bool divides = false;
   template <class T>
   static constexpr bool accepts() {
     return true;
@@ -84,10 +84,11 @@ struct Sum {
   }
 };
 
-// One kernel with the sum: it differs in what it is divided by.
+// The sum, divided where it is complete.
 struct Avg : Sum {
   static constexpr Op op = Op::avg;
   static constexpr const char* name = "avg";
+  static constexpr bool divides = true;
   template <class T>
   static constexpr bool accepts() {
     return !is_integer<T>;
@@ -97,7 +98,6 @@ struct Avg : Sum {
 struct Prod : Sum {
   static constexpr Op op = Op::prod;
   static constexpr const char* name = "prod";
-  static constexpr bool divides = false;
   template <class T>
   static constexpr bool accepts() {
     return !is_float8<T>;
@@ -185,9 +185,6 @@ using Elements = decltype(joined(Integers{}, Floats{}, Floats8{}));
 template <class T, class O>
 constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
 
-// What serves operation O on T: an average is a sum, signs are dropped where they do not matter.
-template <class O>
-using Fold = std::conditional_t<std::is_same_v<O, Avg>, Sum, O>;
 template <class T, class O>
 using Stored = std::conditional_t<O::ignores_sign, Unsigned<T>, T>;
 
@@ -201,7 +198,7 @@ Result dispatch(List<Rows...> elements, DType dtype, Op op, const Make& make) {
     for_each(elements, [&]<class E>(E) {
       using T = typename E::Type;
       if constexpr (O::template accepts<T>())
-        if (E::dtype == dtype) result = make.template make<Stored<T, O>, Fold<O>>();
+        if (E::dtype == dtype) result = make.template make<Stored<T, O>, O>();
     });
   });
   return result;

@@ -9,11 +9,13 @@
 
 #include "ops.h"
 
-// How g++ and nvcc are asked to unroll.
+// How g++ and nvcc are asked to unroll a loop, or not to.
 #ifdef __CUDACC__
 #define FASTREDUCE_UNROLL _Pragma("unroll")
+#define FASTREDUCE_NO_UNROLL _Pragma("unroll 1")
 #else
 #define FASTREDUCE_UNROLL _Pragma("GCC unroll 8")
+#define FASTREDUCE_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 namespace fastreduce {
@@ -53,9 +55,13 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, i
   FASTREDUCE_UNROLL
   for (int s = 0; s < N; ++s) {
     if (first + s >= num_srcs) break;
+    if (first + s == 0) {
+      widen<V>(loaded[s], acc);
+      continue;
+    }
     A next[V];
     widen<V>(loaded[s], next);
-    for (int v = 0; v < V; ++v) acc[v] = first + s == 0 ? next[v] : O::fold(acc[v], next[v]);
+    for (int v = 0; v < V; ++v) acc[v] = O::fold(acc[v], next[v]);
   }
 }
 
@@ -74,9 +80,10 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_s
   if constexpr (K > 0) {
     fold_in<O, V, K>(srcs, K, 0, at, acc);
   } else {
+    FASTREDUCE_NO_UNROLL
     for (int s = 0; s < num_srcs; s += kLoadsAtATime<T>) fold_in<O, V, kLoadsAtATime<T>>(srcs, num_srcs, s, at, acc);
   }
-  if constexpr (O::divides && !is_integer<T>)
+  if constexpr (O::divides)
     if (divisor != 1)
       for (int v = 0; v < V; ++v) acc[v] = acc[v] / static_cast<Accumulator<T>>(divisor);
   T result[V];

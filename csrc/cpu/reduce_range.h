@@ -52,8 +52,11 @@ template <bool unrolled>
 struct CpuKernel {
   int num_srcs;
 
-  template <class T, class O>
+  template <class T, class Operation>
   Reduce make() const {
+    // One kernel for both: a division by one is skipped at the cost of a branch for each vector. (Not
+    // on GPUs, where the division takes registers from the loads.)
+    using O = std::conditional_t<std::is_same_v<Operation, Sum> && !is_integer<T>, Avg, Operation>;
     if (num_srcs == 1) return copy<T>;
     if constexpr (unrolled && pays_unrolled<T, O>) {
       switch (num_srcs) {

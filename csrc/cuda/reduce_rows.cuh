@@ -33,12 +33,10 @@ struct Pack {
   Vector<T, Bytes> vectors[Vectors];
 };
 
-// Of the vectors the first `count` are inside the tile: the others are neither read nor written.
 template <class T, int Bytes, int Vectors>
 struct PackPointer {
   T* first;
-  int count;
-  __device__ PackPointer operator+(int64_t elems) const { return {first + elems, count}; }
+  __device__ PackPointer operator+(int64_t elems) const { return {first + elems}; }
   __device__ Vector<T, Bytes>& operator[](int vector) const {
     return reinterpret_cast<Vector<T, Bytes>*>(first)[vector * block_threads()];
   }
@@ -47,18 +45,16 @@ struct PackPointer {
 // In place the read-only cache must not be used: the same launch writes what it reads.
 template <class T, int Bytes, int Vectors>
 __device__ C10_ALWAYS_INLINE Pack<T, Bytes, Vectors> load(PackPointer<T, Bytes, Vectors> src) {
-  Pack<T, Bytes, Vectors> pack{};
+  Pack<T, Bytes, Vectors> pack;
   FASTREDUCE_UNROLL
-  for (int i = 0; i < Vectors; ++i)
-    if (i < src.count) pack.vectors[i] = src[i];
+  for (int i = 0; i < Vectors; ++i) pack.vectors[i] = src[i];
   return pack;
 }
 
 template <class T, int Bytes, int Vectors>
 __device__ C10_ALWAYS_INLINE void store(const Pack<T, Bytes, Vectors>& pack, PackPointer<T, Bytes, Vectors> dst) {
   FASTREDUCE_UNROLL
-  for (int i = 0; i < Vectors; ++i)
-    if (i < dst.count) dst[i] = pack.vectors[i];
+  for (int i = 0; i < Vectors; ++i) dst[i] = pack.vectors[i];
 }
 
 template <int V, class T, int Bytes, int Vectors, class A>
@@ -82,9 +78,9 @@ struct Operands {
   const LaunchArgs& args;
   int first_operand;
   int first_pointer;
-  int count;
+  int64_t begin;
   __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const {
-    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]]), count};
+    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]]) + begin};
   }
 };
 
@@ -93,56 +89,69 @@ struct Range {
   int64_t end;
 };
 
-// With K sources 8 loads under way hide the memory's latency, as long as 16 accumulators leave
-// registers for what they load. Predicted.
-template <class T, int K, int Bytes>
-constexpr int kVectors = K == 0 || Bytes < 16 ? 1
-                         : K == 1             ? 4
-                                              : std::max(1, std::min(8 / K, 16 / kVectorElems<T, Bytes>));
+// Vectors of each of K sources under way at a time: 8 loads hide the memory's latency (predicted), as
+// long as 16 accumulators leave registers for them. Of four 16-bit sources two vectors each would be too
+// many: their loads then wait for additions (tests/csrc/cuda/test_machine_code.py).
+template <class T, int K, int V = kVectorElems<T, 16>>
+constexpr int kVectors = K == 1 ? 4 : std::max(1, std::min({8 / K, 16 / V, 48 / (K * V)}));
 
-// Every instruction gives an element to the same thread, so a thread meets only its own writes and
-// a row needs no barrier between its instructions.
-template <class T, class O, int K, int Bytes>
-__device__ void reduce_elems(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                             Range range) {
-  constexpr int V = kVectorElems<T, Bytes>, Vectors = kVectors<T, K, Bytes>;
-  const int64_t width = static_cast<int64_t>(block_threads()) * V;
-  for (int64_t at = range.begin + static_cast<int64_t>(threadIdx.x) * V; at < range.end; at += Vectors * width) {
-    const int count = static_cast<int>(std::min<int64_t>(Vectors, (range.end - at + width - 1) / width));
-    const Operands<T, Bytes, Vectors> srcs{args, instruction.first_operand, row.first_pointer, count};
-    const Operands<T, Bytes, Vectors> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer,
-                                           count};
-    if constexpr (K == 1) {
-      const auto pack = load(srcs[0] + at);
-      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
-    } else {
-      reduce_vector<T, O, K, 0, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
-                                             instruction.divisor);
-    }
-  }
-}
-
-// Vectors are unrolled over the sources where that pays; single elements are rare.
+// What an instruction does to a row of this launch.
 template <class T, class O>
-__device__ void reduce_segment(const LaunchArgs& args, const RowArg& row, const InstructionArg& instruction,
-                               Range range, bool vectors) {
-  const int num_srcs = instruction.num_srcs;
-  if (!vectors && num_srcs == 1) return reduce_elems<T, O, 1, 0>(args, row, instruction, range);
-  if (!vectors) return reduce_elems<T, O, 0, 0>(args, row, instruction, range);
-  if (num_srcs == 1) return reduce_elems<T, O, 1, 16>(args, row, instruction, range);
-  if constexpr (pays_unrolled<T, O>) {
-    switch (num_srcs) {
-      case 2: return reduce_elems<T, O, 2, 16>(args, row, instruction, range);
-      case 3: return reduce_elems<T, O, 3, 16>(args, row, instruction, range);
-      case 4: return reduce_elems<T, O, 4, 16>(args, row, instruction, range);
-      case 5: return reduce_elems<T, O, 5, 16>(args, row, instruction, range);
-      case 6: return reduce_elems<T, O, 6, 16>(args, row, instruction, range);
-      case 7: return reduce_elems<T, O, 7, 16>(args, row, instruction, range);
-      case 8: return reduce_elems<T, O, 8, 16>(args, row, instruction, range);
+struct Step {
+  const LaunchArgs& args;
+  const RowArg& row;
+  const InstructionArg& instruction;
+  int64_t begin;  // all that follows counts from here: fewer registers than addresses take
+
+  // Packs of this thread from `at` on, as long as they are whole; returns where the rest begins. Every
+  // instruction gives an element to the same thread, so a thread meets only its own writes, and a row
+  // needs no barrier between its instructions.
+  template <int K, int Bytes, int Vectors>
+  __device__ int packs(int at, int end) const {
+    const Operands<T, Bytes, Vectors> srcs{args, instruction.first_operand, row.first_pointer, begin};
+    const Operands<T, Bytes, Vectors> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer,
+                                           begin};
+    constexpr int V = kVectorElems<T, Bytes>;
+    const int width = block_threads() * V;
+    for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
+      if constexpr (K == 1) {
+        const auto pack = load(srcs[0] + at);
+        for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
+      } else {
+        reduce_vector<T, O, K, 0, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
+                                               instruction.divisor);
+      }
     }
+    return at;
   }
-  reduce_elems<T, O, 0, 16>(args, row, instruction, range);
-}
+
+  // As many vectors at a time as the number of sources allows, where code of its own pays.
+  __device__ int unrolled(int at, int end) const {
+    if (instruction.num_srcs == 1) return packs<1, 16, kVectors<T, 1>>(at, end);
+    if constexpr (pays_unrolled<T, O>) {
+      switch (instruction.num_srcs) {
+        case 2: return packs<2, 16, kVectors<T, 2>>(at, end);
+        case 3: return packs<3, 16, kVectors<T, 3>>(at, end);
+        case 4: return packs<4, 16, kVectors<T, 4>>(at, end);
+        case 5: return packs<5, 16, kVectors<T, 5>>(at, end);
+        case 6: return packs<6, 16, kVectors<T, 6>>(at, end);
+        case 7: return packs<7, 16, kVectors<T, 7>>(at, end);
+        case 8: return packs<8, 16, kVectors<T, 8>>(at, end);
+      }
+    }
+    return at;
+  }
+
+  template <int Bytes>
+  __device__ void rest(int at, int end) const {
+    instruction.num_srcs == 1 ? packs<1, Bytes, 1>(at, end) : packs<0, Bytes, 1>(at, end);
+  }
+
+  __device__ void run(int elems, bool vectors) const {
+    const int at = static_cast<int>(threadIdx.x) * (vectors ? kVectorElems<T, 16> : 1);
+    vectors ? rest<16>(unrolled(at, elems), elems) : rest<0>(at, elems);
+  }
+};
 
 // The elements of one tile: single ones up to the first aligned address, vectors, single ones.
 template <class T, class O>
@@ -157,7 +166,8 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
                           : segment == 1 ? Range{begin, tail}
                                          : Range{tail, end};
       if (range.begin < range.end)
-        reduce_segment<T, O>(args, row, args.instructions[i], range, segment == 1 && row.vectors);
+        Step<T, O>{args, row, args.instructions[i], range.begin}.run(static_cast<int>(range.end - range.begin),
+                                                                     segment == 1 && row.vectors);
     }
 }
 

@@ -189,7 +189,7 @@ void run_others(const Case& one) {
   run<double, double, MaxOf, AnyOrderShows>(DType::f64, one);
   run<c10::Half, float, SumOf, Exact>(DType::f16, one);
   run<c10::BFloat16, float, SumOf, Exact>(DType::bf16, one);
-  run<c10::Float8_e5m2, float, SumOf, Exact>(DType::f8_e5m2, one);
+  run<c10::Float8_e5m2, float, SumOf, Exact>(DType::e5m2, one);
   run<int16_t, uint32_t, ProdOf, Wraps>(DType::i16, one);
   run<int64_t, uint64_t, ProdOf, Wraps>(DType::i64, one);
   run<uint8_t, uint8_t, BXorOf, Exact>(DType::u8, one);
@@ -200,6 +200,11 @@ void run_integers_that_wrap() {
     static double value(int, int64_t) { return 2e9; }
   };
   run<int32_t, uint32_t, SumOf, NearTheEnd>(DType::i32, {"wrapping", leader(4), {100}, 0});
+  // Of 16 bits two factors already exceed what an int holds.
+  struct Large {
+    static double value(int, int64_t) { return 65535; }
+  };
+  run<uint16_t, uint32_t, ProdOf, Large>(DType::i16, {"wrapping products", leader(4), {100}, 0});
 }
 
 }  // namespace

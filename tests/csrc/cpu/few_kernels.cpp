@@ -7,17 +7,17 @@
 namespace fastreduce {
 
 Reduce select_baseline(DType dtype, Op op, int num_srcs) {
-  if (dtype == DType::f32 && op == Op::sum) return CpuKernel{num_srcs}.make<float, Sum>();
-  if (dtype == DType::i32 && op == Op::sum) return CpuKernel{num_srcs}.make<int32_t, Sum>();
+  if (dtype == DType::f32 && op == Op::sum) return CpuKernel<true>{num_srcs}.make<float, Sum>();
+  if (dtype == DType::i32 && op == Op::sum) return CpuKernel<true>{num_srcs}.make<uint32_t, Sum>();
+  if (dtype == DType::i16 && op == Op::prod) return CpuKernel<true>{num_srcs}.make<uint16_t, Prod>();
 #ifndef FEWEST_KERNELS
-  if (dtype == DType::f32 && op == Op::avg) return CpuKernel{num_srcs}.make<float, Avg>();
-  if (dtype == DType::f64 && op == Op::max) return CpuKernel{num_srcs}.make<double, Max>();
-  if (dtype == DType::f16 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::Half, Sum>();
-  if (dtype == DType::bf16 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::BFloat16, Sum>();
-  if (dtype == DType::f8_e5m2 && op == Op::sum) return CpuKernel{num_srcs}.make<c10::Float8_e5m2, Sum>();
-  if (dtype == DType::i16 && op == Op::prod) return CpuKernel{num_srcs}.make<int16_t, Prod>();
-  if (dtype == DType::i64 && op == Op::prod) return CpuKernel{num_srcs}.make<int64_t, Prod>();
-  if (dtype == DType::u8 && op == Op::bxor) return CpuKernel{num_srcs}.make<uint8_t, BXor>();
+  if (dtype == DType::f32 && op == Op::avg) return CpuKernel<true>{num_srcs}.make<float, Avg>();
+  if (dtype == DType::f64 && op == Op::max) return CpuKernel<true>{num_srcs}.make<double, Max>();
+  if (dtype == DType::f16 && op == Op::sum) return CpuKernel<true>{num_srcs}.make<c10::Half, Sum>();
+  if (dtype == DType::bf16 && op == Op::sum) return CpuKernel<true>{num_srcs}.make<c10::BFloat16, Sum>();
+  if (dtype == DType::e5m2 && op == Op::sum) return CpuKernel<true>{num_srcs}.make<c10::Float8_e5m2, Sum>();
+  if (dtype == DType::i64 && op == Op::prod) return CpuKernel<true>{num_srcs}.make<uint64_t, Prod>();
+  if (dtype == DType::u8 && op == Op::bxor) return CpuKernel<true>{num_srcs}.make<uint8_t, BXor>();
 #endif
   std::abort();
 }

@@ -81,7 +81,7 @@ MUTANTS = {
         *("address", "heap-buffer-overflow"),
     ),
     "overflow of signed integers": (
-        *("reduce.h", "static_cast<Wrap<A>>(a) + static_cast<Wrap<A>>(b)", "a + b"),
+        *("ops.h", "static_cast<Wrap<A>>(a) * static_cast<Wrap<A>>(b)", "a * b"),
         *("address", "signed integer overflow"),
     ),
     "two threads in one tile": (

@@ -9,7 +9,7 @@ namespace {
 
 template <class T>
 #ifdef ONLY
-constexpr bool wanted = std::is_same_v<T, ONLY> || std::is_same_v<T, uint8_t>;
+constexpr bool wanted = std::is_same_v<Unsigned<T>, Unsigned<ONLY>> || std::is_same_v<T, uint8_t>;
 #else
 constexpr bool wanted = true;
 #endif
@@ -28,10 +28,10 @@ struct Wanted {
 
 }  // namespace
 
-Kernel cuda_kernel(DType dtype, Op op) { return select(dtype, op, Wanted<Kernel, CudaKernel>{}); }
+Kernel cuda_kernel(DType dtype, Op op) { return dispatch<Kernel>(Elements{}, dtype, op, Wanted<Kernel, CudaKernel>{}); }
 
 Reduce select_baseline(DType dtype, Op op, int num_srcs) {
-  return select(dtype, op, Wanted<Reduce, CpuKernel>{{num_srcs}});
+  return dispatch<Reduce>(Elements{}, dtype, op, Wanted<Reduce, CpuKernel<true>>{{num_srcs}});
 }
 Reduce select_avx2(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }
 Reduce select_avx512(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }

@@ -19,8 +19,8 @@ using namespace fastreduce;
 enum class Data { exact, noise, special };
 
 constexpr const char* kDataNames[] = {"exact", "noise", "special"};
-constexpr const char* kDTypeNames[] = {"u8",   "i8",  "i16", "i32",    "i64",   "f16",
-                                       "bf16", "f32", "f64", "f8_e4m3", "f8_e5m2"};
+constexpr const char* kDTypeNames[] = {"u8",  "i8",   "u16", "i16", "u32",    "i32",  "u64",      "i64",
+                                       "f16", "bf16", "f32", "f64", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"};
 constexpr const char* kOpNames[] = {"sum", "avg", "prod", "min", "max", "band", "bor", "bxor"};
 
 struct Arithmetic {
@@ -36,6 +36,9 @@ auto with_type(DType dtype, const Visit& visit) {
   switch (dtype) {
     case DType::u8: return visit(uint8_t{});
     case DType::i8: return visit(int8_t{});
+    case DType::u16: return visit(uint16_t{});
+    case DType::u32: return visit(uint32_t{});
+    case DType::u64: return visit(uint64_t{});
     case DType::i16: return visit(int16_t{});
     case DType::i32: return visit(int32_t{});
     case DType::i64: return visit(int64_t{});
@@ -43,8 +46,10 @@ auto with_type(DType dtype, const Visit& visit) {
     case DType::bf16: return visit(c10::BFloat16{});
     case DType::f32: return visit(float{});
     case DType::f64: return visit(double{});
-    case DType::f8_e4m3: return visit(c10::Float8_e4m3fn{});
-    default: return visit(c10::Float8_e5m2{});
+    case DType::e4m3fn: return visit(c10::Float8_e4m3fn{});
+    case DType::e5m2: return visit(c10::Float8_e5m2{});
+    case DType::e4m3fnuz: return visit(c10::Float8_e4m3fnuz{});
+    default: return visit(c10::Float8_e5m2fnuz{});
   }
 }
 
