@@ -42,7 +42,8 @@ def stages_of(
 
     A task is one launch (`Program.launches`) on one slice, whose shards have
     ``slice_bytes[slice][shard]`` bytes. It waits for the tasks that its instructions depend on and
-    for its lane's previous launch. A lane reads the next slice of a launch while it writes the one before.
+    for its lane's previous launch. A lane reads the next slice of a launch while it writes the one
+    before.
     """
     dependencies, groups = program.dependencies(), program.launches()
     group_of = {index: number for number, group in enumerate(groups) for index in group}
