@@ -9,8 +9,8 @@ from fastreduce.program import Program
 def by_parameter(k: int) -> Program:
     """`sharded`, cut between tensors: rank r reduces every k-th tensor, from tensor r on.
 
-    The exercise of *Dive into Deep Learning*, section 12.7 (a parameter server a parameter). The
-    bits are those of `leader`; the shares are as unequal as the tensors.
+    The exercise of *Dive into Deep Learning*, section 12.7 (one parameter server per parameter).
+    The bits are those of `leader`; the shares are as unequal as the tensors.
 
     >>> print(by_parameter(2))
     2 ranks, 2 shards of whole tensors, 2 instructions

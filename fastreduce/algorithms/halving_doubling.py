@@ -4,12 +4,14 @@ from fastreduce.program import Instruction, Program
 
 @algorithm("halving-doubling")
 def halving_doubling(k: int) -> Program:
-    """Partners halve what they are responsible for, log2 k times, then double it again.
+    """Partners share out what each of them sums, log2 k times, then exchange the sums again.
 
-    Rabenseifner, "Optimization of collective reduction operations", 2004. With p the largest power
-    of two up to k: the ranks beyond p are first added to a partner's, and fed by it at the end;
-    the p others exchange with the rank whose number differs in one bit. As many bytes as `ring` in
-    2 log2 p steps, between ranks that are no neighbours. An order of sums of its own.
+    Rabenseifner, "Optimization of collective reduction operations", 2004. Let p be the largest
+    power of two up to k. Each rank from p on first adds its data to a partner's, and fetches the
+    result from it at the end. The others exchange with the rank whose number differs in one bit:
+    first half of the data, then a quarter, and so on, and back. As many bytes as `ring` in
+    2 log2 p steps, between ranks that are no neighbours. Sums have an order of their own: the bits
+    differ from `leader`'s.
 
     >>> print(halving_doubling(2))
     2 ranks, 2 shards, 4 instructions

@@ -17,14 +17,14 @@ def hierarchical(
 ) -> Program:
     """Reduce inside each machine, allreduce between machines shard by shard, spread inside.
 
-    The program ``inside`` is cut where a shard's sum is complete: there its owners, one a machine,
-    run the program ``between`` on it. Between machines each rank moves its share of the bytes
-    only, so all network cards work at once. Goyal et al., "Accurate, large minibatch SGD", 2017,
-    section 4.
+    The program ``inside`` is cut where a shard's sum over its machine is complete. Each machine has
+    one rank that holds it then, the shard's owner; the owners of all machines run the program
+    ``between`` on it. Each rank sends only its share of the bytes to other machines, so all network
+    cards work at once. Goyal et al., "Accurate, large minibatch SGD", 2017, section 4.
 
     Args:
         k: ranks, machine by machine.
-        machines: default as many as make the machines equal and at most 8 ranks large.
+        machines: all with as many ranks. Default: as few as leave each at most 8 ranks.
         inside: the algorithm for the ranks of one machine.
         between: the algorithm for the owners of a shard.
 

@@ -15,10 +15,11 @@ def multi_ring(k: int, rings: Sequence[tuple[Sequence[int], float]] = ()) -> Pro
 
     Args:
         k: ranks.
-        rings: for each ring the order of the ranks and its bandwidth, in any unit: shares are the
-            ratios to the slowest, rounded (`fastreduce.topology.rings`). Without it, up to two
-            rings that leap over 0 and over the fewest ranks that close a ring: machines in which
-            every pair has a link.
+        rings: for each ring the order of the ranks and its bandwidth, in any unit, such as
+            `fastreduce.topology.rings` finds. A ring gets shards in proportion to its bandwidth,
+            rounded to whole multiples of the slowest ring's. Default: rings for a machine in which
+            every pair of ranks has a link. The first goes from each rank to the next; the second,
+            where there is one, skips the same number of ranks each time, as few as possible.
 
     Raises:
         ValueError: a ring does not hold every rank once, or has no bandwidth.

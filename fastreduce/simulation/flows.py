@@ -20,9 +20,10 @@ MOMENT_S = 1e-12
 def max_min(paths: Sequence[Sequence[int]], counts: Floats, bytes_per_s: Floats) -> Floats:
     """The max-min fair rate, in bytes a second, of each of ``counts[p]`` transfers on path p.
 
-    A path is the links it takes, by index into ``bytes_per_s``. No transfer can go faster but at
-    the cost of one that is no faster than itself: water-filling (Bertsekas and Gallager, *Data
-    Networks*, section 6.5.2), with every link that limits all of its transfers settled at once.
+    A path lists its links by index into ``bytes_per_s``. Max-min fair: to make a transfer faster,
+    one that is no faster would have to become slower. Found by water-filling (Bertsekas and
+    Gallager, *Data Networks*, section 6.5.2); all links that limit all of their transfers are
+    settled in one step.
 
     >>> max_min([[0], [0, 1], [1]], np.array([1.0, 1, 1]), np.array([10.0, 4]))
     array([8., 2., 2.])
@@ -52,9 +53,9 @@ def max_min(paths: Sequence[Sequence[int]], counts: Floats, bytes_per_s: Floats)
 class Network:
     """Transfers under way on links of ``bytes_per_s``, each on one of ``paths``.
 
-    All transfers on a path have the same rate, so a path keeps one count of what each has received
-    and a heap of the counts at which they end: a change costs as much as there are paths, however
-    many transfers there are.
+    All transfers on a path have the same rate. So a path keeps one count of the bytes that each of
+    them has received, and a heap of the counts at which they end. The cost of a change grows with
+    the number of paths, not with the number of transfers.
     """
 
     def __init__(self, paths: Sequence[Sequence[int]], bytes_per_s: Sequence[float]) -> None:

@@ -1,6 +1,7 @@
 """Closed formulas in the model of `fastreduce.simulate`, for what is too large to simulate.
 
-Machines are alike, so that the hops of one or two of them tell those of all.
+They reckon with one slice, and with machines that are all alike: the hops of one or two of them
+stand for those of all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Hop(NamedTuple):
-    """One of several transfers at a time: what it gets of the links, and how late it comes."""
+    """One of several transfers that share links: its rate and its latency."""
 
     bytes_per_s: float
     latency_s: float
@@ -66,10 +67,11 @@ def hierarchical_s(
     k: int, machines: int, nbytes: float, inside: Sequence[Hop], between: Sequence[Hop]
 ) -> float:
     """Seconds of `fastreduce.algorithms.hierarchical`: each rank fetches its share from the others
-    of its machine, allreduces it in a ring of one rank a machine, and fetches the others' shares.
+    of its machine, allreduces it in a ring with one rank of each machine, and fetches the shares of
+    the others.
 
-    ``inside`` are the hops while each rank of a machine reads from every other, ``between`` those
-    while each reads from its like in the machine before.
+    ``inside`` are the hops while each rank of a machine reads from every other rank there,
+    ``between`` those while each rank reads from the rank at its place in the machine before.
 
     >>> round(hierarchical_s(16, 2, 1e9, [Hop(50e9, 0.5e-6)], [Hop(50e9, 4e-6)]) * 1e3, 1)
     7.5

@@ -19,10 +19,10 @@ class Prediction(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """One memory that all ranks are in: what a call costs, and bytes a second of two kinds.
+    """One memory that holds all ranks: seconds per call, and bytes a second of memory and cache.
 
-    Every rank's buffer passes the memory once each way, unless all of them fit the cache; what the
-    instructions read and write in between stays in caches.
+    Every rank's buffer passes the memory once each way, unless all buffers together fit the cache.
+    What the instructions read and write in between stays in caches.
     """
 
     call_s: float
@@ -61,10 +61,13 @@ def in_one_memory(program: Program, nbytes: int, memory: Memory) -> Prediction:
 def on_topology(
     program: Program, topology: Topology, nbytes: int | Sequence[int], slices: int
 ) -> Prediction:
-    """The events engine, by `fastreduce.simulate`.
+    """The events engine's time, by `fastreduce.simulate`, and what takes most of it.
 
-    What each limit alone would take: launches on a machine without distances, latencies of a single
-    byte, memory where links are infinitely fast, and the busiest link. The largest binds.
+    Four limits, each by itself: launches, on a machine whose links cost nothing; latencies, with a
+    single byte; memory, with links that cost nothing; and the busiest link.
+
+    Raises:
+        ValueError: as `fastreduce.simulate` does; a program is proven once.
     """
     from fastreduce.simulation import simulate
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Transfer(NamedTuple):
-    """``bytes`` of a shard on their way between nodes; from a node to itself: in its memory."""
+    """``bytes`` of a shard move from node ``src`` to node ``dst``, or in the memory of one node."""
 
     src: str
     dst: str
@@ -25,7 +25,7 @@ class Transfer(NamedTuple):
 class Stage(NamedTuple):
     """Transfers that a lane starts together, after all stages in ``waits`` (by index) have ended.
 
-    A lane is a device's stream. ``launches`` where a kernel starts, not where one goes on.
+    A lane is a device's stream. ``launches`` says that a kernel starts, and no earlier one goes on.
     """
 
     lane: str
@@ -38,11 +38,12 @@ class Stage(NamedTuple):
 def stages_of(
     program: Program, topology: Topology, slice_bytes: Sequence[Sequence[float]]
 ) -> list[Stage]:
-    """The read stage and, where something is written elsewhere, the write stage of each task.
+    """The read stage of each task and, where it writes to another node, its write stage.
 
-    A task is what a launch group does of one slice; ``slice_bytes[slice][shard]`` are its sizes.
-    It follows the tasks that its instructions depend on, and its lane's previous group. The slices
-    of a group pass the lane as through a pipeline: the next is read while the last is written.
+    A task is one launch (`Program.launches`) on one slice, whose shards have
+    ``slice_bytes[slice][shard]`` bytes. It waits for the tasks that its instructions depend on and
+    for its lane's previous launch. A lane reads the next slice of a launch while it writes the one
+    before.
     """
     dependencies, groups = program.dependencies(), program.launches()
     group_of = {index: number for number, group in enumerate(groups) for index in group}

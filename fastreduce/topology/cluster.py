@@ -13,9 +13,10 @@ from fastreduce.topology.presets import preset
 def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topology:
     """``machines`` of a preset, each with ``nics`` network cards of ``gbit`` Gbit/s each way.
 
-    Machine i's nodes are "m{i}/...", its ranks follow those of machine i - 1. The cards are dealt
-    to the PCIe switches in turn, or to the CPUs where there is none, on a link as wide as the
-    widest there. One switch joins all cards and carries all at once.
+    Machine i's nodes are "m{i}/...", its ranks follow those of machine i - 1. A machine's cards are
+    spread over its PCIe switches in turn, or over its CPUs where it has no switch. A card's link is
+    as fast as the fastest PCIe link of its switch. One network switch joins all cards; it carries
+    what all of them send at the same time.
 
     Raises:
         ValueError: an unknown preset, no machine, no card, or a rate that is not above zero.
@@ -45,7 +46,7 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
 
 
 def machines(topology: Topology | str) -> list[list[str]]:
-    """The devices of each machine: those that are joined by other links than a network's.
+    """The devices of each machine, that is, of each part that only network links join to others.
 
     ``topology`` may be a name, as `as_topology` takes it.
 

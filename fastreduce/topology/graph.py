@@ -62,8 +62,8 @@ class Topology:
         """The links from one node to another, in order; none from a node to itself.
 
         A direct link is preferred, whatever its rate. Otherwise the route whose narrowest link is
-        widest, among those the one with the fewest links, then the least latency. GPUs send and
-        receive but never pass on. On DGX-1 a pair without NVLink goes over PCIe and the CPUs:
+        widest, among those the one with the fewest links, then the least latency. No route leads
+        through a GPU. On DGX-1 a pair without NVLink goes over PCIe and the CPUs:
 
         >>> from fastreduce.topology import preset
         >>> preset("dgx1-v100").route("gpu0", "gpu7")

@@ -6,7 +6,8 @@ import networkx as nx
 
 # What collectives achieve of the nominal rate.
 # nvlink: NCCL's ring on 8 H100 shows about 370 of 450 GB/s (nccl-tests issue 212), on 8 A100 about
-# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL plans with 20 of 25 GB/s a link.
+# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL plans with 20 GB/s for each link
+# of 25.
 # pcie: NCCL plans with 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
 # network: NCCL plans with 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s
 # peak at 96 of 100 GB/s (nccl-tests issue 119).
@@ -40,7 +41,7 @@ SOCKETS_BYTES_PER_S = {
 NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 
 # One lane, each way, by PCIe's generation: transfers a second and the line code of the PCI-SIG
-# specifications (8b/10b, 128b/130b; generation 6 sends 242 of 256 bytes a flit as data).
+# specifications (8b/10b, 128b/130b; generation 6 sends 242 of the 256 bytes of a flit as data).
 PCIE_LANE_BYTES_PER_S = {
     1: 2.5e9 * 8 / 10 / 8,
     2: 5e9 * 8 / 10 / 8,

@@ -113,8 +113,8 @@ def _nvswitched(graph: nx.DiGraph, version: int, links: int) -> nx.DiGraph:
 
 def _book_pcie4() -> Topology:
     source = (
-        "Dive into Deep Learning, section 12.7.1: 4 GPUs and the CPU on one PCIe switch, 16 GB/s a "
-        "link each way; the book counts neither latency nor memory, nor does this"
+        "Dive into Deep Learning, section 12.7.1: 4 GPUs and the CPU on one PCIe switch, 16 GB/s "
+        "per link each way; the book counts neither latency nor memory, nor does this preset"
     )
     graph = nx.DiGraph()
     gpus = [f"gpu{rank}" for rank in range(4)]
@@ -128,7 +128,7 @@ def _book_pcie4() -> Topology:
 
 def _dgx1_v100() -> Topology:
     source = (
-        "Dive into Deep Learning, section 12.7.2: 8 V100, 6 NVLinks each, 18 GB/s a link; which "
+        "Dive into Deep Learning, section 12.7.2: 8 V100, 6 NVLinks each, 18 GB/s per link; which "
         "GPUs are linked, and the PCIe switches and Xeon E5-2698 v4 CPUs: Nvidia, DGX-1 with Tesla "
         "V100 System Architecture (WP-08437). Rank r is GPU r + 1 of the book; ranks 0 to 7 are "
         "GPUs 3 0 4 7 6 5 1 2 of nvidia-smi"

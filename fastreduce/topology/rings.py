@@ -13,9 +13,10 @@ from fastreduce.topology.graph import Topology
 from fastreduce.topology.named import as_topology
 from fastreduce.topology.routes import Link
 
-# Search steps: for one ring of a given width, and in all. A ring of direct links, where there is
-# one, mostly turns up at once; a width without one is given up soon. In all well under a second.
-STEPS_A_WIDTH = 200
+# Limits on the search, in steps: for one ring of a given rate, and in all. Where direct links close
+# a ring, the search mostly finds it at once, so it gives up early; all steps together take well
+# under a second.
+STEPS_PER_RING = 200
 STEPS = 30000
 
 
@@ -27,15 +28,16 @@ class Ring(NamedTuple):
 
 
 def rings(topology: Topology | str) -> list[Ring]:
-    """Rings that together carry as much as can be found, widest first, none in another's way.
+    """Rings that can run at once and together carry as much as can be found, fastest first.
 
     ``topology`` may be a name, as `as_topology` takes it.
 
-    Where links between GPUs close a ring: Hamiltonian cycles that share no bandwidth, in either
-    direction, so that each may also be walked the other way round. The search for them is bounded
-    (`STEPS`); on DGX-1 no rings carry more than those it finds. Where GPUs meet over a switch or a
-    CPU any order is a ring: one that goes on to the nearest next, with the rate of its slowest step
-    while all steps run. A single GPU's ring has no step and an infinite rate.
+    Where links between GPUs close a ring, these are Hamiltonian cycles that share no bandwidth in
+    either direction, so that each may also be used the other way round. The search for them is
+    bounded (`STEPS`); on DGX-1 no rings carry more than those it finds. Where GPUs are joined by
+    switches or CPUs any order is a ring: the one given goes on to the nearest GPU that is left, and
+    its rate is that of its slowest step while all steps run. A single GPU's ring has no step and an
+    infinite rate.
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
@@ -173,7 +175,7 @@ class _Search:
             nonlocal steps
             steps += 1
             self.steps_left -= 1
-            if steps > STEPS_A_WIDTH or self.steps_left < 0:
+            if steps > STEPS_PER_RING or self.steps_left < 0:
                 return
             if not left:
                 if 0 in linked[path[-1]] and path[1] < path[-1]:

@@ -19,7 +19,7 @@ def routes_from(graph: nx.DiGraph, src: str) -> dict[str, Route]:
 
     Two searches, because a wide detour to a node that lies behind a narrow link must not win over
     the direct way there: the first finds how wide a route to each node can be, the second the
-    shortest one among those that are so wide. A GPU in the middle ends a route. An unknown
+    shortest one among those that are so wide. No route leads through a GPU. An unknown
     bandwidth counts as narrower than any known one, an unknown latency as none.
     """
     width = {edge: attributes["bytes_per_s"] or 0 for edge, attributes in graph.edges.items()}

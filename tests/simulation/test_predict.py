@@ -17,7 +17,7 @@ ROUND = Memory(call_s=1.0, bytes_per_s=10.0, cache_bytes_per_s=100.0, cache_byte
     [
         # 2 ranks, 1 byte: 4 bytes touched in a cache of 100 bytes a second.
         (leader(2), 1, 1.04, "launch"),
-        # 500 bytes a rank fill the cache exactly: read twice, written twice.
+        # 500 bytes on each rank fill the cache exactly: read twice, written twice.
         (leader(2), 500, 1 + 20, "cache"),
         # One byte more, and both buffers pass the memory both ways.
         (leader(2), 501, 1 + 2 * 2 * 501 / 10, "memory"),

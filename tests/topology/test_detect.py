@@ -1,5 +1,6 @@
 """Detection, on drivers that are made up: what they tell is shown, what they do not is unknown."""
 
+import sys
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -103,6 +104,12 @@ class FakeNvml:
 
 
 SWITCHES = FakeNvml.SWITCHES
+
+
+def test_without_the_package_that_asks_the_driver(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(RuntimeError, match="through the package nvidia-ml-py, which is not there"):
+        detect()
 
 
 def media(topology):

@@ -82,7 +82,7 @@ class TestDgx1:
                 link = graph.edges.get((f"gpu{i}", f"gpu{j}"), {"bytes_per_s": 0})
                 assert link["bytes_per_s"] == 18e9 * self.SMI[one][other]
 
-    def test_has_six_nvlinks_a_gpu(self):
+    def test_each_gpu_has_six_nvlinks(self):
         graph = preset("dgx1").graph
         for device in preset("dgx1").devices:
             links = [x for _, _, x in graph.out_edges(device, data=True) if x["medium"] == "nvlink"]
