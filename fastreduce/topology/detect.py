@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
-import pynvml
 
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
@@ -19,17 +18,6 @@ from fastreduce.topology.links import (
     connect,
     pcie_bytes_per_s,
 )
-
-# NVML's numbers of NVLink versions, and ours. Version 3.1 is left out: no rate is published for it.
-NVLINK_VERSIONS = {
-    pynvml.NVML_NVLINK_VERSION_1_0: 1,
-    pynvml.NVML_NVLINK_VERSION_2_0: 2,
-    pynvml.NVML_NVLINK_VERSION_2_2: 2,
-    pynvml.NVML_NVLINK_VERSION_3_0: 3,
-    pynvml.NVML_NVLINK_VERSION_4_0: 4,
-    pynvml.NVML_NVLINK_VERSION_5_0: 5,
-}
-
 
 # Domain, bus and device on PCIe: how NVML tells who is at the other end of an NVLink.
 _Place: TypeAlias = tuple[int, int, int]
@@ -59,10 +47,17 @@ def detect() -> Topology:
     switch up to its CPU. Two GPUs for which NVML names no common ancestor are shown on two CPUs.
 
     Raises:
-        RuntimeError: no driver, or no GPU.
+        RuntimeError: no driver, no GPU, or no package nvidia-ml-py to ask through.
 
     >>> machine = detect()  # doctest: +SKIP
     """
+    try:
+        import pynvml
+    except ImportError:
+        raise RuntimeError(
+            "looked for GPUs through NVML and found no package nvidia-ml-py: pip install "
+            "nvidia-ml-py, take a preset(), or load() a file"
+        ) from None
     return _detect(pynvml)
 
 
@@ -96,7 +91,7 @@ def _detect(nvml: Any) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(gpus, levels))
+    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(nvml, gpus, levels))
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
@@ -123,10 +118,19 @@ def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
 
 
 def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_NvLink]:
+    # NVML's numbers of NVLink versions, and ours. For version 3.1 no rate is published.
+    versions = {
+        nvml.NVML_NVLINK_VERSION_1_0: 1,
+        nvml.NVML_NVLINK_VERSION_2_0: 2,
+        nvml.NVML_NVLINK_VERSION_2_2: 2,
+        nvml.NVML_NVLINK_VERSION_3_0: 3,
+        nvml.NVML_NVLINK_VERSION_4_0: 4,
+        nvml.NVML_NVLINK_VERSION_5_0: 5,
+    }
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         if _ask(nvml, "DeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
             continue
-        version = NVLINK_VERSIONS.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
+        version = versions.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
         rate = NVLINK_BYTES_PER_S[version] * EFFICIENCY["nvlink"] if version else None
         place = _place(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
         if place is not None and place in places:
@@ -142,18 +146,18 @@ def _place(pci: Any) -> _Place | None:
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
-def _graph(gpus: list[_Gpu], levels: dict[tuple[int, int], int | None]) -> nx.DiGraph:
+def _graph(nvml: Any, gpus: list[_Gpu], levels: dict[tuple[int, int], int | None]) -> nx.DiGraph:
     graph = nx.DiGraph()
     for index, gpu in enumerate(gpus):
         graph.add_node(f"gpu{index}", kind="gpu", memory_bytes_per_s=gpu.memory_bytes_per_s)
-    cpus = _groups(len(gpus), levels, pynvml.NVML_TOPOLOGY_NODE)
+    cpus = _groups(len(gpus), levels, nvml.NVML_TOPOLOGY_NODE)
     for index in range(len(cpus)):
         graph.add_node(f"cpu{index}", kind="cpu", memory_bytes_per_s=None)
     for one, other in combinations(range(len(cpus)), 2):
         pairs = [(min(i, j), max(i, j)) for i in cpus[one] for j in cpus[other]]
         told = all(levels[pair] is not None for pair in pairs)
         connect(graph, f"cpu{one}", f"cpu{other}", "smp" if told else "unknown", None)
-    for group in _groups(len(gpus), levels, pynvml.NVML_TOPOLOGY_MULTIPLE):
+    for group in _groups(len(gpus), levels, nvml.NVML_TOPOLOGY_MULTIPLE):
         port = f"cpu{next(i for i, on_cpu in enumerate(cpus) if group <= on_cpu)}"
         if len(group) > 1:
             cpu, port = port, f"pcie{sum(node.startswith('pcie') for node in graph)}"
