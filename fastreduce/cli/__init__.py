@@ -31,9 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fastreduce: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"fastreduce: error: {error}", file=sys.stderr)
+    except ImportError as error:
+        print(f"fastreduce: error: {error}; see `fastreduce doctor`", file=sys.stderr)
         return FAILED
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"fastreduce: error: {_in_words(error)}", file=sys.stderr)
+        return FAILED
+
+
+def _in_words(error: Exception) -> str:
+    """Without the number of a system's error, which says nothing to most readers."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,8 @@ from fastreduce.cli.paths import to_write
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
+MOST_RANKS = 1024
+
 
 class _Help(argparse._HelpAction):
     """Lists the presets. They are asked for here alone, because importing networkx takes 0.3 s."""
@@ -51,7 +53,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     plan.add_argument(
         "--size", default="160MB", help="bytes per rank, such as 64MiB (default: 160MB)"
     )
-    plan.add_argument("--ranks", type=int, help="default: the topology's GPUs; 2 without one")
+    plan.add_argument(
+        "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
+    )
     plan.add_argument(
         "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
     )
@@ -67,6 +71,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=to_write(".png"),
         help="draw when each device and link works",
     )
+
+
+def _ranks(text: str) -> int:
+    # A ring's instructions grow with the square of the ranks: 256 are planned in a minute.
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {MOST_RANKS}")
+    return int(text)
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -109,6 +120,10 @@ def _topology(args: argparse.Namespace) -> Topology | None:
 
     if args.topology is None:
         return None
+    if Path(args.topology).is_dir():
+        raise ValueError(
+            f"--topology {args.topology!r} is a folder, want a preset's name, a file, or 'detect'"
+        )
     if args.machines != 1:
         gbit = 400.0 if args.gbit is None else args.gbit
         nics = 1 if args.nics is None else args.nics

@@ -104,8 +104,8 @@ def default_path(on: str, fastreduce: str, torch: str) -> Path:
     def safe(text: str) -> str:
         return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
 
-    # A device's name is cut to 100 characters, and some of them are replaced. The digest of the whole
-    # name gives two devices two files even if what is left of their names is the same.
+    # A device's name is cut to 100 characters, and some of those are replaced. The digest of the
+    # whole name gives two devices two files even if what is left of their names is the same.
     digest = hashlib.sha256(on.encode()).hexdigest()[:8]
     name = f"tuned-{safe(on)[:100]}-{digest}-fastreduce-{safe(fastreduce)}-torch-{safe(torch)}.json"
     return folders.data() / name

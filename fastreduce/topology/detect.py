@@ -55,7 +55,7 @@ def detect() -> Topology:
         import pynvml
     except ImportError:
         raise RuntimeError(
-            "looked for GPUs through NVML and found no package nvidia-ml-py: pip install "
+            "looked for GPUs through NVML and found no package nvidia-ml-py; pip install "
             "nvidia-ml-py, take a preset(), or load() a file"
         ) from None
     return _detect(pynvml)
