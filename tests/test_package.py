@@ -15,7 +15,7 @@ from fastreduce import _C
 from fastreduce.algorithms import registry
 
 # tests/training has the examples of these.
-ELSEWHERE = ("fastreduce.training", "fastreduce.cli", "fastreduce.__main__")
+ELSEWHERE = ("fastreduce.training", "fastreduce.__main__")
 MODULES = ["fastreduce"] + [
     name
     for _, name, _ in pkgutil.walk_packages(fastreduce.__path__, "fastreduce.")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tables import BUILT_IN
 
 from fastreduce.plan import tune
-from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, MOST_SPREAD, Cell, doubtful
+from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Cell, doubtful
 from fastreduce.plan.tune import NoisyMeasurement, measure
 
 KIB = 1 << 10
@@ -78,6 +78,7 @@ class Machine:
         self.by_size[nbytes] = self.by_size.get(nbytes, 0) + 1
         self.now_s += self.call_s(nbytes, self.calls)
         self.calls += 1
+        assert self.now_s < 1000, "this measurement does not end"
 
     def perf_counter(self):
         return self.now_s
@@ -133,6 +134,3 @@ class TestMeasure:
             tuned_on(lambda nbytes, call: quiet(nbytes, call) * (1 + call % 7), budget_s=20.0)
         most_s = 20.0 + 7 * quiet(4 * KIB, 0) * len(BUILT_IN) * (1 + tune.FEWEST_SAMPLES) * 2
         assert tuned_on.machine.now_s < most_s
-
-    def test_the_spread_is_measured_before_it_is_judged(self):
-        assert tune.FEWEST_SAMPLES >= 3 and 0 < MOST_SPREAD < 1
