@@ -7,7 +7,9 @@
 tensor([2., 2., 2.])
 """
 
+from importlib import import_module
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
 
 import torch  # the extension links against it
 
@@ -27,11 +29,23 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
-from fastreduce.plan.explain import explain
 from fastreduce.program import HOST, Instruction, Program
-from fastreduce.simulation import draw, simulate
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from fastreduce import (  # noqa: F401
+        cli,
+        doctor,
+        folders,
+        plan,
+        simulation,
+        topology,
+        training,
+        units,
+    )
+    from fastreduce.plan.explain import explain
+    from fastreduce.simulation import draw, simulate
+
+__version__ = "0.1.0"  # pyproject.toml reads it from here
 
 __all__ = [
     "HOST",
@@ -48,3 +62,28 @@ __all__ = [
     "reduce_scatter",
     "simulate",
 ]
+
+# Loaded when first asked for: an allreduce needs none of them, and networkx alone takes 0.3 s to
+# import on 2 cores.
+_LAZY_NAMES = {
+    "draw": "fastreduce.simulation",
+    "explain": "fastreduce.plan.explain",
+    "simulate": "fastreduce.simulation",
+}
+_LAZY_MODULES = {
+    *("cli", "doctor", "folders", "plan", "simulation", "topology", "training", "units")
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_NAMES:
+        found = getattr(import_module(_LAZY_NAMES[name]), name)
+        globals()[name] = found  # the next time, Python finds it without asking here
+        return found
+    if name in _LAZY_MODULES:
+        return import_module(f"fastreduce.{name}")
+    raise AttributeError(f"module 'fastreduce' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_NAMES, *_LAZY_MODULES})

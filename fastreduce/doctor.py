@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -13,6 +14,18 @@ import torch
 import fastreduce
 from fastreduce import _C, algorithms
 from fastreduce.plan.table_files import tuned
+
+# Packages, the module of each, and what does not work without it. What is not named here does.
+PACKAGES = {
+    "matplotlib": ("matplotlib", "no pictures: draw, plan --draw, learning curves"),
+    "networkx": ("networkx", "no topologies: simulate, plan --topology"),
+    "nvidia-ml-py": (
+        "pynvml",
+        "no topology 'detect', and tuned times are kept without the GPUs' names",
+    ),
+    "platformdirs": ("platformdirs", "files are kept in the folders of the XDG standard"),
+    "tqdm": ("tqdm", "no train, no tune"),
+}
 
 
 def report() -> str:
@@ -42,7 +55,7 @@ def _package() -> list[tuple[str, str]]:
         ("from", str(Path(fastreduce.__file__).parent)),
         ("python", f"{platform.python_version()} on {platform.platform(terse=True)}"),
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
-        *((name, _version(name)) for name in ("numpy", "matplotlib")),
+        *((name, _version(name)) for name in ("numpy", *PACKAGES)),
         ("algorithms", ", ".join(["auto", *algorithms.names()])),
         ("auto", f"tuned on {table.date}" if table else "not tuned: `fastreduce tune`"),
     ]
@@ -83,27 +96,37 @@ def _devices() -> list[tuple[str, str]]:
 
 
 def _missing() -> list[tuple[str, str]]:
-    from fastreduce.training.data import DEBIAN, VARIABLE
-
-    lines = []
+    lines = [
+        (name, f"{cost}; pip install {name}")
+        for name, (module, cost) in PACKAGES.items()
+        if find_spec(module) is None
+    ]
     if torch.version.cuda is None:
-        lines.append(("CUDA in torch", "a CPU build; a CUDA build: pip install torch"))
+        lines.append(
+            ("CUDA in torch", "a CPU build, so no GPU is used; a CUDA build: pip install torch")
+        )
     elif not torch.cuda.is_available():
         lines.append(("NVIDIA driver", f"torch has CUDA {torch.version.cuda} but finds no GPU"))
     if shutil.which("nvcc") is None:
         lines.append(("nvcc", "no CUDA compiler on the PATH; needed to build CUDA engines only"))
-    if not DEBIAN.exists() and VARIABLE not in os.environ:
-        lines.append(
-            (
-                "Fashion-MNIST",
-                "`fastreduce train` will fetch it; or: apt-get install dataset-fashion-mnist",
-            )
-        )
-    return lines
+    return lines + _missing_data()
+
+
+def _missing_data() -> list[tuple[str, str]]:
+    try:
+        from fastreduce.training.data import DEBIAN, VARIABLE
+    except ImportError:  # of a package that is missing, which has its own line
+        return []
+    if DEBIAN.exists() or VARIABLE in os.environ:
+        return []
+    wanted = "`fastreduce train` will fetch it; or: apt-get install dataset-fashion-mnist"
+    return [("Fashion-MNIST", wanted)]
 
 
 def _version(name: str) -> str:
+    if name in PACKAGES and find_spec(PACKAGES[name][0]) is None:
+        return "missing"
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return f"missing: pip install {name}"
+        return "of unknown version"

@@ -15,7 +15,7 @@ from fastreduce import _C
 from fastreduce.algorithms import registry
 
 # tests/training has the examples of these.
-ELSEWHERE = ("fastreduce.training", "fastreduce.cli", "fastreduce.__main__")
+ELSEWHERE = ("fastreduce.training", "fastreduce.__main__")
 MODULES = ["fastreduce"] + [
     name
     for _, name, _ in pkgutil.walk_packages(fastreduce.__path__, "fastreduce.")
@@ -40,7 +40,11 @@ def test_control_there_are_examples_in_what_users_call():
 
 
 class TestImport:
-    HEAVY = ("matplotlib", "fastreduce.training", "fastreduce.cli", "PIL", "tqdm", "platformdirs")
+    # Seconds of importing (networkx 0.3 on 2 cores) that an allreduce does not need.
+    HEAVY = (
+        *("matplotlib", "networkx", "PIL", "platformdirs", "pynvml", "tqdm"),
+        *(f"fastreduce.{x}" for x in ("cli", "doctor", "simulation", "topology", "training")),
+    )
 
     def test_is_light(self):
         code = "import sys, torch; before = set(sys.modules); import fastreduce; "
@@ -49,9 +53,9 @@ class TestImport:
         assert [x for x in new if x.startswith(self.HEAVY)] == []
 
     def test_control_what_is_heavy_would_show(self):
-        code = "import sys, fastreduce.training, matplotlib; print(*sys.modules)"
+        code = "import sys, fastreduce; fastreduce.topology, fastreduce.draw; print(*sys.modules)"
         loaded = output_of(code).split()
-        assert {"matplotlib", "fastreduce.training"} <= {*loaded} & {*self.HEAVY}
+        assert {"networkx", "fastreduce.topology", "fastreduce.simulation"} <= {*loaded}
 
     def test_leaves_torch_as_it_was(self):
         code = """
@@ -77,6 +81,21 @@ def test_an_extension_that_does_not_load_says_how_to_get_one():
     """
     said = output_of(code)
     assert torch.__version__ in said and "pip install" in said
+
+
+class TestReached:
+    """What ``import fastreduce`` does not load is there when it is asked for."""
+
+    def test_after_import_fastreduce_alone(self):
+        modules = [x.name for x in pkgutil.iter_modules(fastreduce.__path__) if x.name[0] != "_"]
+        wanted = [*modules, *fastreduce.__all__]
+        code = "import fastreduce; known = dir(fastreduce)\n"
+        code += f"for x in {wanted}: assert x in known and getattr(fastreduce, x) is not None, x\n"
+        output_of(code + "print(fastreduce.topology.preset('dgx1'), fastreduce.training.train)")
+
+    def test_control_what_is_not_there_is_an_attribute_error(self):
+        with pytest.raises(AttributeError, match="module 'fastreduce' has no attribute 'nothing'"):
+            fastreduce.nothing  # noqa: B018
 
 
 class TestNames:

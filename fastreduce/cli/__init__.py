@@ -1,16 +1,18 @@
-"""The commands ``fastreduce train``, ``plan``, ``tune`` and ``doctor``."""
+"""The commands ``fastreduce train``, ``plan``, ``tune`` and ``doctor``: one file per command."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from fastreduce.cli import plan, train
+import fastreduce
+from fastreduce.cli import doctor, plan, train, tune
 from fastreduce.cli.status import FAILED, INTERRUPTED
 
 __all__ = ["main"]
+
+COMMANDS = (train, plan, tune, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,44 +31,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fastreduce: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"fastreduce: error: {error}", file=sys.stderr)
+    except ImportError as error:
+        print(f"fastreduce: error: {error}; see `fastreduce doctor`", file=sys.stderr)
         return FAILED
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"fastreduce: error: {_in_words(error)}", file=sys.stderr)
+        return FAILED
+
+
+def _in_words(error: Exception) -> str:
+    """Without the number of a system's error, which says nothing to most readers."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("fastreduce", description="Allreduce for PyTorch.")
+    version = f"fastreduce {fastreduce.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(required=True, metavar="command")
-    doctor = commands.add_parser("doctor", help="print versions, devices, and what is missing")
-    doctor.set_defaults(run=_doctor)
-    plan.add(commands)
-    _add_tune(commands)
-    train.add(commands)
+    for command in COMMANDS:
+        command.add(commands)
     return parser
-
-
-def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    tune = commands.add_parser(
-        "tune", help="measure the algorithms here, in under a minute: auto then takes the fastest"
-    )
-    tune.set_defaults(run=_tune)
-    tune.add_argument(
-        "--out", metavar="FILE", type=Path, help="JSON (default: where auto looks for it)"
-    )
-
-
-def _doctor(_: argparse.Namespace) -> int:
-    from fastreduce.doctor import report
-
-    print(report())
-    return 0
-
-
-def _tune(args: argparse.Namespace) -> int:
-    from fastreduce.plan.table_files import save
-    from fastreduce.plan.tune import measure
-
-    table = measure()
-    print(table)
-    print("written:", save(table, args.out))
-    return 0

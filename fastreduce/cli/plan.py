@@ -5,10 +5,24 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fastreduce.cli.paths import to_write
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
+
+MOST_RANKS = 1024
+
+
+class _Help(argparse._HelpAction):
+    """Lists the presets. They are asked for here alone, because importing networkx takes 0.3 s."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any, **rest: Any) -> None:
+        from fastreduce.topology import names
+
+        parser.epilog = f"presets: {', '.join(names())}"
+        super().__call__(parser, *arguments, **rest)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,26 +31,53 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="predict every algorithm on a machine, on paper",
         description="Predict how long each algorithm takes for an allreduce, which limit binds, "
         "and which is the fastest. Nothing is run.",
+        add_help=False,
     )
     plan.set_defaults(run=_plan, refuse=plan.error)
+    plan.add_argument("-h", "--help", action=_Help, help="show this help and the presets, and exit")
     plan.add_argument(
         "--topology",
         metavar="NAME|FILE",
         help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's)",
     )
     plan.add_argument(
-        "--machines", type=int, default=1, help="so many of that preset, networked (default: 1)"
+        "--machines",
+        type=int,
+        default=1,
+        help="how many machines of that preset a network joins (default: 1)",
     )
-    plan.add_argument("--gbit", type=float, help="of a network card (default: 400)")
-    plan.add_argument("--nics", type=int, help="network cards a machine (default: 1)")
-    plan.add_argument("--size", default="160MB", help="bytes a rank: 160MB, 64MiB (default: 160MB)")
-    plan.add_argument("--ranks", type=int, help="default: the topology's GPUs; 2 without one")
+    plan.add_argument(
+        "--gbit", type=float, help="rate of a network card in Gbit/s, each way (default: 400)"
+    )
+    plan.add_argument("--nics", type=int, help="network cards per machine (default: 1)")
+    plan.add_argument(
+        "--size", default="160MB", help="bytes per rank, such as 64MiB (default: 160MB)"
+    )
+    plan.add_argument(
+        "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
+    )
     plan.add_argument(
         "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
     )
-    plan.add_argument("--draw", metavar="SVG", help="draw who sends which shard to whom")
-    plan.add_argument("--trace", metavar="JSON", help="write a trace for ui.perfetto.dev")
-    plan.add_argument("--timeline", metavar="PNG", help="draw when each device and link works")
+    plan.add_argument(
+        "--draw", metavar="SVG", type=to_write(".svg"), help="draw who sends which shard to whom"
+    )
+    plan.add_argument(
+        "--trace", metavar="JSON", type=to_write(".json"), help="write a trace for ui.perfetto.dev"
+    )
+    plan.add_argument(
+        "--timeline",
+        metavar="PNG",
+        type=to_write(".png"),
+        help="draw when each device and link works",
+    )
+
+
+def _ranks(text: str) -> int:
+    # A ring's instructions grow with the square of the ranks: 256 are planned in a minute.
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {MOST_RANKS}")
+    return int(text)
 
 
 def _plan(args: argparse.Namespace) -> int:
@@ -47,9 +88,9 @@ def _plan(args: argparse.Namespace) -> int:
     if (args.trace or args.timeline) and not args.topology:
         refuse("--trace and --timeline show links: they need a --topology")
     if args.machines != 1 and not args.topology:
-        refuse("--machines are so many of a preset: they need a --topology")
+        refuse("--machines says how many machines of a preset there are: it needs a --topology")
     if args.machines == 1 and (args.nics is not None or args.gbit is not None):
-        refuse("--nics and --gbit are a cluster's: they need --machines")
+        refuse("--nics and --gbit describe the network between machines: they need --machines")
     try:
         nbytes, topology = parse_size(args.size), _topology(args)
         plan = explain(nbytes, k=args.ranks, topology=topology)
@@ -57,6 +98,9 @@ def _plan(args: argparse.Namespace) -> int:
     except ValueError as error:
         refuse(str(error))
     print(plan)
+    written = [path for path in (args.draw, args.trace, args.timeline) if path]
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
     if args.draw:
         draw(shown.program, args.draw)
     if topology and (args.trace or args.timeline):
@@ -66,7 +110,7 @@ def _plan(args: argparse.Namespace) -> int:
             timeline.to_trace(args.trace)
         if args.timeline:
             timeline.to_png(args.timeline)
-    if written := [path for path in (args.draw, args.trace, args.timeline) if path]:
+    if written:
         print("written:", *written)
     return 0
 
@@ -76,6 +120,10 @@ def _topology(args: argparse.Namespace) -> Topology | None:
 
     if args.topology is None:
         return None
+    if Path(args.topology).is_dir():
+        raise ValueError(
+            f"--topology {args.topology!r} is a folder, want a preset's name, a file, or 'detect'"
+        )
     if args.machines != 1:
         gbit = 400.0 if args.gbit is None else args.gbit
         nics = 1 if args.nics is None else args.nics

@@ -16,8 +16,8 @@ from fastreduce.plan.defaults import DEFAULTS, default
 # Seconds by place, algorithm, number of ranks and bytes of one rank's tensors.
 Times: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Mapping[int, float]]]]
 
-# Medians of one run and of the next differ by about as much; on a tie the documented default
-# stays, so that "auto" does not change its mind with every measurement.
+# Chosen, not measured: differences this small come and go from one measurement to the next, and the
+# documented default then stays, so that "auto" does not choose another algorithm every time.
 TIE = 1.05
 
 
@@ -30,7 +30,7 @@ class Table:
         fastreduce, torch: the versions, of torch major and minor.
         date: the day, as 2026-11-21.
         times_s: seconds by place ("cpu", "gpu", "nvlink" or "pcie"), algorithm, number of ranks
-            and bytes a rank.
+            and bytes per rank.
 
     Raises:
         ValueError: the place, algorithm, k and size where a time is missing or is no time.

@@ -42,7 +42,7 @@ def save(table: Table, path: str | PathLike[str] | None = None) -> Path:
     ...     load(save(table, f"{folder}/mine.json")) == table
     True
     """
-    path = Path(path or _path(table.device, table.fastreduce, table.torch))
+    path = Path(path or default_path(table.device, table.fastreduce, table.torch))
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, "version": VERSION, **asdict(table)}
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
@@ -64,7 +64,7 @@ def load(path: str | PathLike[str] | None = None) -> Table:
         ValueError: the file and what is wrong in it: no table or one of another form, device or
             version; a place, algorithm, k and size without a time, or with one that is none.
     """
-    path = Path(path or _path(device(), *versions()))
+    path = Path(path or default_path(device(), *versions()))
     content = path.read_bytes()
     try:
         return _table(json.loads(content))
@@ -80,7 +80,7 @@ def tuned() -> Table | None:
     >>> tuned() is None or tuned().device == device()
     True
     """
-    return _tuned(_path(device(), *versions()))
+    return _tuned(default_path(device(), *versions()))
 
 
 @functools.cache
@@ -94,11 +94,18 @@ def _tuned(path: Path) -> Table | None:
         return None
 
 
-def _path(on: str, fastreduce: str, torch: str) -> Path:
+def default_path(on: str, fastreduce: str, torch: str) -> Path:
+    """Where "auto" looks for the table of a device and versions.
+
+    >>> default_path(device(), *versions()).parent == folders.data()
+    True
+    """
+
     def safe(text: str) -> str:
         return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
 
-    # Devices whose names differ only where they are cut or made safe get different files.
+    # A device's name is cut to 100 characters, and some of those are replaced. The digest of the
+    # whole name gives two devices two files even if what is left of their names is the same.
     digest = hashlib.sha256(on.encode()).hexdigest()[:8]
     name = f"tuned-{safe(on)[:100]}-{digest}-fastreduce-{safe(fastreduce)}-torch-{safe(torch)}.json"
     return folders.data() / name

@@ -5,32 +5,70 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fastreduce import _C
 from fastreduce.algorithms import built_in
 from fastreduce.collectives import allreduce
 from fastreduce.plan.machine import device, has_nvlink, versions
-from fastreduce.plan.table import Table
+from fastreduce.plan.noise import Cell, doubtful
+from fastreduce.plan.table import Table, Times
 
 BUDGET_S = 40.0
+# Of the budget; the rest is for what was disturbed, which is measured again.
+FIRST_PASS = 0.75
 KS = (2, 4, 8)
 SIZES_BYTES = tuple(1 << exponent for exponent in range(10, 27, 2))
 
 # As a model's gradients are a list, and by-parameter has nothing to share in one tensor.
 TENSORS = 8
 
-# One sample lasts at least this long, or the clock and the loop around it would show.
+# One sample lasts about this long, or the clock and the loop around it would show.
 SAMPLE_S = 1e-3
+# From three samples on, it shows whether they agree.
+FEWEST_SAMPLES = 3
 # What small messages leave of their share goes to the large ones, whose samples are few.
-MOST_ROUNDS = 25
+MOST_SAMPLES = 25
 # Shares grow with the bytes from here on; below, calls are short and shares alike.
 CHEAP_BYTES = 4 << 20
+# As many cells as an error names; the others are counted.
+MOST_NAMED = 3
+
+
+class _Call(NamedTuple):
+    """What is measured in turn: the algorithms, on one list of tensors per device of ``on``."""
+
+    place: str
+    on: tuple[str, ...]
+    nbytes: int  # per rank
+    algorithms: tuple[str, ...]
+
+    def cell(self, algorithm: str) -> Cell:
+        return Cell(self.place, algorithm, len(self.on), self.nbytes)
+
+
+class NoisyMeasurement(RuntimeError):
+    """Other work disturbed the measurement, in the end as in the beginning.
+
+    Args:
+        table: what was measured nevertheless.
+        cells: those of its entries that cannot be trusted, and what shows it.
+    """
+
+    def __init__(self, table: Table, cells: Mapping[Cell, str]) -> None:
+        named = "; ".join(f"{x}: {cells[x]}" for x in list(cells)[:MOST_NAMED])
+        more = f"; and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+        super().__init__(
+            f"{len(cells)} of the measured times cannot be trusted ({named}{more}); the machine is "
+            "busy: close other programs and tune again"
+        )
+        self.table = table
+        self.cells = cells
 
 
 def measure(
@@ -43,16 +81,19 @@ def measure(
 ) -> Table:
     """Time the package's algorithms, in turn, and return the medians.
 
-    For 2, 4 and 8 ranks on the CPU and on one GPU, and for one rank a GPU on several; 1 KiB to
-    64 MiB a rank of float32, in lists of 8 tensors. Takes about ``budget_s`` and 512 MiB.
+    For 2, 4 and 8 ranks on the CPU and on one GPU, and for one rank per GPU on several; 1 KiB to
+    64 MiB of float32 per rank, in lists of 8 tensors. Takes 512 MiB and three quarters of
+    ``budget_s``; the rest goes to what other work on the machine has disturbed
+    (`fastreduce.plan.noise`), which is measured again.
 
     Args:
         places: some of those that this machine has (default: all).
-        budget_s: seconds; each algorithm is called at least once at each size, whatever it says.
+        budget_s: seconds; each algorithm is called a few times at each size, whatever it says.
         progress: show a bar where stderr is a terminal.
 
     Raises:
         ValueError: this machine has no such place; no time is given.
+        NoisyMeasurement: times that cannot be trusted, also when they were measured again.
         RuntimeError: an algorithm's result is wrong.
 
     >>> table = measure(["cpu"])  # doctest: +SKIP
@@ -62,25 +103,33 @@ def measure(
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s: found {budget_s}, wanted seconds above zero")
     ranks = _ranks(places, _ks)
-    calls = [(place, on, n) for place, on in ranks for n in sorted(_sizes_bytes)]
-    weights = [len(on) * max(nbytes, CHEAP_BYTES) for _, on, nbytes in calls]
-    end_s = time.perf_counter() + budget_s
+    for place, on in ranks:
+        _check(place, on)
+    names = tuple(built_in())
+    calls = [_Call(place, tuple(on), n, names) for place, on in ranks for n in sorted(_sizes_bytes)]
+    begin_s = perf_counter()
+    samples = _sampled(calls, begin_s + FIRST_PASS * budget_s, "tune", progress)
+    while (noisy := doubtful(samples)) and perf_counter() < begin_s + budget_s:
+        again = [
+            call._replace(algorithms=disturbed)
+            for call in calls
+            if (disturbed := tuple(name for name in names if call.cell(name) in noisy))
+        ]
+        second = _sampled(again, begin_s + budget_s, f"again, {len(noisy)} noisy", progress)
+        # Other work only ever adds time: the faster of two measurements was disturbed less.
+        samples |= {x: min(samples[x], fresh, key=statistics.median) for x, fresh in second.items()}
+    table = Table(device(), *versions(), datetime.date.today().isoformat(), _times(samples))
+    if noisy:
+        raise NoisyMeasurement(table, noisy)
+    return table
+
+
+def _times(samples: Mapping[Cell, Sequence[float]]) -> Times:
     times: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
-    buffers: list[Tensor] = []
-    for i, (place, on, nbytes) in enumerate(
-        tqdm(calls, "tune", disable=None if progress else True)
-    ):
-        if i % len(_sizes_bytes) == 0:
-            _check(place, on)
-            buffers.clear()
-            buffers += [torch.empty(max(_sizes_bytes) // 4, device=at).zero_() for at in on]
-        share_s = (end_s - time.perf_counter()) * weights[i] / sum(weights[i:])
-        lists = [list(buffer[: nbytes // 4].chunk(TENSORS)) for buffer in buffers]
-        for name, seconds in _medians(lists, share_s).items():
-            times.setdefault(place, {}).setdefault(name, {}).setdefault(len(on), {})[nbytes] = (
-                seconds
-            )
-    return Table(device(), *versions(), datetime.date.today().isoformat(), times)
+    for (place, name, k, nbytes), measured in samples.items():
+        by_k = times.setdefault(place, {}).setdefault(name, {})
+        by_k.setdefault(k, {})[nbytes] = statistics.median(measured)
+    return times
 
 
 def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str, list[str]]]:
@@ -115,24 +164,53 @@ def _check(place: str, on: Sequence[str]) -> None:
                     )
 
 
-def _medians(lists: list[list[Tensor]], share_s: float) -> Mapping[str, float]:
-    end_s = time.perf_counter() + share_s
+def _sampled(
+    calls: Sequence[_Call], end_s: float, title: str, progress: bool
+) -> dict[Cell, list[float]]:
+    """Seconds per call, several samples of each. Longer calls get more of the time that is left."""
+    from tqdm import tqdm
+
+    weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.algorithms) for x in calls]
+    most_bytes = max(call.nbytes for call in calls)
+    samples: dict[Cell, list[float]] = {}
+    on: tuple[str, ...] = ()
+    buffers: list[Tensor] = []
+    for i, call in enumerate(tqdm(calls, title, disable=None if progress else True)):
+        if on != call.on:
+            on = call.on
+            buffers.clear()  # before there are others: two sets may not fit
+            buffers += [torch.empty(most_bytes // 4, device=at).zero_() for at in on]
+        share_s = (end_s - perf_counter()) * weights[i] / sum(weights[i:])
+        lists = [list(buffer[: call.nbytes // 4].chunk(TENSORS)) for buffer in buffers]
+        found = _in_turn(call.algorithms, _timer(lists), perf_counter() + share_s)
+        samples |= {call.cell(name): seconds for name, seconds in found.items()}
+    return samples
+
+
+def _timer(lists: list[list[Tensor]]) -> Callable[[str, int], float]:
     gpus = {tensors[0].device for tensors in lists} - {torch.device("cpu")}
 
-    def seconds(algorithm: str, repeats: int) -> float:
-        begin_s = time.perf_counter()
+    def seconds_per_call(algorithm: str, repeats: int) -> float:
+        begin_s = perf_counter()
         for _ in range(repeats):
             allreduce(lists, algorithm=algorithm)
         for gpu in gpus:
             torch.cuda.synchronize(gpu)
-        return (time.perf_counter() - begin_s) / repeats
+        return (perf_counter() - begin_s) / repeats
 
-    first_s = {name: seconds(name, 1) for name in built_in()}
-    repeats = {name: max(1, round(SAMPLE_S / first_s[name])) for name in first_s}
-    samples: dict[str, list[float]] = {name: [] for name in first_s}
-    for _ in range(MOST_ROUNDS):
-        if time.perf_counter() >= end_s:
+    return seconds_per_call
+
+
+def _in_turn(
+    names: Sequence[str], timer: Callable[[str, int], float], end_s: float
+) -> dict[str, list[float]]:
+    """Round after round, so that what disturbs for a while disturbs all alike."""
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    last_s = {name: timer(name, 1) for name in names}  # warms up, and is no sample
+    for count in range(MOST_SAMPLES):
+        if count >= FEWEST_SAMPLES and perf_counter() >= end_s:
             break
-        for name in samples:
-            samples[name].append(seconds(name, repeats[name]))
-    return {name: statistics.median(samples[name] or [first_s[name]]) for name in samples}
+        for name in names:
+            last_s[name] = timer(name, max(1, round(SAMPLE_S / last_s[name])))
+            samples[name].append(last_s[name])
+    return samples

@@ -19,9 +19,6 @@ from fastreduce.topology.links import (
     pcie_bytes_per_s,
 )
 
-# NVML's names of NVLink versions, and ours. Version 3.1 is left out: no rate is published for it.
-NVLINK_VERSIONS = {"1_0": 1, "2_0": 2, "2_2": 2, "3_0": 3, "4_0": 4, "5_0": 5}
-
 # Domain, bus and device on PCIe: how NVML tells who is at the other end of an NVLink.
 _Place: TypeAlias = tuple[int, int, int]
 
@@ -50,16 +47,16 @@ def detect() -> Topology:
     switch up to its CPU. Two GPUs for which NVML names no common ancestor are shown on two CPUs.
 
     Raises:
-        RuntimeError: no driver, no GPU, or no Python package that asks the driver.
+        RuntimeError: no driver, no GPU, or no package nvidia-ml-py to ask through.
 
     >>> machine = detect()  # doctest: +SKIP
     """
     try:
         import pynvml
-    except ImportError as error:
+    except ImportError:
         raise RuntimeError(
-            f"the driver is asked through the package nvidia-ml-py, which is not there: {error}; "
-            "install it, take a preset(), or load() a file"
+            "looked for GPUs through NVML and found no package nvidia-ml-py; pip install "
+            "nvidia-ml-py, take a preset(), or load() a file"
         ) from None
     return _detect(pynvml)
 
@@ -94,7 +91,7 @@ def _detect(nvml: Any) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(gpus, levels, nvml))
+    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(nvml, gpus, levels))
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
@@ -121,9 +118,14 @@ def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
 
 
 def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_NvLink]:
+    # NVML's numbers of NVLink versions, and ours. For version 3.1 no rate is published.
     versions = {
-        getattr(nvml, f"NVML_NVLINK_VERSION_{name}"): version
-        for name, version in NVLINK_VERSIONS.items()
+        nvml.NVML_NVLINK_VERSION_1_0: 1,
+        nvml.NVML_NVLINK_VERSION_2_0: 2,
+        nvml.NVML_NVLINK_VERSION_2_2: 2,
+        nvml.NVML_NVLINK_VERSION_3_0: 3,
+        nvml.NVML_NVLINK_VERSION_4_0: 4,
+        nvml.NVML_NVLINK_VERSION_5_0: 5,
     }
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         if _ask(nvml, "DeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
@@ -144,7 +146,7 @@ def _place(pci: Any) -> _Place | None:
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
-def _graph(gpus: list[_Gpu], levels: dict[tuple[int, int], int | None], nvml: Any) -> nx.DiGraph:
+def _graph(nvml: Any, gpus: list[_Gpu], levels: dict[tuple[int, int], int | None]) -> nx.DiGraph:
     graph = nx.DiGraph()
     for index, gpu in enumerate(gpus):
         graph.add_node(f"gpu{index}", kind="gpu", memory_bytes_per_s=gpu.memory_bytes_per_s)

@@ -8,7 +8,7 @@ from fastreduce.algorithms import built_in
 from fastreduce.plan.defaults import DEFAULTS
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import Table
-from fastreduce.plan.tune import measure
+from fastreduce.plan.tune import NoisyMeasurement, measure
 
 BUILT_IN = built_in()
 KS, SIZES = (2, 4, 8), (1 << 10, 1 << 14, 1 << 18)
@@ -43,9 +43,12 @@ def grids():
 
 
 def quick(**changes):
-    return measure(
-        **{"budget_s": 1e-6, "_ks": (2, 3), "_sizes_bytes": (1 << 10, 1 << 12), **changes}
-    )
+    """A table measured here in a moment; that other work may disturb it does not matter."""
+    few = {"budget_s": 1e-6, "_ks": (2, 3), "_sizes_bytes": (1 << 10, 1 << 12)}
+    try:
+        return measure(**few | changes)
+    except NoisyMeasurement as noisy:
+        return noisy.table
 
 
 def without(found, *keys):

@@ -1,21 +1,18 @@
-"""auto by the table, and the commands that make and tell it."""
+"""What auto stands for: the environment's, the table's, or the default."""
 
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
 from subprocesses import output_of
-from tables import quick, table, times
+from tables import table, times
 
 import fastreduce
-import fastreduce.plan.tune
-from fastreduce.cli import main
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
 from fastreduce.plan.defaults import default
 from fastreduce.plan.machine import device
-from fastreduce.plan.table_files import load, save, tuned
+from fastreduce.plan.table_files import save, tuned
 
 
 class TestAuto:
@@ -55,38 +52,12 @@ class TestAuto:
         fastreduce.allreduce([torch.ones(300), torch.ones(300)])
         assert asked == [("cpu", 2, 2048)] * 2
 
-    def test_import_reads_nothing_and_the_first_call_does(self):
-        ask = "print('fastreduce.plan.tune' in sys.modules)"
-        assert output_of(f"import sys, fastreduce; {ask}") == "False"
-        call = "fastreduce.allreduce([torch.ones(3), torch.ones(3)])"
-        assert output_of(f"import sys, torch, fastreduce; {call}; {ask}") == "True"
-
-
-class TestCommand:
-    @pytest.fixture(autouse=True)
-    def quickly(self, monkeypatch):
-        monkeypatch.setattr(fastreduce.plan.tune, "measure", lambda: quick(places=["cpu"]))
-
-    def test_prints_the_table_and_where_it_is(self, capsys, home):
-        assert main(["tune"]) == 0
-        *shown, last = capsys.readouterr().out.splitlines()
-        assert "\n".join(shown) == str(tuned())
-        assert last == f"written: {next(home.iterdir())}"
-
-    def test_out_keeps_it_elsewhere(self, capsys, tmp_path):
-        assert main(["tune", "--out", str(tmp_path / "mine.json")]) == 0
-        assert capsys.readouterr().out.endswith(f"written: {tmp_path / 'mine.json'}\n")
-        assert load(tmp_path / "mine.json").device == device()
-        assert tuned() is None
-
-    def test_doctor_tells_whether_and_when(self, capsys):
-        assert main(["doctor"]) == 0
-        assert "not tuned: `fastreduce tune`" in capsys.readouterr().out
-        save(replace(table(), date="2026-11-20"))
-        assert main(["doctor"]) == 0
-        assert "tuned on 2026-11-20" in capsys.readouterr().out
-
-    def test_a_place_that_cannot_be_written_is_an_error(self, capsys, tmp_path):
-        (tmp_path / "taken").write_text("")
-        assert main(["tune", "--out", str(tmp_path / "taken" / "mine.json")]) == 1
-        assert "fastreduce: error:" in capsys.readouterr().err
+    def test_import_reads_no_table_and_the_first_call_does(self):
+        code = """
+            import torch, fastreduce
+            from fastreduce.plan.table_files import _tuned
+            print(_tuned.cache_info().misses)
+            fastreduce.allreduce([torch.ones(3), torch.ones(3)])
+            print(_tuned.cache_info().misses)
+        """
+        assert output_of(code).split() == ["0", "1"]

@@ -1,0 +1,50 @@
+"""Files that a command is asked to write, checked before it begins to work."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def to_write(*suffixes: str) -> Callable[[str], Path]:
+    """The ``type`` of an argparse argument: a file that can be written, with one of the suffixes.
+
+    >>> to_write(".svg")("ring.svg")
+    PosixPath('ring.svg')
+    """
+
+    def checked(text: str) -> Path:
+        if Path(text).suffix.lower() not in suffixes:
+            wanted = " or ".join(suffixes)
+            raise argparse.ArgumentTypeError(f"found {text!r}, want a name that ends in {wanted}")
+        if reason := why_not_writable(Path(text)):
+            raise argparse.ArgumentTypeError(reason)
+        return Path(text)
+
+    return checked
+
+
+def why_not_writable(path: Path) -> str | None:
+    """What keeps a file from being written, or None. Folders that are missing can be made.
+
+    >>> why_not_writable(Path("/"))
+    '/ is a folder, want a file'
+    """
+    try:
+        if path.is_dir():
+            return f"{path} is a folder, want a file"
+        if path.exists() and not path.is_file():
+            return f"{path} is a device or a pipe, want a file"
+        folder = next(x for x in path.absolute().parents if x.exists())
+        if not folder.is_dir():
+            return f"{folder} is a file, want a folder to write {path.name} into"
+        # Permissions alone do not tell: a file system may be read-only, or the user root.
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                return None
+        except OSError as error:
+            return f"{folder} takes no new file ({error.strerror}), want one that does"
+    except OSError as error:  # of the path itself, such as a name that is too long
+        return f"{path} cannot be written: {error.strerror}"

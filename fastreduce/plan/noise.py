@@ -1,0 +1,78 @@
+"""Which measured times cannot be trusted: by how their samples spread, and by the sizes beside."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from fastreduce.units import duration
+
+# Measured on 2 virtual cores (Xeon, family 6, model 167) with 2.5 other processes. With one thread,
+# 95 % of the cells spread by less than 0.5, and no size took more than 3 times as long per byte as
+# the next smaller one. With two threads, each of which then waits for a core, a size took 150 times
+# as long, while no cell spread by more than 0.5: so both signs are needed.
+MOST_SPREAD = 0.5
+MOST_JUMP = 8.0
+# What a larger size may be faster than a smaller one: more threads may share in it.
+MOST_DROP = 2.0
+
+
+class Cell(NamedTuple):
+    """One entry of a table; ``nbytes`` per rank."""
+
+    place: str
+    algorithm: str
+    k: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.algorithm}, k = {self.k}, {self.nbytes} bytes"
+
+
+def spread(samples_s: Sequence[float]) -> float:
+    """The interquartile range over the median.
+
+    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.6666666666666666
+    """
+    lower, median, upper = statistics.quantiles(samples_s, n=4, method="inclusive")
+    return (upper - lower) / median
+
+
+def doubtful(samples_s: Mapping[Cell, Sequence[float]]) -> dict[Cell, str]:
+    """The cells that something else on the machine has disturbed, and what shows it.
+
+    A cell is doubtful if the quartiles of its samples are more than half the median apart. Two
+    sizes are doubtful together if the larger takes less than half the time of the smaller, or more
+    than 8 times as long per byte: which of the two is wrong cannot be told.
+
+    Args:
+        samples_s: two or more samples per cell, in seconds.
+
+    >>> steady, shaken = [1e-6, 1e-6, 1e-6], [1e-6, 2e-6, 9e-6]
+    >>> cells = [Cell("cpu", "leader", 2, nbytes) for nbytes in (1024, 4096)]
+    >>> doubtful({cells[0]: steady, cells[1]: steady})
+    {}
+    >>> for cell, why in doubtful({cells[0]: steady, cells[1]: shaken}).items():
+    ...     print(cell, why, sep=": ")
+    cpu, leader, k = 2, 4096 bytes: samples spread by 200% of their median, 2 us
+    """
+    found = {}
+    curves: dict[tuple[str, str, int], list[tuple[Cell, float]]] = defaultdict(list)
+    for cell in sorted(samples_s):
+        samples, median_s = samples_s[cell], statistics.median(samples_s[cell])
+        curves[cell[:3]].append((cell, median_s))
+        if spread(samples) > MOST_SPREAD:
+            of = duration(median_s)
+            found[cell] = f"samples spread by {spread(samples):.0%} of their median, {of}"
+    for curve in curves.values():
+        for (smaller, smaller_s), (larger, larger_s) in pairwise(curve):
+            per_byte = larger_s / smaller_s / (larger.nbytes / smaller.nbytes)
+            if larger_s * MOST_DROP < smaller_s or per_byte > MOST_JUMP:
+                why = f"{duration(larger_s)}, but {smaller.nbytes} bytes take {duration(smaller_s)}"
+                found[larger] = why
+                found.setdefault(smaller, f"{duration(smaller_s)}, and the next size does not fit")
+    return found

@@ -1,0 +1,58 @@
+"""The command line as a whole: one file per command, each with its help, and errors in words."""
+
+import pkgutil
+
+import pytest
+
+import fastreduce
+import fastreduce.cli
+from fastreduce.cli import main
+
+NAMES = ("train", "plan", "tune", "doctor")
+
+
+def test_each_command_has_a_file():
+    files = {x.name for x in pkgutil.iter_modules(fastreduce.cli.__path__)}
+    assert files >= {*NAMES}
+    assert [x.__name__ for x in fastreduce.cli.COMMANDS] == [f"fastreduce.cli.{x}" for x in NAMES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_has_its_help(capsys, name):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: fastreduce {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fastreduce {fastreduce.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x.json"), "x.json: No such file or"),
+        (OSError("no space left"), "no space left"),
+        (RuntimeError("rank 1 is lost"), "rank 1 is lost"),
+        (ModuleNotFoundError("No module named 'networkx'"), "No module named 'networkx'; see"),
+    ],
+)
+def test_errors_on_the_way_are_a_line_without_numbers(monkeypatch, capsys, error, words):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(fastreduce.doctor, "report", fail)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"fastreduce: error: {words}")
+    assert "Errno" not in said and len(said.splitlines()) == 1
+
+
+def test_control_a_mistake_of_ours_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(fastreduce.doctor, "report", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["doctor"])

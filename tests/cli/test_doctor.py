@@ -1,0 +1,64 @@
+"""``fastreduce doctor``, and what works with packages missing."""
+
+import json
+
+from subprocesses import output_of, run_python
+
+from fastreduce.algorithms import built_in
+from fastreduce.cli import main
+from fastreduce.doctor import PACKAGES
+from fastreduce.plan.machine import device, versions
+from fastreduce.plan.table import Table
+from fastreduce.plan.table_files import save
+
+
+def lines(text):
+    return {line.split()[0]: line for line in text.splitlines()}
+
+
+def test_tells_whether_auto_is_tuned_and_when(capsys, home):
+    assert main(["doctor"]) == 0
+    assert "not tuned: `fastreduce tune`" in capsys.readouterr().out
+    times = {"cpu": {name: {2: {1024: 1e-6}} for name in built_in()}}
+    save(Table(device(), *versions(), "2026-11-20", times))
+    assert main(["doctor"]) == 0
+    assert "tuned on 2026-11-20" in capsys.readouterr().out
+
+
+def test_control_nothing_of_the_packages_is_missing_here(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "; pip install" not in out
+    assert all(lines(out)[name].split()[1][0].isdigit() for name in PACKAGES)
+
+
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys({}))\n"
+
+
+def test_tells_what_is_missing_and_what_that_costs():
+    code = WITHOUT.format([module for module, _ in PACKAGES.values()])
+    said = output_of(code + "from fastreduce.cli import main; main(['doctor'])")
+    for name, (_, cost) in PACKAGES.items():
+        assert f"{cost}; pip install {name}" in lines(said)[name]
+
+
+def test_without_pynvml_the_cpu_works():
+    code = """
+        import json, torch, fastreduce
+        from fastreduce.cli import main
+        x = [torch.ones(3), torch.ones(3)]
+        fastreduce.allreduce(x)
+        plan = fastreduce.explain(1000, topology=fastreduce.topology.preset("book-pcie4"))
+        try:
+            fastreduce.topology.detect()
+        except RuntimeError as error:
+            print(json.dumps([x[1].tolist(), plan.algorithm, str(error)]))
+        raise SystemExit(main(["plan", "--topology", "detect"]))
+    """
+    done = run_python(WITHOUT.format(["pynvml"]) + "if True:" + code)
+    total, algorithm, error = json.loads(done.stdout)
+    assert total == [2.0] * 3
+    assert algorithm in built_in()
+    assert "found no package nvidia-ml-py; pip install nvidia-ml-py" in error
+    assert done.returncode == 1
+    assert done.stderr == f"fastreduce: error: {error}\n"
