@@ -60,9 +60,12 @@ int64_t Call::nbytes() const {
 }
 
 Collective parse_collective(const std::string& name) {
-  for (const auto& [known, collective] : kCollectives)
-    if (name == known) return collective;
-  TORCH_CHECK_VALUE(false, "unknown collective '", name, "'");
+  std::string known;
+  for (const auto& [each, collective] : kCollectives) {
+    if (name == each) return collective;
+    known += std::string(known.empty() ? "" : ", ") + each;
+  }
+  TORCH_CHECK_VALUE(false, "unknown collective '", name, "'; known are ", known);
 }
 
 const char* name_of(Collective collective) {

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         units,
     )
     from fastreduce.plan.explain import explain
-    from fastreduce.simulation import draw, simulate
+    from fastreduce.simulation.pictures import draw
+    from fastreduce.simulation.simulate import simulate
 
 __version__ = "0.1.0"  # pyproject.toml reads it from here
 

@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from fastreduce import proof
+from fastreduce import _C, proof
 from fastreduce.listing import Listing
 
 # The executor of an instruction that runs on the CPU, wherever the ranks' buffers are.
 HOST = -1
-
-# The events engine cuts a shard into at most so many slices, each of so many bytes or more: smaller
-# ones spend more on launches than they hide. Predicted: no machine with several GPUs has run it.
-MOST_SLICES = 8
-SLICE_BYTES = 1 << 20
 
 
 class Instruction(NamedTuple):
@@ -133,9 +128,7 @@ class Program:
         >>> ring(4).slices(160_000_000), ring(4).slices(1000), sharded(4).slices(160_000_000)
         (8, 1, 1)
         """
-        if not any(self._waits):
-            return 1
-        return min(max(nbytes // self.shards // SLICE_BYTES, 1), MOST_SLICES)
+        return _C.slices(nbytes, self.shards, one_step=not any(self._waits))
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions by index, in order, in groups that a device starts together.

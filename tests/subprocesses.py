@@ -4,13 +4,11 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    callers = filter(None, [os.environ.get("PYTHONPATH")])
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent / "benchmarks"), *callers])
+    """What this process can import, that one can too."""
+    path = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, "PYTHONPATH": path, **environment},

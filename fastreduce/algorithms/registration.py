@@ -48,7 +48,7 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     def register(function: _Algorithm) -> _Algorithm:
         if name in _built_in:
             raise ValueError(
-                f"{name!r} is an algorithm of fastreduce, which \"auto\" relies on; register your "
+                f'{name!r} is an algorithm of fastreduce, which "auto" relies on; register your '
                 "function under another name"
             )
         registry[name] = function
@@ -88,7 +88,8 @@ def name_of(chosen: str | Algorithm | Program) -> str:
         return chosen
     if not isinstance(chosen, Program) and not callable(chosen):
         raise TypeError(
-            f"algorithm is {type(chosen).__name__}; want a name, a Program, or a function k -> Program"
+            f"algorithm is {type(chosen).__name__}; want a name, a Program, or a function from the "
+            "number of ranks to a Program"
         )
     for name, known in (*registry.items(), *_unnamed.items()):
         if known is chosen or (isinstance(known, _Given) and known.program == chosen):

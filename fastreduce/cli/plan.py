@@ -60,7 +60,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
     )
     plan.add_argument(
-        "--draw", metavar="SVG", type=to_write(".svg"), help="draw who sends which shard to whom"
+        "--draw",
+        metavar="SVG|PNG",
+        type=to_write(".svg", ".png"),
+        help="draw who sends which shard to whom",
     )
     plan.add_argument(
         "--trace", metavar="JSON", type=to_write(".json"), help="write a trace for ui.perfetto.dev"
@@ -95,6 +98,8 @@ def _plan(args: argparse.Namespace) -> int:
         nbytes, topology = parse_size(args.size), _topology(args)
         plan = explain(nbytes, k=args.ranks, topology=topology)
         shown = plan.candidate(args.algorithm or plan.algorithm)
+        if shown.program is None:
+            raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
     except ValueError as error:
         refuse(str(error))
     print(plan)
@@ -116,7 +121,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:
-    from fastreduce.topology import cluster, detect, load, names, preset
+    from fastreduce.topology import as_topology, cluster
 
     if args.topology is None:
         return None
@@ -128,8 +133,4 @@ def _topology(args: argparse.Namespace) -> Topology | None:
         gbit = 400.0 if args.gbit is None else args.gbit
         nics = 1 if args.nics is None else args.nics
         return cluster(args.topology, args.machines, gbit, nics=nics)
-    if args.topology == "detect":
-        return detect()
-    if args.topology in names() or not Path(args.topology).exists():
-        return preset(args.topology)
-    return load(args.topology)
+    return as_topology(args.topology)

@@ -135,7 +135,7 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
     devices, tensor_bytes = _ranks(what, k, machine)
     count, nbytes = len(devices), sum(tensor_bytes)
     if count < 1 or nbytes < 1:
-        raise ValueError(f"{count} ranks of {nbytes} bytes: want at least one of each")
+        raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
         return _here(devices, tensor_bytes)
     found = sorted(_on_topology(machine, count, tensor_bytes), key=_seconds)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fastreduce import _C
 from fastreduce.algorithms import built_in
 from fastreduce.collectives import allreduce
-from fastreduce.plan.machine import device, has_nvlink, versions
+from fastreduce.plan.machine import device, versions
 from fastreduce.plan.noise import Cell, doubtful
 from fastreduce.plan.table import Table, Times
 
@@ -139,7 +139,8 @@ def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str,
     if count:
         here["gpu"] = [["cuda:0"] * k for k in sorted(ks, reverse=True)]
     if count > 1:
-        here["nvlink" if has_nvlink(count) else "pcie"] = [[f"cuda:{i}" for i in range(count)]]
+        gpus = [torch.device("cuda", i) for i in range(count)]
+        here[_C.place(gpus)] = [[str(gpu) for gpu in gpus]]
     for place in places or ():
         if place not in here:
             raise ValueError(f"place: found {place!r}, wanted one of {', '.join(here)}")

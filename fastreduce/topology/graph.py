@@ -186,9 +186,3 @@ class Topology:
         if src not in self._routes:
             self._routes[src] = routes_from(self.graph, src)
         return self._routes[src]
-
-
-def expect_topology(found: object) -> None:
-    if not isinstance(found, Topology):
-        want = "want a Topology, such as fastreduce.topology.preset('dgx1')"
-        raise TypeError(f"topology is {found!r}; {want}")

@@ -20,7 +20,7 @@ def own_registry():
     yield
     registry.clear()
     registry.update(before)
-    fastreduce._C.forget_programs()
+    fastreduce._C.forget_schedules()
 
 
 class TestBuiltIn:

@@ -11,7 +11,7 @@ def home(monkeypatch, tmp_path):
     """Where tables are kept; what a test tuned is forgotten after it."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     _tuned.cache_clear()
-    fastreduce._C.forget_programs()
+    fastreduce._C.forget_schedules()
     yield tmp_path / "data" / "fastreduce"
     _tuned.cache_clear()
-    fastreduce._C.forget_programs()
+    fastreduce._C.forget_schedules()

@@ -8,7 +8,7 @@ from programs import sums
 from reference import assert_same, noise
 
 from fastreduce import _C, Program, allreduce, explain
-from fastreduce._C import forget_programs
+from fastreduce._C import forget_schedules
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.algorithms.collectives import goal, program
 from fastreduce.plan.build import build
@@ -52,7 +52,7 @@ class TestProgram:
             assert found[cell] == value
 
     def test_can_be_built_for_the_engine(self, collective, k, root):
-        assert isinstance(build(collective, "auto", k, root), _C.Program)
+        assert isinstance(build(collective, "auto", k, root), _C.Schedule)
 
     def test_control_the_goal_refuses_less(self, collective, k, root):
         chosen = program(collective, k, root=root)
@@ -76,23 +76,23 @@ class TestChoose:
     def test_the_environment_overrides_auto_only(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "tree")
         assert choose("cpu", 4, 100) == "tree"
-        forget_programs()
+        forget_schedules()
         by_auto, by_tree, by_leader = (
             noise_after(algorithm) for algorithm in ("auto", "tree", "leader")
         )
         assert_same(by_auto, by_tree)
         with pytest.raises(AssertionError):
             assert_same(by_auto, by_leader)
-        forget_programs()
+        forget_schedules()
 
     def test_an_unknown_name_in_the_environment_is_refused(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "rnig")
-        forget_programs()
+        forget_schedules()
         with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'; known are auto, "):
             noise_after("auto")
         with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'"):
             explain([torch.zeros(2), torch.zeros(2)])
-        forget_programs()
+        forget_schedules()
 
     def test_auto_in_the_environment_overrides_nothing(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "auto")

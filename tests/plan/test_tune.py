@@ -1,7 +1,7 @@
 """Measuring: all places of the machine, every algorithm, right before fast."""
 
 import math
-from types import SimpleNamespace
+import sys
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tables import BUILT_IN, quick
 import fastreduce
 from fastreduce.algorithms import built_in, registry
 from fastreduce.plan import machine, tune
-from fastreduce.plan.machine import device, has_nvlink, versions
+from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table_files import load, save
 
 
@@ -49,26 +49,26 @@ class TestMeasure:
         monkeypatch.setattr(fastreduce._C, "cuda_engines", True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(tune, "has_nvlink", lambda gpus: linked)
+        place = "nvlink" if linked else "pcie"
+        monkeypatch.setattr(fastreduce._C, "place", lambda devices: place)
         wanted = [("cpu", ["cpu"] * 4), ("cpu", ["cpu"] * 2)]
         if count:
             wanted += [("gpu", ["cuda:0"] * 4), ("gpu", ["cuda:0"] * 2)]
         if count > 1:
-            wanted += [("nvlink" if linked else "pcie", [f"cuda:{i}" for i in range(count)])]
+            wanted += [(place, [f"cuda:{i}" for i in range(count)])]
         assert tune._ranks(None, (2, 4)) == wanted
 
 
 class FakeNvml:
-    """Two GPUs, between which atomics pass or not."""
+    """Two GPUs, or no driver."""
 
     NVMLError = RuntimeError
-    NVML_P2P_CAPS_INDEX_ATOMICS, NVML_P2P_STATUS_OK = 3, 0
 
-    def __init__(self, status):
-        self.status, self.open = status, 0
+    def __init__(self, has_driver):
+        self.has_driver, self.open = has_driver, 0
 
     def nvmlInit(self):
-        if self.status is None:
+        if not self.has_driver:
             raise RuntimeError("no driver")
         self.open += 1
 
@@ -84,37 +84,19 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle):
         return "H100"
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        return uuid
-
-    def nvmlDeviceGetP2PStatus(self, one, other, p2pIndex):
-        assert (one, other, p2pIndex) == ("GPU-0", "GPU-1", 3)
-        return self.status
-
 
 class TestMachine:
-    @pytest.fixture
-    def with_nvml(self, monkeypatch):
-        def install(status):
-            fake = FakeNvml(status)
-            monkeypatch.setattr(machine, "pynvml", fake)
-            monkeypatch.setattr(fastreduce._C, "cuda_engines", True)
-            properties = lambda i: SimpleNamespace(uuid=i)  # noqa: E731
-            monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-            machine._gpus.cache_clear()
-            return fake
-
-        yield install
+    @pytest.fixture(autouse=True)
+    def with_engines(self, monkeypatch):
+        monkeypatch.setattr(fastreduce._C, "cuda_engines", True)
+        machine._gpus.cache_clear()
+        yield
         machine._gpus.cache_clear()
 
-    @pytest.mark.parametrize(("status", "linked"), [(0, True), (3, False), (None, False)])
-    def test_nvlink_is_where_atomics_pass(self, with_nvml, status, linked):
-        fake = with_nvml(status)
-        assert has_nvlink(2) == linked
-        assert fake.open == 0
-
-    def test_gpus_are_named_without_starting_cuda(self, with_nvml):
-        with_nvml(0)
-        assert device().endswith(" threads, 2 x H100")
-        with_nvml(None)
-        assert device().endswith(" threads")
+    @pytest.mark.parametrize(
+        ("nvml", "gpus"), [(FakeNvml(True), ", 2 x H100"), (FakeNvml(False), ""), (None, "")]
+    )
+    def test_gpus_are_named_without_starting_cuda(self, monkeypatch, nvml, gpus):
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: the package is not installed
+        assert device().endswith(f" threads{gpus}")
+        assert nvml is None or nvml.open == 0

@@ -127,7 +127,8 @@ MUTANTS = {
     "a copy by other threads than the sum before it": Mutant(
         "cuda/reduce_rows.cuh",
         "const int at = static_cast<int>(threadIdx.x) *",
-        "const int at = static_cast<int>(instruction.num_srcs == 1 ? blockDim.x - 1 - threadIdx.x : threadIdx.x) *",
+        "const int at = static_cast<int>("
+        "instruction.num_srcs == 1 ? blockDim.x - 1 - threadIdx.x : threadIdx.x) *",
         "float",
         "tiles on one GPU",
     ),
