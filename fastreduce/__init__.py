@@ -27,6 +27,7 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.gradients import grads
 from fastreduce.plan.explain import explain
 from fastreduce.program import HOST, Instruction, Program
 from fastreduce.simulation import draw, simulate
@@ -44,6 +45,7 @@ __all__ = [
     "broadcast",
     "draw",
     "explain",
+    "grads",
     "reduce",
     "reduce_scatter",
     "simulate",

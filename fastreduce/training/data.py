@@ -138,7 +138,9 @@ def _read_split(folder: Path, prefix: str) -> Split:
         found = "x".join(map(str, images.shape))
         raise DataError(f"{images_path}: found items of shape {found}, wanted nx28x28 images")
     if labels.ndim != 1:
-        raise DataError(f"{labels_path}: found {labels.ndim} dimensions, wanted 1, one label per item")
+        raise DataError(
+            f"{labels_path}: found {labels.ndim} dimensions, wanted 1, one label per item"
+        )
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: found {len(labels)} labels, wanted {len(images)}, one for each image "

@@ -14,6 +14,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from tqdm import tqdm
+
 OFFICIAL_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 OFFICIAL_FILES = {
     "train-images-idx3-ubyte.gz": (
@@ -90,9 +92,6 @@ def _fetch(url: str, path: Path, sha256: str) -> None:
 
 
 def _append_rest(url: str, part: Path) -> None:
-    # Imported here, as fastreduce.training is imported more often than something is downloaded.
-    from tqdm import tqdm
-
     have_bytes = part.stat().st_size if part.exists() else 0
     headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
     try:

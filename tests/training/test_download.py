@@ -141,7 +141,7 @@ def test_without_a_server_it_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(DownloadError, match="refused.*after 1 try"):
+    with pytest.raises(DownloadError, match=r"refused.*after 1 try"):
         download(tmp_path, url=f"http://127.0.0.1:{port}/", files=FILES)
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_has_answered_once_is_tried_again(monkeypatch, serve, tmp_
         download(tmp_path, url=url, files=names)
         assert (len(calls), len(list(tmp_path.iterdir()))) == (3, 2)
     else:
-        with pytest.raises(DownloadError, match="unreachable.*after 1 try"):
+        with pytest.raises(DownloadError, match=r"unreachable.*after 1 try"):
             download(tmp_path, url=url, files=names)
 
 
