@@ -29,6 +29,7 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.gradients import grads
 from fastreduce.program import HOST, Instruction, Program
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ __all__ = [
     "broadcast",
     "draw",
     "explain",
+    "grads",
     "reduce",
     "reduce_scatter",
     "simulate",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastreduce.cli.status import FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
     from fastreduce.training import Config, Epoch, FashionMNIST
+    from fastreduce.training.report import Metrics
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,24 +32,40 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--out",
         metavar="DIR",
         type=Path,
-        default=Path("runs/lenet"),
-        help="where metrics.jsonl and learning_curve.png go (default: %(default)s)",
+        help="where metrics.jsonl and learning_curve.png go, a folder that holds none yet "
+        "(default: runs/lenet, or runs/lenet-2 and so on where earlier runs are kept)",
     )
 
 
 def _add_model_options(train: argparse.ArgumentParser) -> None:
-    default = "(default: %(default)s)"
+    # The first three have a default for the whole set and one for the sample: see _config.
     train.add_argument(
-        "--batch-size", type=int, default=256, help=f"examples a step, over all replicas {default}"
+        "--batch-size",
+        type=int,
+        help="examples per step, over all replicas (default: 256; 16 on the shipped sample)",
     )
     train.add_argument(
         "--scale-batch", action="store_true", help="take --batch-size for each replica instead"
     )
-    train.add_argument("--lr", type=float, default=0.2, help=f"learning rate {default}")
-    train.add_argument("--epochs", type=int, default=10, help=f"passes over the data {default}")
-    train.add_argument("--steps", type=int, help="at most so many steps an epoch (default: all)")
     train.add_argument(
-        "--seed", type=int, default=0, help=f"of the first parameters and the order {default}"
+        "--lr", type=float, help="learning rate (default: 0.2; 0.05 on the shipped sample)"
+    )
+    train.add_argument(
+        "--epochs", type=int, help="passes over the data (default: 10; 4 on the shipped sample)"
+    )
+    train.add_argument("--steps", type=int, help="at most so many steps per epoch (default: all)")
+    train.add_argument(
+        "--init",
+        default="kaiming",
+        metavar="NAME",
+        help="first weights: kaiming, which learns from the first step on, or book, 0.01 * randn "
+        "as in the book, which stays on a plateau for some 700 steps (default: %(default)s)",
+    )
+    train.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of the first weights and of the order of the images (default: %(default)s)",
     )
 
 
@@ -62,7 +80,7 @@ def _add_replica_options(train: argparse.ArgumentParser) -> None:
         "--replicas",
         type=int,
         help="copies of the model, dealt out over the devices in turn "
-        "(default: one a device; 2 where the CPU is the only one)",
+        "(default: one per device; 2 where the CPU is the only one)",
     )
     train.add_argument(
         "--allreduce",
@@ -74,12 +92,25 @@ def _add_replica_options(train: argparse.ArgumentParser) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from fastreduce.training import Trainer, load
-    from fastreduce.training.report import Metrics
+    from fastreduce.training import load
+    from fastreduce.training.report import METRICS, Metrics, run_folder
+    from fastreduce.training.trainer import SAMPLE_SETTINGS
 
-    config = _config(args)
+    # Before the data is looked for, which may be a download: flags that make no sense end here.
+    config = _config(args, {})
+    folder = run_folder(args.out)
     data = load(args.data)
-    metrics = Metrics(args.out / "metrics.jsonl", config, data)
+    if data.is_sample:
+        config = _config(args, SAMPLE_SETTINGS)
+    metrics = Metrics(folder / METRICS, config, data)
+    print(_settings_line(config, data))
+    print("results go to", folder, flush=True)
+    return _run(config, data, metrics)
+
+
+def _run(config: Config, data: FashionMNIST, metrics: Metrics) -> int:
+    from fastreduce.training import Trainer
+
     epochs: list[Epoch] = []
     status = 0
     try:
@@ -98,25 +129,37 @@ def _train(args: argparse.Namespace) -> int:
     return status
 
 
-def _config(args: argparse.Namespace) -> Config:
+def _config(args: argparse.Namespace, defaults: Mapping[str, Any]) -> Config:
+    """Return what the flags say, then ``defaults``, then what is best on the whole set."""
     from fastreduce.training import Config
     from fastreduce.training.devices import deal_devices, default_replicas, usable_devices
 
+    flags = {"batch_size": args.batch_size, "lr": args.lr, "epochs": args.epochs}
+    settings = {**defaults, **{name: flag for name, flag in flags.items() if flag is not None}}
     try:
         devices = usable_devices(args.devices)
         replicas = default_replicas(devices) if args.replicas is None else args.replicas
-        return Config(
+        config = Config(
             devices=deal_devices(devices, replicas),
-            batch_size=args.batch_size * (replicas if args.scale_batch else 1),
-            lr=args.lr,
-            epochs=args.epochs,
             allreduce=args.allreduce,
             seed=args.seed,
             steps=args.steps,
+            init=args.init,
+            **settings,
         )
+        if args.scale_batch:
+            config = replace(config, batch_size=config.batch_size * replicas)
+        return config
     except ValueError as error:
         refuse: Callable[[str], NoReturn] = args.refuse
         refuse(str(error))
+
+
+def _settings_line(config: Config, data: FashionMNIST) -> str:
+    line = f"{_title(config, data)}, epochs: {config.epochs}, seed: {config.seed}"
+    if data.is_sample:
+        line += " (batch, lr and epochs as they suit the sample, where no flag says otherwise)"
+    return line
 
 
 def _epoch_line(epoch: Epoch, config: Config) -> str:
@@ -132,11 +175,11 @@ def _conclude(
 ) -> None:
     written = [metrics_path]
     if epochs:
-        from fastreduce.training.report import plot
+        from fastreduce.training.report import PICTURE, plot
         from fastreduce.training.trainer import closing_line
 
         print(closing_line(epochs, config.devices))
-        picture = metrics_path.with_name("learning_curve.png")
+        picture = metrics_path.with_name(PICTURE)
         plot(epochs, picture, _title(config, data))
         written.append(picture)
     else:
@@ -148,5 +191,5 @@ def _title(config: Config, data: FashionMNIST) -> str:
     return (
         f"LeNet on {'a sample of ' if data.is_sample else ''}Fashion-MNIST, "
         f"replicas: {len(config.devices)}, batch: {config.batch_size}, lr: {config.lr:g}, "
-        f"allreduce: {config.allreduce}"
+        f"init: {config.init}, allreduce: {config.allreduce}"
     )

@@ -68,7 +68,7 @@ def load(folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
 
     >>> data = load(SAMPLE)
     >>> data.train.images.shape, data.test.labels.shape
-    (torch.Size([4000, 1, 28, 28]), torch.Size([1000]))
+    (torch.Size([10000, 1, 28, 28]), torch.Size([2000]))
     """
     found = find_folder(folder)
     return FashionMNIST(_read_split(found, "train"), _read_split(found, "t10k"), found)
@@ -96,7 +96,7 @@ def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:
         download(cache / TORCHVISION_LAYOUT)
     except OSError as error:
         logger.warning(
-            "Training on a sample of Fashion-MNIST, 4,000 images of 60,000, so expect a lower "
+            "Training on a sample of Fashion-MNIST, 10,000 images of 60,000, so expect a lower "
             "accuracy: the whole set could not be downloaded (%s). To get it: "
             "apt install dataset-fashion-mnist, or --data DIR with the four IDX files.",
             error,
@@ -138,7 +138,9 @@ def _read_split(folder: Path, prefix: str) -> Split:
         found = "x".join(map(str, images.shape))
         raise DataError(f"{images_path}: found items of shape {found}, wanted nx28x28 images")
     if labels.ndim != 1:
-        raise DataError(f"{labels_path}: found {labels.ndim} dimensions, wanted 1, a label an item")
+        raise DataError(
+            f"{labels_path}: found {labels.ndim} dimensions, wanted 1, one label per item"
+        )
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: found {len(labels)} labels, wanted {len(images)}, one for each image "
@@ -155,7 +157,7 @@ def read_idx(path: Path) -> Tensor:
     Raises DataError for a file that is damaged, truncated or no IDX file.
 
     >>> read_idx(SAMPLE / "t10k-labels-idx1-ubyte.gz").shape
-    torch.Size([1000])
+    torch.Size([2000])
     """
     raw = _unzipped(path)
     # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then each one's size.

@@ -43,7 +43,7 @@ def _usable_device(name: str) -> torch.device:
 
 
 def default_replicas(devices: Sequence[torch.device]) -> int:
-    """Return one replica a device, but two where the only device is the CPU.
+    """Return one replica per device, but two where the only device is the CPU.
 
     >>> default_replicas([CPU])
     2
@@ -61,6 +61,6 @@ def deal_devices(devices: Sequence[torch.device], replicas: int) -> tuple[torch.
     """
     if replicas < max(1, len(devices)):
         raise ValueError(
-            f"replicas: found {replicas}, wanted at least {max(1, len(devices))}, one a device"
+            f"replicas: found {replicas}, wanted at least {max(1, len(devices))}, one per device"
         )
     return tuple(devices[i % len(devices)] for i in range(replicas))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
@@ -34,7 +34,8 @@ OFFICIAL_FILES = {
 
 TRIES = 3
 PAUSE_S = 0.5
-# To reach the server, and between two pieces of data: an offline machine gives up in 14 s at worst.
+# To reach the server, and between two pieces of data. A machine without a network waits for the
+# first of them once, as a server that the first try does not reach is not tried again.
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
 CHUNK_BYTES = 1 << 16
@@ -51,24 +52,33 @@ def download(
 
     A file that is there already is left alone. One appears under its name only when it is whole
     and its SHA-256 is right; until then it is ``NAME.part``, which the next try, also of another
-    process, resumes. Raises DownloadError after the last try, OSError where nothing can be
-    written.
+    process, resumes. Raises DownloadError after the last try, or after the first where that does
+    not reach the server; OSError where nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    reached = False
     for name, sha256 in files.items():
         if not (folder / name).exists():
-            _fetch_with_retries(f"{url}{name}", folder / name, sha256)
+            _fetch_with_retries(f"{url}{name}", folder / name, sha256, reached)
+            reached = True
 
 
-def _fetch_with_retries(url: str, path: Path, sha256: str) -> None:
+def _fetch_with_retries(url: str, path: Path, sha256: str, reached: bool) -> None:
     for attempt in range(1, TRIES + 1):
         try:
             return _fetch(url, path, sha256)
         except (OSError, http.client.HTTPException) as error:
-            refused = isinstance(error, HTTPError) and 400 <= error.code < 500
-            if refused or attempt == TRIES:
-                raise DownloadError(f"{url}: {error}, after {attempt} tries") from error
+            if attempt >= _tries_after(error, reached or attempt > 1):
+                tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                raise DownloadError(f"{url}: {error}, after {tries}") from error
         time.sleep(PAUSE_S * attempt)
+
+
+def _tries_after(error: Exception, reached: bool) -> int:
+    """Return how often a file is tried in all when ``error`` has come up."""
+    if isinstance(error, HTTPError):
+        return 1 if 400 <= error.code < 500 else TRIES
+    return 1 if isinstance(error, URLError) and not reached else TRIES
 
 
 def _fetch(url: str, path: Path, sha256: str) -> None:
@@ -130,7 +140,7 @@ def _open(request: Request) -> Any:
     try:
         response = answers.get(timeout=CONNECT_TIMEOUT_S)
     except queue.Empty:
-        raise TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        raise URLError(f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
     if isinstance(response, Exception):
         raise response
     return response

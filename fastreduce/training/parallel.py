@@ -13,7 +13,7 @@ from .lenet import lenet, loss
 
 Device = torch.device | str
 Allreduce = Callable[[list[list[Tensor]]], None]
-"""Leaves the sum of all replicas' tensors in each of them: one list of tensors a replica."""
+"""Leaves the sum of all replicas' tensors in each of them: one list of tensors per replica."""
 
 
 class ReplicasDiffer(RuntimeError):

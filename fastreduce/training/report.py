@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,14 +20,21 @@ import fastreduce
 from .data import FashionMNIST
 from .trainer import Config, Epoch
 
+DEFAULT_OUT = Path("runs/lenet")
+METRICS, PICTURE = "metrics.jsonl", "learning_curve.png"
+
 
 class Metrics:
-    """Writes ``metrics.jsonl``: first the configuration, then each epoch as it ends."""
+    """Writes ``metrics.jsonl``: first the configuration, then each epoch as it ends.
+
+    Raises FileExistsError where the file is there already: an earlier run's is never replaced.
+    """
 
     def __init__(self, path: Path, config: Config, data: FashionMNIST) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        # Created here and now, so that a run that cannot be kept is not begun.
+        path.open("x").close()
         self._append(_preamble(config, data))
 
     def add(self, epoch: Epoch) -> None:
@@ -56,6 +65,39 @@ def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
     }
+
+
+def run_folder(out: Path | None) -> Path:
+    """Return the folder for the files of a new run, which are not there yet.
+
+    That is ``out``; without it ``runs/lenet``, or where that holds a run ``runs/lenet-2``,
+    ``runs/lenet-3`` and so on. Nothing is written.
+
+    Raises FileExistsError where ``out`` holds a run, as one is never overwritten;
+    NotADirectoryError where it is a file or below one; PermissionError where it cannot be written.
+    """
+    folder = out or next(path for path in _numbered(DEFAULT_OUT) if not _kept_in(path))
+    if kept := _kept_in(folder):
+        raise FileExistsError(
+            f"--out {folder}: found an earlier run's {' and '.join(kept)} there, wanted a folder "
+            "without; name another one, or remove that run first"
+        )
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not existing.is_dir():
+        raise NotADirectoryError(f"--out {folder}: found {existing} to be a file, wanted a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(f"--out {folder}: found that {existing} cannot be written to")
+    return folder
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    for number in itertools.count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
+def _kept_in(folder: Path) -> list[str]:
+    return [name for name in (METRICS, PICTURE) if os.path.exists(folder / name)]
 
 
 def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:

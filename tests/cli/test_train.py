@@ -1,5 +1,7 @@
 """The commands as a user meets them: exit status, lines, files, and Ctrl-C."""
 
+import argparse
+import dataclasses
 import json
 import logging
 import re
@@ -13,9 +15,10 @@ import pytest
 import torch
 
 from fastreduce import folders
-from fastreduce.cli import main
-from fastreduce.training import data
+from fastreduce.cli import main, train
+from fastreduce.training import Config, data, load
 from fastreduce.training.data import SAMPLE
+from fastreduce.training.trainer import SAMPLE_SETTINGS
 
 PNG = b"\x89PNG"
 QUICK = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "2", "--batch-size", "8"]
@@ -38,7 +41,12 @@ def metrics(out: Path) -> list[dict]:
 def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
     assert main(["train", *QUICK, "--epochs", "2", "--out", str(tmp_path / "run")]) == 0
     out, err = capsys.readouterr()
-    first, second, closing, written = out.splitlines()
+    settings, place, first, second, closing, written = out.splitlines()
+    assert settings.startswith(
+        "LeNet on a sample of Fashion-MNIST, replicas: 2, batch: 8, lr: 0.05, init: kaiming, "
+        "allreduce: auto, epochs: 2, seed: 0 ("
+    )
+    assert place == f"results go to {tmp_path / 'run'}"
     epoch = (
         r"epoch {}/2: loss 2\.\d{{3}}, test acc 0\.\d{{3}}, \d+\.\d s, \d+\.\d% of it in allreduce"
     )
@@ -56,7 +64,9 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], {"devices": ["cpu"] * 2, "batch_size": 8, "lr": 0.2, "allreduce": "auto", "seed": 0}),
+        ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": "auto", "seed": 0}),
+        (["--init", "book"], {"init": "book"}),
+        (["--lr", "0.3"], {"lr": 0.3}),
         (["--replicas", "3"], {"devices": ["cpu"] * 3}),
         (["--replicas", "1"], {"devices": ["cpu"]}),
         (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),
@@ -95,6 +105,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
         (["--epochs", "0"], "epochs: found 0"),
         (["--steps", "0"], "steps: found 0"),
         (["--seed", "-3"], "seed: found -3"),
+        (["--init", "zeros"], "init: found 'zeros', wanted one of kaiming, book"),
         (["--allreduce", "star"], "allreduce: found 'star', wanted one of auto, loop"),
         (["--colour", "red"], "--colour"),
     ],
@@ -128,9 +139,67 @@ def test_help_is_there(capsys, argv):
 def test_errors_on_the_way_are_one_line_and_exit_status_1(capsys, tmp_path):
     assert main(["train", "--data", str(tmp_path)]) == 1
     assert f"fastreduce: error: --data {tmp_path}: found no" in capsys.readouterr().err
+
+
+def test_a_run_is_never_overwritten(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    quick = ["train", *QUICK, "--steps", "1", "--epochs", "1"]
+    for folder in ("runs/lenet", "runs/lenet-2"):
+        assert main(quick) == 0
+        assert f"results go to {folder}\n" in capsys.readouterr().out
+        assert len(metrics(Path(folder))) == 2
+    before = Path("runs/lenet/metrics.jsonl").read_bytes()
+    assert main([*quick, "--out", "runs/lenet"]) == 1
+    assert "--out runs/lenet: found an earlier run's metrics.jsonl" in capsys.readouterr().err
+    assert Path("runs/lenet/metrics.jsonl").read_bytes() == before
+
+
+def test_an_out_that_cannot_be_is_refused_in_words_before_data_is_looked_for(capsys, tmp_path):
     (tmp_path / "taken").write_text("")
-    assert main(["train", *QUICK, "--out", str(tmp_path / "taken")]) == 1
-    assert "taken" in capsys.readouterr().err
+    for out in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        assert main(["train", "--data", "/no/such/folder", "--out", str(out)]) == 1
+        err = capsys.readouterr().err
+        assert f"--out {out}: found {tmp_path / 'taken'} to be a file, wanted a folder" in err
+
+
+def flags_of(argv):
+    parser = argparse.ArgumentParser()
+    train.add(parser.add_subparsers())
+    return train._config(parser.parse_args(["train", "--devices", "cpu", *argv]), SAMPLE_SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], SAMPLE_SETTINGS),
+        (["--batch-size", "256"], {**SAMPLE_SETTINGS, "batch_size": 256}),
+        (["--lr", "0.2"], {**SAMPLE_SETTINGS, "lr": 0.2}),
+        (["--epochs", "10"], {**SAMPLE_SETTINGS, "epochs": 10}),
+        (["--scale-batch"], {**SAMPLE_SETTINGS, "batch_size": 2 * SAMPLE_SETTINGS["batch_size"]}),
+    ],
+)
+def test_the_sample_has_settings_of_its_own_which_flags_override(flags, expected):
+    config = flags_of(flags)
+    assert {name: getattr(config, name) for name in SAMPLE_SETTINGS} == expected
+
+
+def test_the_whole_set_has_the_book_s_settings(monkeypatch, tmp_path, capsys):
+    whole = dataclasses.replace(load(SAMPLE), folder=tmp_path)
+    monkeypatch.setattr("fastreduce.training.load", lambda folder: whole)
+    flags = ["--devices", "cpu", "--steps", "1", "--epochs", "1"]
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
+    config = metrics(tmp_path / "run")[0]["config"]
+    assert (config["batch_size"], config["lr"]) == (256, 0.2)
+    assert "sample" not in capsys.readouterr().out
+
+
+def test_help_tells_both_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, value in SAMPLE_SETTINGS.items():
+        whole = Config.__dataclass_fields__[name].default
+        assert f"(default: {whole:g}; {value:g} on the shipped sample)" in text
 
 
 def test_a_training_that_diverges_ends_with_what_it_reached(capsys, tmp_path):
@@ -169,7 +238,7 @@ def start(*flags: str) -> subprocess.Popen[str]:
 
 def test_ctrl_c_ends_cleanly_with_what_was_reached(tmp_path):
     process = start("--steps", "1", "--epochs", "100000", "--out", str(tmp_path))
-    first = process.stdout.readline()
+    _, _, first = (process.stdout.readline() for _ in range(3))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -193,7 +262,7 @@ def test_ctrl_c_in_the_first_epoch_says_that_nothing_was_reached(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out.splitlines() == [
+    assert out.splitlines()[2:] == [
         "no epoch ended: no accuracy, no learning curve",
         f"written: {tmp_path / 'metrics.jsonl'}",
     ]

@@ -2,7 +2,10 @@
 
 import gzip
 import logging
+import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,17 +124,18 @@ def test_a_damaged_file_is_an_error_that_names_it(write_set, tmp_path, name, con
 
 def test_the_sample_is_small_balanced_and_licensed():
     sample = load(SAMPLE)
-    assert (len(sample.train), len(sample.test), sample.is_sample) == (4000, 1000, True)
-    for split in (sample.train, sample.test):
-        shares = torch.bincount(split.labels, minlength=10) / len(split)
-        assert shares.min() > 0.08
-        assert shares.max() < 0.12
-    assert sum(file.stat().st_size for file in SAMPLE.iterdir()) < 3_000_000
+    assert sample.is_sample
+    assert torch.bincount(sample.train.labels).tolist() == [1000] * 10
+    assert torch.bincount(sample.test.labels).tolist() == [200] * 10
+    assert sum(file.stat().st_size for file in SAMPLE.iterdir()) < 6_000_000
     assert "Copyright (c) 2017 Zalando SE" in (SAMPLE / "LICENSE").read_text()
 
 
 @pytest.mark.skipif(not DEBIAN.exists(), reason="Debian's dataset-fashion-mnist is not installed")
-@pytest.mark.parametrize("name", FILES)
-def test_the_sample_is_the_beginning_of_the_real_files(name):
-    sample, whole = (read_idx(folder / f"{name}.gz") for folder in (SAMPLE, DEBIAN))
-    assert torch.equal(sample, whole[: len(sample)])
+def test_the_program_in_the_sample_s_readme_cuts_it_from_the_official_files(tmp_path):
+    program = re.search("```python\n(.*?)```", (SAMPLE / "README.md").read_text(), re.DOTALL)[1]
+    (tmp_path / "cut.py").write_text(program)
+    subprocess.run([sys.executable, tmp_path / "cut.py", DEBIAN, tmp_path], check=True)
+    for name in FILES:
+        # Not the packed bytes, which depend on the version of zlib.
+        assert torch.equal(read_idx(tmp_path / f"{name}.gz"), read_idx(SAMPLE / f"{name}.gz"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.error import URLError
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_download_that_ends_well(serve, tmp_path, behaviours, left, ranges):
 # How the server behaves, how often it is asked, the error's words, and what is left to resume.
 BAD = {
     "corrupt": (["corrupt"], 3, ["found SHA-256", f"wanted {FILES[NAME]}"], {}),
-    "not there": (["404"], 1, ["404", "after 1 tries"], {}),
+    "not there": (["404"], 1, ["404", "after 1 try"], {}),
     "busy": (["503"], 3, ["503", "after 3 tries"], {}),
     "breaks off": (
         ["break off", "503"],
@@ -140,7 +141,7 @@ def test_without_a_server_it_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(DownloadError, match="refused"):
+    with pytest.raises(DownloadError, match=r"refused.*after 1 try"):
         download(tmp_path, url=f"http://127.0.0.1:{port}/", files=FILES)
 
 
@@ -149,8 +150,29 @@ def test_a_server_that_never_answers_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.05)
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}/"
-        with pytest.raises(DownloadError, match=r"no answer within 0\.05 s"):
+        with pytest.raises(DownloadError, match=r"no answer within 0\.05 s.*after 1 try"):
             download(tmp_path, url=url, files=FILES)
+
+
+@pytest.mark.parametrize("files_before", [0, 1])
+def test_a_server_that_has_answered_once_is_tried_again(monkeypatch, serve, tmp_path, files_before):
+    """An offline machine gives up at once; a connection that drops on the way does not."""
+    url, real, calls = serve().url, module._open, []
+
+    def drop_one(request):
+        calls.append(request.full_url)
+        if len(calls) == 1 + files_before:
+            raise URLError("network is unreachable")
+        return real(request)
+
+    monkeypatch.setattr(module, "_open", drop_one)
+    names = {f"{number}-{NAME}": FILES[NAME] for number in range(2)}
+    if files_before:
+        download(tmp_path, url=url, files=names)
+        assert (len(calls), len(list(tmp_path.iterdir()))) == (3, 2)
+    else:
+        with pytest.raises(DownloadError, match=r"unreachable.*after 1 try"):
+            download(tmp_path, url=url, files=names)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):

@@ -21,10 +21,34 @@ def test_it_computes_what_the_same_layers_of_torch_compute():
     torch.testing.assert_close(lenet(X, params), reference(X), rtol=0, atol=1e-12)
 
 
-def test_weights_begin_small_and_random_and_biases_zero():
-    params = initial_params(torch.Generator().manual_seed(0))
-    assert all(0.008 < p.std() < 0.012 for p in params[::2])
+# The standard deviation of each weight: the book's is 0.01, Kaiming's (2 / fan_in) ** 0.5.
+STD = {"book": [0.01] * 4, "kaiming": [(2 / n) ** 0.5 for n in (9, 500, 800, 128)]}
+
+
+@pytest.mark.parametrize("init", STD)
+def test_weights_begin_random_and_biases_zero(init):
+    params = initial_params(torch.Generator().manual_seed(0), init=init)
+    for weight, std in zip(params[::2], STD[init], strict=True):
+        assert 0.85 < weight.std() / std < 1.15
+        assert abs(weight.mean()) < 0.15 * std
     assert not any(p.any() for p in params[1::2])
+
+
+def test_control_the_inits_differ_and_the_book_s_is_what_the_book_writes():
+    def drawn(**init):
+        return initial_params(torch.Generator().manual_seed(0), **init)
+
+    generator = torch.Generator().manual_seed(0)
+    weights = (params[::2] for params in (drawn(), drawn(init="book"), drawn(init="kaiming")))
+    for weight, book, kaiming in zip(*weights, strict=True):
+        assert torch.equal(weight, 0.01 * torch.randn(weight.shape, generator=generator))
+        assert torch.equal(weight, book)
+        assert not torch.equal(weight, kaiming)
+
+
+def test_an_unknown_init_is_an_error():
+    with pytest.raises(ValueError, match="init: found 'zeros', wanted one of kaiming, book"):
+        initial_params(init="zeros")
 
 
 def test_bytes_are_scaled_to_the_range_0_to_1():

@@ -1,21 +1,23 @@
 """Metrics are JSON lines that are whole at every moment; the picture is drawn without a display."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import matplotlib.image
 import pytest
 import torch
 
 from fastreduce.training import Config, Epoch
-from fastreduce.training.report import Metrics, plot
+from fastreduce.training.report import METRICS, PICTURE, Metrics, plot, run_folder
 
 CONFIG = Config(devices=(torch.device("cpu"),) * 2)
 EPOCHS = [Epoch(i, 2.3 / i, 0.2 * i, 2.0, 0.5, 0.1) for i in (1, 2, 3)]
 
 
-def test_metrics_are_a_first_line_about_the_run_and_a_line_an_epoch(tiny, tmp_path):
+def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_path):
     path = tmp_path / "new" / "metrics.jsonl"
     metrics = Metrics(path, CONFIG, tiny)
     for number, epoch in enumerate(EPOCHS, start=1):
@@ -30,6 +32,7 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_an_epoch(tiny, tmp_pa
         "allreduce": "auto",
         "seed": 0,
         "steps": None,
+        "init": "kaiming",
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__
@@ -44,11 +47,49 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_an_epoch(tiny, tmp_pa
     }
 
 
-def test_metrics_of_an_earlier_run_are_replaced(tiny, tmp_path):
-    for _ in range(2):
-        metrics = Metrics(tmp_path / "metrics.jsonl", CONFIG, tiny)
-        metrics.add(EPOCHS[0])
-    assert len(metrics.path.read_text().splitlines()) == 2
+def test_metrics_of_an_earlier_run_are_never_replaced(tiny, tmp_path):
+    Metrics(tmp_path / METRICS, CONFIG, tiny).add(EPOCHS[0])
+    with pytest.raises(FileExistsError):
+        Metrics(tmp_path / METRICS, CONFIG, tiny)
+    assert len((tmp_path / METRICS).read_text().splitlines()) == 2
+
+
+def test_runs_without_a_folder_of_their_own_are_numbered(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name, kept in (("lenet", METRICS), ("lenet-2", PICTURE), ("lenet-3", METRICS)):
+        assert run_folder(None) == Path("runs", name)
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        assert run_folder(None) == Path("runs", name), "an empty folder is free"
+        (tmp_path / "runs" / name / kept).write_text("")
+
+
+@pytest.mark.parametrize("name", [".", "new", "new/below"])
+def test_a_folder_without_a_run_is_taken_as_it_is_and_not_made_yet(tmp_path, name):
+    before = list(tmp_path.iterdir())
+    assert run_folder(tmp_path / name) == tmp_path / name
+    assert list(tmp_path.iterdir()) == before
+
+
+REFUSED = {
+    "holds metrics": ("run", FileExistsError, "run: found an earlier run's metrics.jsonl there"),
+    "is a file": ("file", NotADirectoryError, "file to be a file, wanted a folder"),
+    "is below a file": ("file/a/b", NotADirectoryError, "file to be a file, wanted a folder"),
+    "is read-only": ("locked", PermissionError, "locked cannot be written to"),
+    "is below what is read-only": ("locked/a/b", PermissionError, "locked cannot be written to"),
+}
+
+
+@pytest.mark.parametrize(("out", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_folder_that_cannot_be_used_is_an_error(monkeypatch, tmp_path, out, error, words):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / METRICS).write_text("")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir()
+    # Told, as who is root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
+    with pytest.raises(error, match=words) as caught:
+        run_folder(tmp_path / out)
+    assert str(caught.value).startswith(f"--out {tmp_path / out}: found ")
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
@@ -75,6 +116,7 @@ def test_the_picture_is_a_png_with_something_on_it(tmp_path, count):
         ("fastreduce", "matplotlib"),
         ("fastreduce.cli", "fastreduce.training"),
         ("fastreduce.training", "matplotlib"),
+        ("fastreduce.training", "platformdirs"),
     ],
 )
 def test_imports_stay_light(imported, absent):
