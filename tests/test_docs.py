@@ -1,0 +1,128 @@
+"""The README and the docs: examples run, commands parse, files that are named exist."""
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastreduce.algorithms import registry
+from fastreduce.cli import _parser
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+}
+# Where code is: a page that names a file there names one that exists.
+FOLDERS = ("benchmarks", "csrc", "fastreduce", "tests")
+WITH_EXAMPLES = {
+    "README.md": 2,
+    "docs/algorithms.md": 5,
+    "docs/concepts.md": 5,
+    "docs/contracts.md": 2,
+    "docs/index.md": 1,
+    "docs/planning.md": 3,
+    "docs/training.md": 6,
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The contents of a page's fenced blocks in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def run(examples: list[str], page: str) -> None:
+    """One after the other in one namespace, as a reader types them."""
+    namespace: dict = {"__name__": page}
+    for number, example in enumerate(examples):
+        exec(compile(example, f"{page}, example {number}", "exec"), namespace)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """What a page tells to type, each as its words."""
+    for line in itertools.chain.from_iterable(x.splitlines() for x in blocks(text, "sh")):
+        words = shlex.split(line, comments=True)
+        for joined, part in itertools.groupby(words, lambda word: word == "&&"):
+            if not joined:
+                yield list(part)
+
+
+def problem(command: list[str]) -> str | None:
+    """Why a command of ours would not be understood; those of others are theirs."""
+    program, *arguments = itertools.dropwhile(lambda word: re.match(r"\w+=", word), command)
+    if program == "fastreduce":
+        try:
+            _parser().parse_args(arguments)
+        except SystemExit:
+            return f"{shlex.join(command)}: no such command or option"
+    if program in ("python", "pytest"):
+        paths = [word.split("::")[0] for word in arguments if "/" in word and ".py" in word]
+        missing = [path for path in paths if not (ROOT / path).exists()]
+        return f"{shlex.join(command)}: there is no {missing[0]}" if missing else None
+    return None
+
+
+def missing_files(text: str) -> list[str]:
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./]*)`", text)
+    return [path for path in named if not (ROOT / path).exists()]
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)  # some examples write pictures
+    before = dict(registry)
+    yield
+    registry.clear()
+    registry.update(before)
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("page", PAGES)
+class TestPage:
+    def test_examples_run(self, page):
+        run(blocks(PAGES[page], "python"), page)
+
+    def test_commands_are_understood(self, page, capsys):
+        assert [x for x in map(problem, commands(PAGES[page])) if x] == []
+
+    def test_files_exist(self, page):
+        assert missing_files(PAGES[page]) == []
+
+
+@pytest.mark.parametrize(("page", "least"), WITH_EXAMPLES.items())
+def test_there_are_examples(page, least):
+    assert len(blocks(PAGES[page], "python")) >= least
+
+
+def test_the_readme_is_a_page():
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 130
+    assert any("No GPU has run the CUDA kernels yet" in line for line in lines[:10])
+
+
+class TestControl:
+    def test_a_wrong_example_is_noticed(self):
+        page = "docs/algorithms.md"
+        wrong = PAGES[page].replace("== [1111.0", "== [1112.0")
+        assert wrong != PAGES[page]
+        with pytest.raises(AssertionError):
+            run(blocks(wrong, "python"), page)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "fastreduce plan --no-such-option",
+            "pip install . && fastreduce fly",
+            "X=1 python benchmarks/no_such_file.py -e 64K",
+            "pytest tests/no_such_file.py::TestX",
+        ],
+    )
+    def test_a_wrong_command_is_noticed(self, line, capsys):
+        assert list(filter(None, map(problem, commands(f"```sh\n{line}  # why\n```\n"))))
+
+    def test_a_missing_file_is_noticed(self):
+        assert missing_files("see `csrc/reduce.h` and `csrc/no_such.h`") == ["csrc/no_such.h"]
