@@ -1,6 +1,7 @@
 """The README and the docs: examples run, commands parse, files that are named exist."""
 
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fastreduce import _C
 from fastreduce.algorithms import registry
 from fastreduce.cli import _parser
 
@@ -71,6 +73,57 @@ def missing_files(text: str) -> list[str]:
     return [path for path in named if not (ROOT / path).exists()]
 
 
+def table(text: str, first_cell: str) -> list[list[str]]:
+    """The cells of the page's first table that begins so."""
+    lines = text[text.index(f"| {first_cell} |") :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def dtypes_of_ops(text: str) -> dict[str, set[str]]:
+    """What a page says is defined: the dtypes of each op."""
+    (_, *titles), _, *rows = table(text, "types")
+    found: dict[str, set[str]] = {op: set() for title in titles for op in title.split(", ")}
+    for types, *cells in rows:
+        for title, cell in zip(titles, cells, strict=True):
+            for op in title.split(", ") if cell.startswith("yes") else ():
+                found[op] |= set(types.split(", "))
+    return found
+
+
+def figures(text: str) -> dict[tuple[int, int], tuple[str, str]]:
+    """By elements and ranks: the time, and the loop's time over it, as the page shows them."""
+    titles, _, *rows = table(text, "elements per rank")
+    ks = [int(title.split()[0]) for title in titles[1::2]]
+    return {
+        (int(elems.replace(",", "").replace("M", "")) << 20 * ("M" in elems), k): pair
+        for elems, *cells in rows
+        for k, pair in zip(ks, zip(cells[::2], cells[1::2], strict=True), strict=True)
+    }
+
+
+def measured() -> dict[tuple[int, int], tuple[float, float]]:
+    """The same in seconds, from what the benchmark wrote."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "allreduce.json").read_text())
+    return {
+        (row["count_elems"], row["k"]): (speed["time_s"], speed["over_loop"])
+        for row in found["rows"]
+        if (row["type"], row["algorithm"], row.get("tensors", 1)) == ("float32", "auto", 1)
+        for speed in [row.get("called", row)]
+    }
+
+
+def wrong_figures(text: str) -> list[tuple[int, int]]:
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+    wrong = []
+    for case, (time, over_loop) in figures(text).items():
+        number, unit = time.split()
+        time_s, ratio = measured()[case]
+        near = float(number) * units[unit] == pytest.approx(time_s, rel=0.05)
+        if not near or float(over_loop) != pytest.approx(ratio, abs=0.051):
+            wrong.append(case)
+    return wrong
+
+
 @pytest.fixture(autouse=True)
 def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)  # some examples write pictures
@@ -104,6 +157,16 @@ def test_the_readme_is_a_page():
     assert any("No GPU has run the CUDA kernels yet" in line for line in lines[:10])
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_figures_are_those_that_were_measured(page):
+    assert wrong_figures(PAGES[page]) == []
+
+
+def test_the_table_of_dtypes_is_the_kernels():
+    known = {op: {str(x).removeprefix("torch.") for x in types} for op, types in _C.ops().items()}
+    assert dtypes_of_ops(PAGES["docs/contracts.md"]) == known
+
+
 class TestControl:
     def test_a_wrong_example_is_noticed(self):
         page = "docs/algorithms.md"
@@ -126,3 +189,12 @@ class TestControl:
 
     def test_a_missing_file_is_noticed(self):
         assert missing_files("see `csrc/reduce.h` and `csrc/no_such.h`") == ["csrc/no_such.h"]
+
+    def test_a_wrong_figure_is_noticed(self):
+        wrong = PAGES["README.md"].replace("| 65,536 | 3.6 us | 2.6 |", "| 65,536 | 3.6 us | 3.6 |")
+        assert wrong_figures(wrong) == [(65536, 2)]
+
+    def test_a_dtype_that_is_left_out_is_noticed(self):
+        page = PAGES["docs/contracts.md"]
+        without = dtypes_of_ops(page.replace("bfloat16, float32", "float32"))
+        assert dtypes_of_ops(page)["sum"] - without["sum"] == {"bfloat16"}
