@@ -146,6 +146,13 @@ class TestPage:
         assert missing_files(PAGES[page]) == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if "/" not in page])
+def test_links_lead_somewhere(page):
+    """Those of the docs are looked at by mkdocs --strict."""
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", PAGES[page])
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 @pytest.mark.parametrize(("page", "least"), WITH_EXAMPLES.items())
 def test_there_are_examples(page, least):
     assert len(blocks(PAGES[page], "python")) >= least
