@@ -20,7 +20,7 @@ QUOTED = re.findall(r'\*\*"(.*?)"\*\*', REFUSED)
 
 def matches(quoted: str, said: str) -> bool:
     """Where a page leaves something out, anything may stand."""
-    return re.search(".*".join(map(re.escape, quoted.split("..."))), said) is not None
+    return re.search(".*".join(map(re.escape, re.split(r" ?\.\.\. ?", quoted))), said) is not None
 
 
 def one_without_a_gradient() -> list[nn.Module]:
