@@ -1,0 +1,13 @@
+"""The pictures that the benchmarks wrote, shown by the site without a second copy of them."""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    results = Path(config.config_file_path).parent / "benchmarks" / "results"
+    for path in sorted([*results.glob("*.png"), *results.glob("*.svg")]):
+        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
+    return files

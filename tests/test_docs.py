@@ -1,0 +1,207 @@
+"""The README and the docs: examples run, commands parse, files that are named exist."""
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastreduce import _C
+from fastreduce.algorithms import registry
+from fastreduce.cli import _parser
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+}
+# Where code is: a page that names a file there names one that exists.
+FOLDERS = ("benchmarks", "csrc", "fastreduce", "tests")
+WITH_EXAMPLES = {
+    "README.md": 2,
+    "docs/algorithms.md": 5,
+    "docs/concepts.md": 5,
+    "docs/contracts.md": 2,
+    "docs/index.md": 1,
+    "docs/planning.md": 3,
+    "docs/training.md": 6,
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The contents of a page's fenced blocks in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def run(examples: list[str], page: str) -> None:
+    """One after the other in one namespace, as a reader types them."""
+    namespace: dict = {"__name__": page}
+    for number, example in enumerate(examples):
+        exec(compile(example, f"{page}, example {number}", "exec"), namespace)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """What a page tells to type, each as its words."""
+    for line in itertools.chain.from_iterable(x.splitlines() for x in blocks(text, "sh")):
+        words = shlex.split(line, comments=True)
+        for joined, part in itertools.groupby(words, lambda word: word == "&&"):
+            if not joined:
+                yield list(part)
+
+
+def problem(command: list[str]) -> str | None:
+    """Why a command of ours would not be understood; those of others are theirs."""
+    program, *arguments = itertools.dropwhile(lambda word: re.match(r"\w+=", word), command)
+    if program == "fastreduce":
+        try:
+            _parser().parse_args(arguments)
+        except SystemExit:
+            return f"{shlex.join(command)}: no such command or option"
+    if program in ("python", "pytest"):
+        paths = [word.split("::")[0] for word in arguments if "/" in word and ".py" in word]
+        missing = [path for path in paths if not (ROOT / path).exists()]
+        return f"{shlex.join(command)}: there is no {missing[0]}" if missing else None
+    return None
+
+
+def missing_files(text: str) -> list[str]:
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./]*)`", text)
+    return [path for path in named if not (ROOT / path).exists()]
+
+
+def table(text: str, first_cell: str) -> list[list[str]]:
+    """The cells of the page's first table that begins so."""
+    lines = text[text.index(f"| {first_cell} |") :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def dtypes_of_ops(text: str) -> dict[str, set[str]]:
+    """What a page says is defined: the dtypes of each op."""
+    (_, *titles), _, *rows = table(text, "types")
+    found: dict[str, set[str]] = {op: set() for title in titles for op in title.split(", ")}
+    for types, *cells in rows:
+        for title, cell in zip(titles, cells, strict=True):
+            for op in title.split(", ") if cell.startswith("yes") else ():
+                found[op] |= set(types.split(", "))
+    return found
+
+
+def figures(text: str) -> dict[tuple[int, int], tuple[str, str]]:
+    """By elements and ranks: the time, and the loop's time over it, as the page shows them."""
+    titles, _, *rows = table(text, "elements per rank")
+    ks = [int(title.split()[0]) for title in titles[1::2]]
+    return {
+        (int(elems.replace(",", "").replace("M", "")) << 20 * ("M" in elems), k): pair
+        for elems, *cells in rows
+        for k, pair in zip(ks, zip(cells[::2], cells[1::2], strict=True), strict=True)
+    }
+
+
+def measured() -> dict[tuple[int, int], tuple[float, float]]:
+    """The same in seconds, from what the benchmark wrote."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "allreduce.json").read_text())
+    return {
+        (row["count_elems"], row["k"]): (speed["time_s"], speed["over_loop"])
+        for row in found["rows"]
+        if (row["type"], row["algorithm"], row.get("tensors", 1)) == ("float32", "auto", 1)
+        for speed in [row.get("called", row)]
+    }
+
+
+def wrong_figures(text: str) -> list[tuple[int, int]]:
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+    wrong = []
+    for case, (time, over_loop) in figures(text).items():
+        number, unit = time.split()
+        time_s, ratio = measured()[case]
+        near = float(number) * units[unit] == pytest.approx(time_s, rel=0.05)
+        if not near or float(over_loop) != pytest.approx(ratio, abs=0.051):
+            wrong.append(case)
+    return wrong
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)  # some examples write pictures
+    before = dict(registry)
+    yield
+    registry.clear()
+    registry.update(before)
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("page", PAGES)
+class TestPage:
+    def test_examples_run(self, page):
+        run(blocks(PAGES[page], "python"), page)
+
+    def test_commands_are_understood(self, page, capsys):
+        assert [x for x in map(problem, commands(PAGES[page])) if x] == []
+
+    def test_files_exist(self, page):
+        assert missing_files(PAGES[page]) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "/" not in page])
+def test_links_lead_somewhere(page):
+    """Those of the docs are looked at by mkdocs --strict."""
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", PAGES[page])
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "least"), WITH_EXAMPLES.items())
+def test_there_are_examples(page, least):
+    assert len(blocks(PAGES[page], "python")) >= least
+
+
+def test_the_readme_is_a_page():
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 130
+    assert any("No GPU has run the CUDA kernels yet" in line for line in lines[:10])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_figures_are_those_that_were_measured(page):
+    assert wrong_figures(PAGES[page]) == []
+
+
+def test_the_table_of_dtypes_is_the_kernels():
+    known = {op: {str(x).removeprefix("torch.") for x in types} for op, types in _C.ops().items()}
+    assert dtypes_of_ops(PAGES["docs/contracts.md"]) == known
+
+
+class TestControl:
+    def test_a_wrong_example_is_noticed(self):
+        page = "docs/algorithms.md"
+        wrong = PAGES[page].replace("== [1111.0", "== [1112.0")
+        assert wrong != PAGES[page]
+        with pytest.raises(AssertionError):
+            run(blocks(wrong, "python"), page)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "fastreduce plan --no-such-option",
+            "pip install . && fastreduce fly",
+            "X=1 python benchmarks/no_such_file.py -e 64K",
+            "pytest tests/no_such_file.py::TestX",
+        ],
+    )
+    def test_a_wrong_command_is_noticed(self, line, capsys):
+        assert list(filter(None, map(problem, commands(f"```sh\n{line}  # why\n```\n"))))
+
+    def test_a_missing_file_is_noticed(self):
+        assert missing_files("see `csrc/reduce.h` and `csrc/no_such.h`") == ["csrc/no_such.h"]
+
+    def test_a_wrong_figure_is_noticed(self):
+        wrong = PAGES["README.md"].replace("| 65,536 | 3.6 us | 2.6 |", "| 65,536 | 3.6 us | 3.6 |")
+        assert wrong_figures(wrong) == [(65536, 2)]
+
+    def test_a_dtype_that_is_left_out_is_noticed(self):
+        page = PAGES["docs/contracts.md"]
+        without = dtypes_of_ops(page.replace("bfloat16, float32", "float32"))
+        assert dtypes_of_ops(page)["sum"] - without["sum"] == {"bfloat16"}
