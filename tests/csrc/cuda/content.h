@@ -2,6 +2,7 @@
 #pragma once
 
 #include "programs.h"
+#include "rows.h"
 #include "values.h"
 
 namespace engines_test {
