@@ -78,7 +78,6 @@ UNDEFINED = {
     "prod": (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
     "min": (torch.complex64,),
     "max": (torch.complex128,),
-    "sum": (torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.float8_e4m3fnuz),
 }
 OPS = "sum, avg, prod, min, max, band, bor, bxor"
 LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
@@ -122,7 +121,7 @@ ROWS = {
     "foreign byte order": (
         allreduce, lambda: [[ones(3), np.ones(3, ">f4")]], V, "rank 1, tensor 0"),
     "read-only array": (
-        allreduce, lambda: [[ones(3), read_only()]], V, "rank 1, tensor 0 is read-only"),
+        allreduce, lambda: [[ones(3), read_only()]], V, "rank 1, tensor 0 is a read-only ndarray"),
     # ranks that differ
     "lengths": (
         allreduce, lambda: [[[ones(3)], [ones(3), ones(3)]]], V,
