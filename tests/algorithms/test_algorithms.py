@@ -202,12 +202,12 @@ class TestGivenInsteadOfAName:
         assert_same(tensors[1], origin(3, (4,), torch.float32)[1])
 
     def test_are_for_as_many_ranks_as_the_call_has(self):
-        with pytest.raises(ValueError, match="a program for 3 ranks .*; the call has 2 ranks"):
+        with pytest.raises(ValueError, match=r"a program for 3 ranks .*; the call has 2 ranks"):
             allreduce(origin(2, (4,), torch.float32), algorithm=ring(3))
 
     @pytest.mark.parametrize("chosen", [3, None, ["ring"]], ids=str)
     def test_are_not_anything(self, chosen):
-        with pytest.raises(TypeError, match="algorithm is .*; want a name, a Program, or a func"):
+        with pytest.raises(TypeError, match=r"algorithm is .*; want a name, a Program, or a func"):
             allreduce(origin(2, (4,), torch.float32), algorithm=chosen)
 
     def test_equal_programs_are_one_and_old_ones_are_forgotten(self):
