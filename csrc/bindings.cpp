@@ -101,12 +101,7 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
                      py::handle root, py::handle algorithm) {
   RECORD_FUNCTION("fastreduce::" + collective, std::vector<c10::IValue>());
   const bool in_place = inputs.is_none();
-  Call call{parse_collective(collective),
-            {},
-            {},
-            parse_op(read_op(op)),
-            read_root(root),
-            read_algorithm(algorithm)};
+  Call call{parse_collective(collective), {}, {}, parse_op(read_op(op)), read_root(root), read_algorithm(algorithm)};
   call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs");
   if (!in_place) call.inputs = read_lists(inputs, "tensors");
   const py::gil_scoped_release no_gil;
@@ -117,8 +112,7 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
 
 using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
-std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards,
-                                        const std::vector<PyInstruction>& described,
+std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards, const std::vector<PyInstruction>& described,
                                         std::vector<std::vector<int>> launches, bool whole_tensors) {
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> waits;
@@ -177,8 +171,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   cache_folder = folder_for_caches;
   py::register_exception_translator(translate);
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
-      .def(py::init(&make_schedule), py::arg("ranks"), py::arg("buffers"), py::arg("shards"),
-           py::arg("instructions"), py::arg("launches"), py::arg("whole_tensors"));
+      .def(py::init(&make_schedule), py::arg("ranks"), py::arg("buffers"), py::arg("shards"), py::arg("instructions"),
+           py::arg("launches"), py::arg("whole_tensors"));
   module.def("run", &run_from_python, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
   module.def("place", &place, py::arg("devices"), py::call_guard<py::gil_scoped_release>());

@@ -33,9 +33,7 @@ struct Call {
   std::string algorithm = "auto";
 
   int64_t ranks() const { return outputs.ranks; }
-  bool moves_only() const {
-    return collective == Collective::broadcast || collective == Collective::all_gather;
-  }
+  bool moves_only() const { return collective == Collective::broadcast || collective == Collective::all_gather; }
   Devices devices() const;  // of a checked call
   Engine& engine() const;   // of a checked call
   int64_t nbytes() const;   // of one rank's outputs

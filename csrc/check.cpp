@@ -21,11 +21,11 @@ void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
                     "; want a tensor in CPU memory or on a CUDA device");
   TORCH_CHECK_VALUE(find_engine(tensor.device().type()), lists.where(rank, index), " is on ", tensor.device(),
                     "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
-  TORCH_CHECK_VALUE(tensor.is_cuda() == lists.at(0, 0).is_cuda(), lists.where(rank, index), " is on ",
-                    tensor.device(), " but ", lists.where(0, 0), " is on ", lists.at(0, 0).device(),
+  TORCH_CHECK_VALUE(tensor.is_cuda() == lists.at(0, 0).is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
+                    " but ", lists.where(0, 0), " is on ", lists.at(0, 0).device(),
                     "; move all ranks to GPUs or all to the CPU");
-  TORCH_CHECK_VALUE(tensor.device() == lists.at(rank, 0).device(), lists.where(rank, index), " is on ",
-                    tensor.device(), " but ", lists.where(rank, 0), " is on ", lists.at(rank, 0).device(),
+  TORCH_CHECK_VALUE(tensor.device() == lists.at(rank, 0).device(), lists.where(rank, index), " is on ", tensor.device(),
+                    " but ", lists.where(rank, 0), " is on ", lists.at(rank, 0).device(),
                     "; want all tensors of a rank on one device");
   const auto address = reinterpret_cast<uintptr_t>(tensor.is_cuda() ? tensor.data_ptr() : nullptr);
   TORCH_CHECK_VALUE(address % tensor.element_size() == 0, lists.where(rank, index),
@@ -39,12 +39,10 @@ void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const char* problem = why_not_dense(tensor);
   TORCH_CHECK_VALUE(!problem, lists.where(rank, index), " is ", problem);
   check_device(lists, rank, index);
-  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ",
-                    tensor.dtype(), " but ", lists.where(0, index), " is ", first.dtype(),
-                    "; every rank needs the same dtype");
-  TORCH_CHECK_VALUE(tensor.sizes() == first.sizes(), lists.where(rank, index), " has shape ", tensor.sizes(),
-                    " but ", lists.where(0, index), " has shape ", first.sizes(),
-                    "; every rank needs the same shape");
+  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ", tensor.dtype(),
+                    " but ", lists.where(0, index), " is ", first.dtype(), "; every rank needs the same dtype");
+  TORCH_CHECK_VALUE(tensor.sizes() == first.sizes(), lists.where(rank, index), " has shape ", tensor.sizes(), " but ",
+                    lists.where(0, index), " has shape ", first.sizes(), "; every rank needs the same shape");
   TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.data_ptr() != nullptr, lists.where(rank, index),
                     " has no memory behind it");
 }
@@ -56,9 +54,9 @@ void check_lists(const TensorLists& lists) {
 
 // `whole` tensors hold one shard for each rank, `shards` tensors hold one.
 void check_shards(const Call& call, const TensorLists& whole, const TensorLists& shards) {
-  TORCH_CHECK_VALUE(call.inputs.ranks == call.ranks() && call.inputs.per_rank == call.outputs.per_rank,
-                    "outputs have ", call.ranks(), " ranks of ", call.outputs.per_rank, " tensors but tensors have ",
-                    call.inputs.ranks, " ranks of ", call.inputs.per_rank, "; want the same of both");
+  TORCH_CHECK_VALUE(call.inputs.ranks == call.ranks() && call.inputs.per_rank == call.outputs.per_rank, "outputs have ",
+                    call.ranks(), " ranks of ", call.outputs.per_rank, " tensors but tensors have ", call.inputs.ranks,
+                    " ranks of ", call.inputs.per_rank, "; want the same of both");
   for (int64_t i = 0; i < whole.per_rank; ++i) {
     TORCH_CHECK_VALUE(whole.at(0, i).scalar_type() == shards.at(0, i).scalar_type(), shards.where(0, i), " is ",
                       shards.at(0, i).dtype(), " but ", whole.where(0, i), " is ", whole.at(0, i).dtype(),
@@ -83,9 +81,10 @@ Arithmetic arithmetic_of(const Call& call, int64_t index) {
   const bool is_count = call.op == Op::avg && c10::isIntegralType(type, /*includeBool=*/true);
   TORCH_CHECK_VALUE(false, "op '", name_of(call.op), "' is not defined for ", c10::toString(type), " (tensor ", index,
                     "), which takes ", defined,
-                    is_count ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
-                               "broadcast the buffers instead"
-                             : "");
+                    is_count
+                        ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
+                          "broadcast the buffers instead"
+                        : "");
 }
 
 void check(const Call& call) {
@@ -114,14 +113,15 @@ void check_autograd(const TensorLists& lists, const std::vector<bool>& written) 
     for (int64_t i = 0; i < lists.per_rank; ++i) {
       const at::Tensor& tensor = lists.at(rank, i);
       TORCH_CHECK(inference_mode || !tensor.is_inference(),
-                  "Inplace update to inference tensor outside InferenceMode is not allowed (",
-                  lists.where(rank, i), ")");
+                  "Inplace update to inference tensor outside InferenceMode is not allowed (", lists.where(rank, i),
+                  ")");
       TORCH_CHECK(!tensor._fw_grad(0).defined(), lists.where(rank, i),
                   " has a forward-mode tangent, which a reduction across ranks would leave as it is");
       if (!grad_mode || !tensor.requires_grad()) continue;
       TORCH_CHECK(!tensor.is_leaf(), "a leaf Variable that requires grad is being used in an in-place operation (",
                   lists.where(rank, i), "): reduce its .grad, or call under torch.no_grad()");
-      TORCH_CHECK(false, lists.where(rank, i), " requires grad, and autograd cannot follow a reduction across ranks: "
+      TORCH_CHECK(false, lists.where(rank, i),
+                  " requires grad, and autograd cannot follow a reduction across ranks: "
                   "call under torch.no_grad(), or on .detach()");
     }
   }

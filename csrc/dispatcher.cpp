@@ -68,8 +68,7 @@ void in_place_or_view(std::string_view collective, at::TensorList outputs, at::T
 
 bool needs_dispatcher(const Call& call) {
   constexpr c10::DispatchKeySet beyond_us({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
-                                           c10::DispatchKey::FuncTorchGradWrapper,
-                                           c10::DispatchKey::FuncTorchBatched});
+                                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
   for (const TensorLists* lists : {&call.outputs, &call.inputs})
     for (const at::Tensor& tensor : lists->flat)
       if (tensor.unsafeGetTensorImpl()->key_set().has_any(beyond_us)) return true;

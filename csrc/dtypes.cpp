@@ -46,9 +46,7 @@ std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op) {
   return Arithmetic{*dtype, op, is_complex ? 2 : 1};
 }
 
-Arithmetic moved(c10::ScalarType type) {
-  return {DType::u8, Op::sum, static_cast<int64_t>(c10::elementSize(type))};
-}
+Arithmetic moved(c10::ScalarType type) { return {DType::u8, Op::sum, static_cast<int64_t>(c10::elementSize(type))}; }
 
 const char* name_of(Op op) {
   const char* name = "";

@@ -36,8 +36,8 @@ struct List {};
 using Integers = List<Element<DType::u8, uint8_t>, Element<DType::i8, int8_t>, Element<DType::u16, uint16_t>,
                       Element<DType::i16, int16_t>, Element<DType::u32, uint32_t>, Element<DType::i32, int32_t>,
                       Element<DType::u64, uint64_t>, Element<DType::i64, int64_t>>;
-using Floats = List<Element<DType::f16, c10::Half>, Element<DType::bf16, c10::BFloat16>,
-                    Element<DType::f32, float>, Element<DType::f64, double>>;
+using Floats = List<Element<DType::f16, c10::Half>, Element<DType::bf16, c10::BFloat16>, Element<DType::f32, float>,
+                    Element<DType::f64, double>>;
 using Floats8 = List<Element<DType::e4m3fn, c10::Float8_e4m3fn>, Element<DType::e5m2, c10::Float8_e5m2>,
                      Element<DType::e4m3fnuz, c10::Float8_e4m3fnuz>, Element<DType::e5m2fnuz, c10::Float8_e5m2fnuz>>;
 

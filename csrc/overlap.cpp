@@ -1,5 +1,5 @@
 // Which tensors share memory. Spans answer for dense tensors; for strided views whose spans
-// interleave (the columns of a matrix, one a rank) every element's bytes are marked, exactly.
+// interleave (a matrix whose columns belong to different ranks) every element's bytes are marked, exactly.
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
@@ -133,8 +133,7 @@ void check_overlap(const Call& call) {
   if (!std::is_sorted(spans.begin(), spans.end(), earlier)) std::sort(spans.begin(), spans.end(), earlier);
   for (size_t first = 0, next = 0; first < spans.size(); first = next) {
     uintptr_t end = spans[first].end;
-    for (next = first + 1; next < spans.size() && spans[next].begin < end; ++next)
-      end = std::max(end, spans[next].end);
+    for (next = first + 1; next < spans.size() && spans[next].begin < end; ++next) end = std::max(end, spans[next].end);
     const auto dense = [](const Span& span) { return span.tensor().is_non_overlapping_and_dense(); };
     if (next == first + 1 && surely_apart_from_itself(spans[first].tensor())) continue;
     if (next > first + 1 && std::all_of(spans.begin() + first, spans.begin() + next, dense))

@@ -21,9 +21,9 @@
 namespace fastreduce {
 namespace {
 
-// V elements held in registers between the loads and the stores. Engines that have better loads,
-// conversions or stores for a type of pointer overload these four. A source is what load leaves of
-// it: for plain pointers still the pointer, a CPU finds the loads to start early by itself.
+// The four operations below work on V elements that a thread holds in registers. An engine that has
+// better ones for its type of pointer overloads them. `load` starts a load and returns what `widen`
+// reads later; for plain pointers that is the pointer itself, because CPUs start loads early on their own.
 template <class Src>
 C10_HOST_DEVICE C10_ALWAYS_INLINE Src load(Src src) {
   return src;
@@ -70,12 +70,12 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, i
 template <class T>
 constexpr int kLoadsAtATime = is_float8<T> ? 1 : 4;
 
-// K sources and D destinations, known at compile time or (0) at run time; srcs[i] and dsts[i] are
-// pointers of any kind. All loads of a vector come before its stores, so a destination may be one
-// of the sources. A complete sum of an average is divided by the number of ranks, all others by 1.
+// One vector of V elements. K and D are the numbers of sources and destinations where they are known at
+// compile time, else 0; srcs[i] and dsts[i] are pointers of any kind. All loads come before the stores,
+// so a destination may be one of the sources. `divisor` matters for averages only.
 template <class T, class O, int K, int D, int V, class Srcs, class Dsts>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts,
-                                                     int num_dsts, int64_t at, int divisor) {
+C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts, int num_dsts,
+                                                     int64_t at, int divisor) {
   Accumulator<T> acc[V];
   if constexpr (K > 0) {
     fold_in<O, V, K>(srcs, K, 0, at, acc);

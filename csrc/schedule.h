@@ -67,9 +67,9 @@ class Schedule {
   int buffers;
   int shards;
   std::vector<Instruction> instructions;
-  std::vector<std::vector<int>> waits;     // by instruction: the earlier ones it must come after
-  std::vector<std::vector<int>> launches;  // neighbours of one rank that may run at the same time
-  bool whole_tensors;                      // shard s is every tensor whose index is s modulo shards
+  std::vector<std::vector<int>> waits;                    // by instruction: the earlier ones it must come after
+  std::vector<std::vector<int>> launches;                 // neighbours of one rank that may run at the same time
+  bool whole_tensors;                                     // shard s is every tensor whose index is s modulo shards
   std::vector<std::vector<const Instruction*>> by_shard;  // program order within each shard
   std::vector<bool> written;                              // by buffer
 

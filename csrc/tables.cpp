@@ -50,8 +50,8 @@ void Tables::add(const Call& call, const Schedule& schedule, int64_t index) {
   const int64_t elems = whole.numel() * kernel.per_elem;
   // In place the parts are ours to choose; an output of one shard fixes them.
   const int64_t shard_elems = schedule.whole_tensors ? elems
-                              : gather || scatter   ? elems / schedule.shards
-                                                    : part_elems(elems, schedule.shards, elem_bytes);
+                              : gather || scatter    ? elems / schedule.shards
+                                                     : part_elems(elems, schedule.shards, elem_bytes);
   for (int64_t part = 0; part * shard_elems < elems; ++part) {
     const int64_t begin = part * shard_elems;
     const int64_t shard = schedule.whole_tensors ? index % schedule.shards : part;

@@ -5,37 +5,51 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 import numpy as np
 import torch
 from expected import FOLD
 from torch import Tensor
 
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HALVES = (torch.float16, torch.bfloat16)
-WIDE = (torch.float32, torch.float64)
+from fastreduce import _C
+
+# By dtype, the operations that it has: the extension's own table, so that a new row is tested.
+OPS = {
+    dtype: tuple(op for op, dtypes in _C.ops().items() if dtype in dtypes)
+    for dtype in sorted({x for dtypes in _C.ops().values() for x in dtypes}, key=str)
+}
+FLOATS = tuple(dtype for dtype in OPS if dtype.is_floating_point)
+FLOAT8 = tuple(dtype for dtype in FLOATS if dtype.itemsize == 1)
+HALVES = tuple(dtype for dtype in FLOATS if dtype.itemsize == 2)
+WIDE = tuple(dtype for dtype in FLOATS if dtype.itemsize >= 4)
+COMPLEX = tuple(dtype for dtype in OPS if dtype.is_complex)
+INTEGERS = tuple(dtype for dtype in OPS if dtype not in (*FLOATS, *COMPLEX, torch.bool))
+
 # The algorithms that reduce in ascending order of the ranks, rounding once: the loop's bits.
 IN_RANK_ORDER = ("auto", "by-parameter", "host", "leader", "sharded")
-COMPLEX = (torch.complex64, torch.complex128)
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-OPS = {
-    **dict.fromkeys(HALVES + WIDE, ("sum", "avg", "prod", "min", "max")),
-    **dict.fromkeys(FLOAT8, ("sum", "avg", "min", "max")),
-    **dict.fromkeys(COMPLEX, ("sum", "avg")),
-    **dict.fromkeys((*INTEGERS, torch.bool), ("sum", "prod", "min", "max", "band", "bor", "bxor")),
+
+def _first_gap(dtype: torch.dtype) -> int:
+    """Up to here a float dtype has every integer (torch.finfo is wrong for float8_e5m2fnuz)."""
+    return next(2**p for p in range(31) if p == 30 or float(_as(dtype, 2**p + 1)) != 2**p + 1)
+
+
+def _as(dtype: torch.dtype, value: float) -> Tensor:
+    return torch.tensor(float(value), dtype=torch.float64).to(dtype)
+
+
+# Integers up to here are exact in the dtype; of the widest, more than any test asks for.
+EXACT = {
+    **{dtype: _first_gap(dtype) for dtype in FLOATS},
+    **{dtype: min(torch.iinfo(dtype).max, 2**62) for dtype in INTEGERS},
+    torch.bool: 1,
 }
 
-# Integers up to here are exact in the dtype.
-EXACT = {
-    torch.float8_e5m2: 2**3,
-    torch.float8_e4m3fn: 2**4,
-    torch.bfloat16: 2**8,
-    torch.float16: 2**11,
-    torch.float32: 2**24,
-    torch.float64: 2**30,
-    **{dtype: torch.iinfo(dtype).max for dtype in INTEGERS},
-    torch.bool: 1,
+# torch knows no arithmetic of the wider unsigned integers; NumPy does, and wraps as torch does.
+NUMPY_FOLD = {
+    **{"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum},
+    **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
 }
 
 
@@ -55,6 +69,8 @@ def reduced(op: str, tensors: Sequence[Tensor]) -> Tensor:
     dtype = tensors[0].dtype
     if dtype.is_complex:
         return torch.view_as_complex(reduced(op, [torch.view_as_real(x) for x in tensors]))
+    if dtype in INTEGERS:
+        return torch.from_numpy(np.asarray(reduce(NUMPY_FOLD[op], [x.numpy() for x in tensors])))
     wide = torch.float32 if dtype in HALVES + FLOAT8 else dtype
     total = tensors[0].to(wide, copy=True)
     for tensor in tensors[1:]:
@@ -95,8 +111,9 @@ def _noise(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator)
     if not dtype.is_floating_point:
         if dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=generator).bool()
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-        return torch.randint(low, high, shape, dtype=dtype, generator=generator)
+        signed = INTEGER_OF[dtype.itemsize]
+        low, high = torch.iinfo(signed).min, torch.iinfo(signed).max
+        return torch.randint(low, high, shape, dtype=signed, generator=generator).view(dtype)
     as_int = INTEGER_OF[dtype.itemsize]
     random_bits = _noise(shape, as_int, generator).view(dtype)  # subnormals, infinities, ...
     # A NaN with a payload has no promised sum: torch's own loops disagree on them.

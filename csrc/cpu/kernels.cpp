@@ -11,8 +11,7 @@ namespace {
 CpuKernels choose() {
   std::vector<CpuKernels> usable = {{"baseline", select_baseline}};
 #ifdef FASTREDUCE_X86_KERNELS
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
-    usable.push_back({"avx2", select_avx2});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) usable.push_back({"avx2", select_avx2});
   if (usable.size() == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
     usable.push_back({"avx512", select_avx512});

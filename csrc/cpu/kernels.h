@@ -25,8 +25,8 @@ constexpr bool kBaselineIsTheBest = true;
 
 // dsts <- op(srcs) over `elems` elements of every buffer; a destination may be one of the sources.
 // `divisor` is the number of ranks where an average's sum is complete, else 1.
-using Reduce = void (*)(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts,
-                        int num_dsts, int64_t elems, int divisor);
+using Reduce = void (*)(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts, int64_t elems,
+                        int divisor);
 
 // nullptr where the operation makes no sense for the dtype.
 using Select = Reduce (*)(DType dtype, Op op, int num_srcs);

@@ -82,6 +82,8 @@ C10_ALWAYS_INLINE void narrow(const float (&acc)[V], c10::BFloat16* dst) {
 #include "cpu/reduce_range.h"
 
 namespace fastreduce {
-Reduce select_avx512(DType dtype, Op op, int num_srcs) { return dispatch<Reduce>(Elements{}, dtype, op, CpuKernel<true>{num_srcs}); }
+Reduce select_avx512(DType dtype, Op op, int num_srcs) {
+  return dispatch<Reduce>(Elements{}, dtype, op, CpuKernel<true>{num_srcs});
+}
 }  // namespace fastreduce
 #endif

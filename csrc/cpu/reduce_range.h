@@ -8,22 +8,20 @@ namespace fastreduce {
 namespace {
 
 template <class T, class O, int K, int D>
-C10_ALWAYS_INLINE void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts,
-                                    int64_t elems, int divisor) {
+C10_ALWAYS_INLINE void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts, int64_t elems,
+                                    int divisor) {
   // Two cache lines a source for 16-bit floats, whose conversions need the independent work; one
   // for the rest. Measured on Zen 5: more spills registers, less leaves a third of the speed.
   constexpr int V = (sizeof(T) == 2 && !std::is_integral_v<T> ? 128 : 64) / sizeof(T);
   int64_t at = 0;
-  for (; at + V <= elems; at += V)
-    reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, divisor);
-  for (; at < elems; ++at)
-    reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
+  for (; at + V <= elems; at += V) reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, divisor);
+  for (; at < elems; ++at) reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
 }
 
 // Pointers known to be K many are kept in a local array, which the compiler turns into registers.
 template <class T, class O, int K>
-void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts,
-            int64_t elems, int divisor) {
+void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts, int64_t elems,
+            int divisor) {
   auto all_srcs = reinterpret_cast<const T* const*>(srcs);
   auto all_dsts = reinterpret_cast<T* const*>(dsts);
   if constexpr (K == 0) {

@@ -55,8 +55,8 @@ struct Tiles {
     }
   }
 
-  void execute(const Instruction& instruction, const Row& row, int64_t at, int64_t elems,
-               std::byte** srcs, std::byte** dsts) const {
+  void execute(const Instruction& instruction, const Row& row, int64_t at, int64_t elems, std::byte** srcs,
+               std::byte** dsts) const {
     std::byte* const* buffers = table.pointers.data() + row.first_pointer;
     const int num_srcs = static_cast<int>(instruction.srcs.size());
     const int num_dsts = static_cast<int>(instruction.dsts.size());

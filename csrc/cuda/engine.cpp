@@ -50,8 +50,9 @@ void know_proofs() {
   });
 }
 
-// The guard: the engines go back to the device that they find current. torch's guard alone knows not
-// to make a context on a device that is current and that nobody has used yet.
+// The engines switch between devices and leave the one current that they found. torch's guard is around
+// them because it alone avoids creating a CUDA context on a device that is current only by default and
+// that nobody has used yet.
 class CudaEngine final : public Engine {
  public:
   const char* place(const Devices& devices) override {

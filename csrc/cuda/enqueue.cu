@@ -60,8 +60,7 @@ void Enqueue::wait(size_t launch, int slice) {
     const size_t task = earlier * slices_ + slice;
     const std::vector<int64_t>& behind = recorded_[task];
     if (known_[lane][other] >= behind[other]) continue;
-    cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0),
-               "cudaStreamWaitEvent");
+    cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0), "cudaStreamWaitEvent");
     for (size_t l = 0; l < lanes_.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
   }
 }
@@ -98,8 +97,8 @@ void Enqueue::execute(size_t launch, int slice) {
   }
 }
 
-template <class Visit>  // visit(the piece's address in every buffer, elements)
-void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const {
+template <class Visit>  // visit(address in every buffer, elements) for each row's part in this slice
+void Enqueue::for_each_slice(const Table& table, int shard, int slice, const Visit& visit) const {
   std::vector<std::byte*> pointers(schedule_.buffers);
   for (const Row& row : table.rows) {
     if (row.shard != shard) continue;
@@ -115,9 +114,11 @@ void Enqueue::for_each_piece(const Table& table, int shard, int slice, const Vis
   }
 }
 
-// Copies of a launch would pass the stream's copy engine one after the other: alone it is used, by
-// cudaMemcpyAsync, since a capture refuses cudaMemcpyPeerAsync. Where peer access is enabled the two
-// are the same; what one device has it for is known here, not what two others have.
+// A large copy between this lane's device and another goes to the copy engine, if it is the only
+// instruction of its launch: several copies would run there one after the other, while one kernel runs
+// them at the same time. It is enqueued by cudaMemcpyAsync, which does the same as cudaMemcpyPeerAsync
+// where peer access is enabled, and which can be captured. A copy between two other devices is left to
+// the kernel, because whether those two have peer access is not known here.
 void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
                                Lane& lane) {
   Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
@@ -125,10 +126,10 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
   for (const Instruction* instruction : instructions) {
     const auto& only = each.emplace_back(1, instruction);
     const int src = instruction->srcs[0], dst = instruction->dsts[0];
-    const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 &&
-                         instruction->dsts.size() == 1 && device_of(src) != device_of(dst) &&
+    const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 && instruction->dsts.size() == 1 &&
+                         device_of(src) != device_of(dst) &&
                          (device_of(src) == lane.device || device_of(dst) == lane.device);
-    for_each_piece(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
+    for_each_slice(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
       if (is_copy && bytes >= copy_engine_bytes_)
         cuda_check(cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice, lane.stream.get()),
@@ -141,18 +142,19 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
 }
 
 void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
-  for_each_piece(table, instruction.shard, slice, [&](std::vector<std::byte*> pointers, int64_t elems) {
+  for_each_slice(table, instruction.shard, slice, [&](std::vector<std::byte*> pointers, int64_t elems) {
     const int64_t most = kStageBytes / table.elem_bytes;
     for (int64_t at = 0; at < elems; at += most) {
-      execute_chunk(instruction, table, pointers, std::min(most, elems - at), lane);
+      execute_stage(instruction, table, pointers, std::min(most, elems - at), lane);
       for (std::byte*& pointer : pointers) pointer = pointer ? pointer + kStageBytes : nullptr;
     }
   });
 }
 
-// Sources out of reach are brought into scratch memory, destinations out of reach are fed from the
-// first that was in reach, or from scratch memory.
-void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+// What the executing device cannot reach passes the host's memory: such sources are copied into scratch
+// memory of the device first; such destinations get the result from a destination that the device
+// reaches, or from scratch memory.
+void Enqueue::execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                             int64_t elems, Lane& lane) {
   const int64_t bytes = elems * table.elem_bytes;
   Instruction local = instruction;
@@ -163,15 +165,15 @@ void Enqueue::execute_chunk(const Instruction& instruction, const Table& table, 
   for (int dst : instruction.dsts) (reaches(instruction, dst) ? local.dsts : far_dsts).push_back(dst);
 
   std::byte* const scratch = lane.scratch(static_cast<int>(far_srcs.size()) + 1);
-  const auto add_scratch = [&](size_t piece) {
-    pointers.push_back(scratch + piece * kStageBytes);
+  const auto add_scratch = [&](size_t number) {
+    pointers.push_back(scratch + number * kStageBytes);
     return static_cast<int>(pointers.size()) - 1;
   };
   lane.stage.begin(lane.device, lane.stream.get());
   for (size_t i = 0; i < far_srcs.size(); ++i) {
-    const int piece = add_scratch(i);
-    lane.stage.copy(pointers[piece], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i]), bytes);
-    std::replace(local.srcs.begin(), local.srcs.end(), far_srcs[i], piece);
+    const int buffer = add_scratch(i);
+    lane.stage.copy(pointers[buffer], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i]), bytes);
+    std::replace(local.srcs.begin(), local.srcs.end(), far_srcs[i], buffer);
   }
   const int result = local.dsts.empty() ? add_scratch(far_srcs.size()) : local.dsts[0];
   if (local.dsts.empty()) local.dsts.push_back(result);

@@ -19,15 +19,14 @@ class Enqueue {
 
  private:
   template <class Visit>
-  void for_each_piece(const Table& table, int shard, int slice, const Visit& visit) const;
+  void for_each_slice(const Table& table, int shard, int slice, const Visit& visit) const;
   int lane_of(size_t launch) const;
   void wait(size_t launch, int slice);
   void record(size_t launch, int slice);
   void execute(size_t launch, int slice);
-  void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
-                        Lane& lane);
+  void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice, Lane& lane);
   void execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane);
-  void execute_chunk(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
+  void execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                      int64_t elems, Lane& lane);
   int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;

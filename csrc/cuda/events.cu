@@ -50,25 +50,26 @@ class EventsEngine {
     GraphExec exec;  // empty until the second use
     bool uses_host;
   };
-  struct Call {
-    CaptureId capture;  // the user's
+  // Who takes part in one call.
+  struct CallLanes {
+    CaptureId capture;  // the user's, if the call is captured
     std::vector<Lane*> lanes;
     std::vector<int> lane_of_rank;
-    std::vector<Current> currents;  // of a captured call, the captured ones
+    std::vector<Current> currents;  // if the call is captured, only the streams in that capture
     int slices;
     int64_t copy_engine_bytes;
     Lane& hub() const { return *lanes.front(); }
   };
-  Call prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
+  CallLanes prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
   Lane& lane(int device, int index, CaptureId capture);
-  bool enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
-  void replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
-  void fork(const Call& call);
-  void join(const Call& call);
-  void before(const Call& call);
-  void after(const Call& call);
+  bool enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
+  void replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
+  void fork(const CallLanes& call);
+  void join(const CallLanes& call);
+  void before(const CallLanes& call);
+  void after(const CallLanes& call);
   Cached& cached(std::vector<uint64_t> key, bool& is_new);
-  void capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const Call& call);
+  void capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
 
   std::mutex mutex_;
   std::map<std::tuple<int, int, CaptureId>, std::unique_ptr<Lane>> lanes_;
@@ -76,25 +77,27 @@ class EventsEngine {
   std::list<Cached> graphs_;  // most recently used first
 };
 
-// A user's capture has lanes of its own, for good: its streams are part of it until it ends, and
-// what it captured may be replayed beside any other call, whose memory must be another.
+// What a user captures gets lanes that no other call uses, and keeps them until the process ends: the
+// captured graph may be replayed at any time, also while another call is under way, and both would
+// write to the same staging memory.
 Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
   auto& lane = lanes_[{device, index, capture}];
   if (!lane) lane = std::make_unique<Lane>(device);
   return *lane;
 }
 
-EventsEngine::Call EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
-                                         const Placement& placement) {
-  Call call;
+EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
+                                              const Placement& placement) {
+  CallLanes call;
   call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
   std::vector<CaptureId> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
     const CaptureId capture = capture_of_rank.emplace_back(capture_of(stream));
     if (capture && call.capture && capture != call.capture)
-      throw std::invalid_argument("fastreduce: the devices' current streams are captured into different CUDA graphs; "
-                                  "capture them into one, by events, or make the call outside");
+      throw std::invalid_argument(
+          "fastreduce: the devices' current streams are captured into different CUDA graphs; "
+          "capture them into one, by events, or make the call outside");
     if (capture) call.capture = capture;
   }
   for (int rank = 0; rank < schedule.ranks; ++rank) {
@@ -118,7 +121,7 @@ void wait(cudaStream_t stream, cudaEvent_t event) {
 void record(cudaEvent_t event, cudaStream_t stream) { cuda_check(cudaEventRecord(event, stream), "cudaEventRecord"); }
 
 // The hub comes after what is on torch's streams, and torch's streams after the hub.
-void EventsEngine::before(const Call& call) {
+void EventsEngine::before(const CallLanes& call) {
   for (const Current& current : call.currents) {
     Event& ready = ready_[{current.device, current.stream}];
     const DeviceGuard guard(current.device);
@@ -128,7 +131,7 @@ void EventsEngine::before(const Call& call) {
   }
 }
 
-void EventsEngine::after(const Call& call) {
+void EventsEngine::after(const CallLanes& call) {
   const DeviceGuard guard(call.hub().device);
   record(call.hub().joined.get(), call.hub().stream.get());
   for (const Current& current : call.currents) {
@@ -138,7 +141,7 @@ void EventsEngine::after(const Call& call) {
 }
 
 // The other lanes come after the hub, and the hub after them.
-void EventsEngine::fork(const Call& call) {
+void EventsEngine::fork(const CallLanes& call) {
   if (call.lanes.size() == 1) return;
   const DeviceGuard guard(call.hub().device);
   record(call.hub().joined.get(), call.hub().stream.get());
@@ -146,7 +149,7 @@ void EventsEngine::fork(const Call& call) {
     if (lane != &call.hub()) wait(lane->stream.get(), call.hub().joined.get());
 }
 
-void EventsEngine::join(const Call& call) {
+void EventsEngine::join(const CallLanes& call) {
   for (Lane* lane : call.lanes) {
     if (lane == &call.hub()) continue;
     const DeviceGuard guard(lane->device);
@@ -155,7 +158,7 @@ void EventsEngine::join(const Call& call) {
   }
 }
 
-bool EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Call& call) {
+bool EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call) {
   fork(call);
   Enqueue enqueue(schedule, tables, call.lanes, call.lane_of_rank, call.slices, call.copy_engine_bytes);
   enqueue.run();
@@ -175,7 +178,7 @@ EventsEngine::Cached& EventsEngine::cached(std::vector<uint64_t> key, bool& is_n
 }
 
 void EventsEngine::capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
-                           const Call& call) {
+                           const CallLanes& call) {
   const cudaStream_t hub = call.hub().stream.get();
   cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t raw = nullptr;
@@ -197,7 +200,7 @@ void EventsEngine::capture(Cached& cached, const Schedule& schedule, const std::
 // A graph knows the hub's stream only. If it uses the lanes' memory it must come after what the lanes
 // do, and before what they do next.
 void EventsEngine::replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
-                          const Call& call) {
+                          const CallLanes& call) {
   const DeviceGuard guard(call.hub().device);
   if (!cached.exec.get()) capture(cached, schedule, tables, call);
   if (cached.uses_host) join(call);
@@ -221,13 +224,12 @@ void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& table
   prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
   const RelaxedCapture relaxed;
-  const Call call = prepare(schedule, tables, placement);
+  const CallLanes call = prepare(schedule, tables, placement);
   try {
     before(call);
     bool is_new = true;
-    Cached* const entry = graphs_wanted() && !call.capture
-                              ? &cached(key_of(schedule, tables, placement, call.slices), is_new)
-                              : nullptr;
+    Cached* const entry =
+        graphs_wanted() && !call.capture ? &cached(key_of(schedule, tables, placement, call.slices), is_new) : nullptr;
     if (is_new)
       enqueue(schedule, tables, call);
     else

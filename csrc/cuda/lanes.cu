@@ -74,10 +74,10 @@ cudaEvent_t Lane::event(size_t n) {
   return events_[n].get();
 }
 
-std::byte* Lane::scratch(int pieces) {
-  if (pieces > scratch_pieces_) {
-    scratch_.push_back(allocate_device(device, pieces * kStageBytes));
-    scratch_pieces_ = pieces;
+std::byte* Lane::scratch(int stages) {
+  if (stages > scratch_stages_) {
+    scratch_.push_back(allocate_device(device, stages * kStageBytes));
+    scratch_stages_ = stages;
   }
   return static_cast<std::byte*>(scratch_.back().get());
 }

@@ -9,7 +9,8 @@
 
 namespace fastreduce {
 
-// Pieces that pass host memory are at most this large; two of them are in flight.
+// Data passes host memory in stages of at most this size, two at a time. Predicted: large enough for
+// PCIe's full rate, small enough that the two copies of a call soon overlap.
 constexpr int64_t kStageBytes = 4 << 20;
 
 using HostMemory = Owned<void*, cudaFreeHost>;
@@ -18,9 +19,9 @@ using DeviceMemory = Owned<void*, cudaFree>;
 HostMemory allocate_host(int64_t bytes);
 DeviceMemory allocate_device(int device, int64_t bytes);
 
-// Carries data between devices that cannot reach each other, for one lane. Within a phase transfers
-// overlap: while one piece goes up from one half of the pinned memory, the next comes down into the
-// other. Copies run on streams of the device whose memory they touch.
+// Carries data between devices that cannot reach each other, for one lane. While one stage goes up to a
+// device from one half of the pinned memory, the next comes down into the other half. Copies run on
+// streams of the device whose memory they touch.
 class HostStage {
  public:
   // Transfers come after what is on the stream now, and before what comes next on it.
@@ -40,15 +41,15 @@ class HostStage {
   Event order_;
   cudaStream_t stream_ = nullptr;
   int next_ = 0;
-  cudaEvent_t emptied_[2] = {};  // when a half may be filled again, within this phase
+  cudaEvent_t emptied_[2] = {};  // by half: after this event it may be filled again
 };
 
 struct Lane {
   explicit Lane(int device);
   // The n-th event of this lane; made when first asked for, used again in every call.
   cudaEvent_t event(size_t n);
-  // Memory for `pieces` pieces of kStageBytes on this lane's device.
-  std::byte* scratch(int pieces);
+  // Memory for so many stages on this lane's device.
+  std::byte* scratch(int stages);
   void synchronize();
 
   int device;
@@ -58,8 +59,8 @@ struct Lane {
 
  private:
   std::vector<Event> events_;
-  std::vector<DeviceMemory> scratch_;  // the outgrown ones stay: captured graphs still use them
-  int scratch_pieces_ = 0;
+  std::vector<DeviceMemory> scratch_;  // outgrown memory stays: captured graphs still use it
+  int scratch_stages_ = 0;
 };
 
 }  // namespace fastreduce

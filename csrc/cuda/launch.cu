@@ -23,8 +23,7 @@ int full_grid(Kernel kernel, int device) {
     int blocks = 0, processors = 0;
     cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
                "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-               "cudaDeviceGetAttribute");
+    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
     grid = std::max(1, blocks * processors);
   }
   return grid;
@@ -77,8 +76,8 @@ void Launcher::add_instructions(const std::vector<const Instruction*>& instructi
   last_instructions_ = &instructions;
 }
 
-void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks,
-                   std::byte* const* pointers, int num_pointers, int64_t elems) {
+void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers,
+                   int num_pointers, int64_t elems) {
   if (elems == 0 || instructions.empty()) return;
   if (!fits(instructions, num_pointers)) flush();
   if (!fits(instructions, num_pointers))

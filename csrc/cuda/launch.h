@@ -27,7 +27,7 @@ struct InstructionArg {
   uint16_t first_operand;  // the sources, then the destinations
   uint16_t num_srcs;
   uint16_t num_dsts;
-  uint16_t divisor;        // of an average where its sum is complete: the number of ranks; else 1
+  uint16_t divisor;  // of an average where its sum is complete: the number of ranks; else 1
 };
 
 // The whole host-to-kernel contract. A kernel's parameters end at 32,764 bytes (CUDA 12.1 and
@@ -44,13 +44,14 @@ struct LaunchArgs {
 };
 static_assert(sizeof(LaunchArgs) <= 32764);
 
-// Three such blocks a multiprocessor leave each thread 80 registers: for 8 vectors of 16 bytes under
-// way and what they are added to. Fewer, and the compiler lets loads wait for additions.
+// With three blocks of 256 threads on a multiprocessor each thread has 80 registers. With fewer registers
+// the compiler starts some loads only after earlier ones were added up (seen in the code that nvcc 13.2
+// makes for compute 9.0, 2026-11-21: tests/csrc/cuda/test_machine_code.py).
 constexpr int kThreads = 256;
 constexpr int kBlocksPerProcessor = 3;
 
-// What a block takes at a time of every rank's buffer: at least a vector of 16 bytes a thread, at
-// most the 4 vectors that a thread has under way when it copies.
+// What a block takes at a time of each buffer: at least one vector of 16 bytes for each thread, at most
+// the 4 vectors that a thread loads at a time when it copies.
 constexpr int64_t kMinTileBytes = 16 * kThreads;
 constexpr int64_t kMaxTileBytes = 4 * kMinTileBytes;
 
@@ -64,8 +65,8 @@ class Launcher {
 
   // A row's instructions: those of one shard, in program order. `pointers` holds one address for
   // each buffer; the row covers `elems` elements from there.
-  void add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers,
-           int num_pointers, int64_t elems);
+  void add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers, int num_pointers,
+           int64_t elems);
   void flush();
 
  private:

@@ -54,8 +54,7 @@ void copy_by_engine(cudaStream_t stream, const DeviceMemory& dst, const DeviceMe
 
 // "" where kernel reads, kernel writes and the copy engine all carry the data, else what did not.
 std::string failure(int device, int other) {
-  const DeviceMemory here = allocate_device(device, kProofBytes),
-                     there = allocate_device(other, kProofBytes);
+  const DeviceMemory here = allocate_device(device, kProofBytes), there = allocate_device(other, kProofBytes);
   const DeviceGuard guard(device);
   const Stream stream = make_stream();
   fill(device, here, pattern(1));

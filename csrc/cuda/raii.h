@@ -86,9 +86,7 @@ inline CaptureId capture_of(cudaStream_t stream) {
 // ours touch no captured stream.
 class RelaxedCapture {
  public:
-  RelaxedCapture() {
-    cuda_check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
-  }
+  RelaxedCapture() { cuda_check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
   ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;

@@ -153,7 +153,8 @@ struct Step {
   }
 };
 
-// The elements of one tile: single ones up to the first aligned address, vectors, single ones.
+// A tile of a row is a head of single elements up to the first aligned address (in the first tile
+// only), a body of vectors, and a tail of single elements.
 template <class T, class O>
 __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   const int64_t begin = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
@@ -161,13 +162,13 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   const int vector_elems = row.vectors ? kVectorElems<T, 16> : 1;
   const int64_t tail = begin + (end - begin) / vector_elems * vector_elems;
   for (int i = row.first_instruction; i < row.end_instruction; ++i)
-    for (int segment = 0; segment < 3; ++segment) {
-      const Range range = segment == 0   ? Range{tile == 0 ? 0 : begin, begin}
-                          : segment == 1 ? Range{begin, tail}
+    for (int stretch = 0; stretch < 3; ++stretch) {
+      const Range range = stretch == 0   ? Range{tile == 0 ? 0 : begin, begin}
+                          : stretch == 1 ? Range{begin, tail}
                                          : Range{tail, end};
       if (range.begin < range.end)
         Step<T, O>{args, row, args.instructions[i], range.begin}.run(static_cast<int>(range.end - range.begin),
-                                                                     segment == 1 && row.vectors);
+                                                                     stretch == 1 && row.vectors);
     }
 }
 

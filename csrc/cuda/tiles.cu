@@ -1,6 +1,6 @@
 #include "cuda/engines.h"
-#include "cuda/raii.h"
 #include "cuda/launch.h"
+#include "cuda/raii.h"
 
 namespace fastreduce {
 

@@ -43,7 +43,7 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
     if found.k != k or found.buffers != k:
         raise ValueError(
             f"algorithm {algorithm!r} gave a program for {found.k} ranks and {found.buffers} "
-            f"buffers; the call has {k} ranks"
+            f"buffers; the call has {k} ranks, and an allreduce as many buffers"
         )
     return found
 

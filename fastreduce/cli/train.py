@@ -48,10 +48,10 @@ def _add_model_options(train: argparse.ArgumentParser) -> None:
         "--scale-batch", action="store_true", help="take --batch-size for each replica instead"
     )
     train.add_argument(
-        "--lr", type=float, help="learning rate (default: 0.2; 0.05 on the shipped sample)"
+        "--lr", type=float, help="learning rate (default: 0.2; 0.08 on the shipped sample)"
     )
     train.add_argument(
-        "--epochs", type=int, help="passes over the data (default: 10; 4 on the shipped sample)"
+        "--epochs", type=int, help="passes over the data (default: 10; 3 on the shipped sample)"
     )
     train.add_argument("--steps", type=int, help="at most so many steps per epoch (default: all)")
     train.add_argument(

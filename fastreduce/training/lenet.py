@@ -79,7 +79,7 @@ def lenet(X: Tensor, params: Sequence[Tensor]) -> Tensor:
     """
     W1, b1, W2, b2, W3, b3, W4, b4 = params
     if X.dtype == torch.uint8:
-        # Scaled here, on the replica's device, so that a byte a pixel travels, not four.
+        # Scaled here, on the replica's device, so that one byte per pixel travels, not four.
         X = X.to(W1.dtype) / 255
     h = F.avg_pool2d(F.relu(F.conv2d(X, W1, b1)), 2)
     h = F.avg_pool2d(F.relu(F.conv2d(h, W2, b2)), 2)

@@ -9,7 +9,8 @@ from reference import IN_RANK_ORDER, assert_same, noise, origin, reduced
 
 import fastreduce
 from fastreduce import Instruction, Program, allreduce
-from fastreduce.algorithms import leader, names, registry, ring, sharded
+from fastreduce.algorithms import built_in, leader, names, registry, ring, sharded
+from fastreduce.algorithms.registration import name_of
 
 RANKS = range(1, 34)
 
@@ -141,12 +142,84 @@ class TestOwn:
             for tensor, old in zip(tensors, before, strict=True):
                 assert_same(tensor, old)
 
-    @pytest.mark.parametrize("returned", [None, 7, [], leader(3)], ids=str)
-    def test_one_that_returns_no_such_program_is_refused(self, returned):
+    @pytest.mark.parametrize(
+        ("returned", "words"),
+        [
+            (None, "'odd' returned NoneType for 2 ranks; want a Program"),
+            ([], "'odd' returned list for 2 ranks"),
+            (leader(3), "'odd' gave a program for 3 ranks and 3 buffers; the call has 2 ranks"),
+        ],
+    )
+    def test_one_that_returns_no_such_program_is_refused(self, returned, words):
         fastreduce.algorithm("odd")(lambda k: returned)
-        with pytest.raises(ValueError, match="'odd' returned no program for 2 ranks"):
+        with pytest.raises(ValueError, match=words) as caught:
             allreduce(origin(2, (4,), torch.float32), algorithm="odd")
+        assert len(str(caught.value)) < 200
 
+    @pytest.mark.parametrize("name", names())
+    def test_names_of_the_package_cannot_be_taken(self, name):
+        """Under another's program plain ``allreduce(x)`` would have other bits."""
+        with pytest.raises(ValueError, match=f"'{name}' is an algorithm of fastreduce"):
+            fastreduce.algorithm(name)(two_levels)
+        tensors = noise(4, (1000,), torch.float32)
+        wanted = reduced("sum", tensors)
+        allreduce(tensors)
+        assert_same(tensors[3], wanted)
+
+    def test_one_of_ones_own_can_be_replaced(self):
+        for root in (0, 1):
+            fastreduce.algorithm("mine")(lambda k, root=root: two_levels(k))
+        assert "mine" in names() and "mine" not in built_in()
+
+
+class TestGivenInsteadOfAName:
+    @pytest.mark.parametrize(
+        "chosen", [ring, ring(4), two_levels, two_levels(4), lambda k: ring(k)]
+    )
+    def test_programs_and_functions(self, chosen):
+        for _ in range(2):
+            tensors = origin(4, (100,), torch.float32)
+            wanted = reduced("sum", tensors)
+            allreduce(tensors, algorithm=chosen)
+            for tensor in tensors:
+                assert_same(tensor, wanted)
+
+    def test_run_with_their_own_bits(self):
+        by_name, by_program = (noise(5, (1000,), torch.float32) for _ in range(2))
+        allreduce(by_name, algorithm="ring")
+        allreduce(by_program, algorithm=Program(5, 5, ring(5).instructions))
+        assert_same(by_name[2], by_program[2])
+        by_leader = noise(5, (1000,), torch.float32)
+        allreduce(by_leader)
+        with pytest.raises(AssertionError):
+            assert_same(by_program[2], by_leader[2])
+
+    def test_are_proven_first(self):
+        tensors = origin(3, (4,), torch.float32)
+        wrong = Program(3, 1, [Instruction(0, 0, (0, 2), (0, 1, 2))])
+        with pytest.raises(ValueError, match="without the contribution of rank"):
+            allreduce(tensors, algorithm=wrong)
+        assert_same(tensors[1], origin(3, (4,), torch.float32)[1])
+
+    def test_are_for_as_many_ranks_as_the_call_has(self):
+        with pytest.raises(ValueError, match=r"a program for 3 ranks .*; the call has 2 ranks"):
+            allreduce(origin(2, (4,), torch.float32), algorithm=ring(3))
+
+    @pytest.mark.parametrize("chosen", [3, None, ["ring"]], ids=str)
+    def test_are_not_anything(self, chosen):
+        with pytest.raises(TypeError, match=r"algorithm is .*; want a name, a Program, or a func"):
+            allreduce(origin(2, (4,), torch.float32), algorithm=chosen)
+
+    def test_equal_programs_are_one_and_old_ones_are_forgotten(self):
+        first = name_of(Program(2, 1, leader(2).instructions))
+        assert name_of(Program(2, 1, leader(2).instructions)) == first
+        for i in range(300):
+            name_of(lambda k, i=i: leader(k))
+        assert name_of(leader(2)) != first
+
+
+@pytest.mark.usefixtures("own_registry")
+class TestOwnErrors:
     def test_what_it_raises_comes_through(self):
         @fastreduce.algorithm("even-only")
         def even_only(k):

@@ -55,6 +55,42 @@ def nested():
     return torch.nested.nested_tensor([ones(2), ones(3)])
 
 
+class Jax(np.ndarray):
+    """An array of JAX's, as far as it matters here: which package its type is from."""
+
+    __module__ = "jaxlib._jax"
+
+
+class Flagged:
+    """Exports a tensor of its own through DLPack, with the read-only flag that NumPy can set."""
+
+    def __init__(self):
+        self.array = np.ones(3, np.float32)
+        self.array.setflags(write=False)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Wrapper(torch.Tensor):
+    """A subclass that holds another tensor and knows few operations."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device="meta")
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(f"{function} of a Wrapper")
+
+
+def jagged():
+    return torch.nested.nested_tensor([ones(2), ones(3)], layout=torch.jagged)
+
+
 def views(*cuts):
     memory = torch.arange(12.0)
     return [cut(memory) for cut in cuts]
@@ -78,7 +114,6 @@ UNDEFINED = {
     "prod": (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
     "min": (torch.complex64,),
     "max": (torch.complex128,),
-    "sum": (torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.float8_e4m3fnuz),
 }
 OPS = "sum, avg, prod, min, max, band, bor, bxor"
 LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
@@ -122,7 +157,12 @@ ROWS = {
     "foreign byte order": (
         allreduce, lambda: [[ones(3), np.ones(3, ">f4")]], V, "rank 1, tensor 0"),
     "read-only array": (
-        allreduce, lambda: [[ones(3), read_only()]], V, "rank 1, tensor 0 is read-only"),
+        allreduce, lambda: [[ones(3), read_only()]], V, "rank 1, tensor 0 is a read-only ndarray"),
+    "array of JAX": (
+        allreduce, lambda: [[ones(3), np.ones(3, np.float32).view(Jax)]], V,
+        "rank 1, tensor 0 is a read-only Jax", "np.array(x)"),
+    "read-only export": (
+        allreduce, lambda: [[ones(3), Flagged()]], V, "rank 1, tensor 0 is a read-only Flagged"),
     # ranks that differ
     "lengths": (
         allreduce, lambda: [[[ones(3)], [ones(3), ones(3)]]], V,
@@ -154,7 +194,14 @@ ROWS = {
     "quantized": (
         allreduce, lambda: [[quantized(), quantized()]], V,
         "rank 0, tensor 0 is quantized", "dequantize"),
-    "nested": (allreduce, lambda: [[nested(), nested()]], V, "rank 0, tensor 0", "nested"),
+    "nested": (
+        allreduce, lambda: [[nested(), nested()]], V, "rank 0, tensor 0", "nested", "unbind"),
+    "nested, jagged": (
+        allreduce, lambda: [[jagged(), jagged()]], V,
+        "rank 0, tensor 0 is NestedTensor", ".values()"),
+    "subclass": (
+        allreduce, lambda: [[ones(3), Wrapper(ones(3))]], V,
+        "rank 1, tensor 0 is Wrapper", "the plain tensors inside it"),
     # memory
     "freed": (allreduce, lambda: [[ones(3), freed()]], V, "rank 1, tensor 0 has no memory"),
     "one tensor twice": (
@@ -192,6 +239,11 @@ ROWS = {
             f"op '{op}' is not defined for", "tensor 0")
         for op, dtypes in UNDEFINED.items() for dtype in dtypes
     },
+    "average of a counter": (
+        avg, lambda: [[[ones(3), torch.tensor(7)] for _ in range(2)]], V,
+        "Long (tensor 1)", "num_batches_tracked", "broadcast the buffers"),
+    "dtype without arithmetic": (
+        allreduce, lambda: [of(torch.float8_e8m0fnu)], V, "Float8_e8m0fnu", "cannot be reduced"),
     "op of a later dtype": (
         avg, lambda: [[[ones(3), ones(3, dtype=i32)] for _ in range(2)]], V,
         "op 'avg' is not defined for Int (tensor 1)"),

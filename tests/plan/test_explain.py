@@ -1,15 +1,19 @@
 """fastreduce.explain: the candidates, their times, the choice and why."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
+from tables import table
 
-import fastreduce.plan.machine
 import fastreduce.topology
-from fastreduce import Instruction, Program, algorithms, explain
-from fastreduce.algorithms import names, registry
+from fastreduce import _C, Instruction, Program, algorithms, allreduce, explain, simulate
+from fastreduce.algorithms import leader, names, registry
+from fastreduce.plan import build
 from fastreduce.plan.choose import choose
-from fastreduce.plan.explain import plan
+from fastreduce.plan.explain import _here
+from fastreduce.plan.table_files import save
 from fastreduce.topology import Topology, cluster, preset
 
 MB = 1_000_000
@@ -58,15 +62,31 @@ class TestOnPaper:
         before = dict(algorithms.registry)
         algorithms.algorithm("nothing")(lambda k: Program(k, 1, [Instruction(0, 0, (0,), (1,))]))
         try:
-            with pytest.raises(ValueError, match="'nothing' for 4 ranks is wrong: rank 0 ends"):
-                explain(16 * MB, **where)
+            found = explain(16 * MB, **where)
+            refused = found.candidates[-1]
+            assert (refused.algorithm, refused.program) == ("nothing", None)
+            assert "'nothing' for 4 ranks is wrong: rank 0 ends" in refused.prediction.limit
+            assert "refused" in str(found).splitlines()[-2]
+            assert {x.algorithm for x in found.candidates} == {*before, "nothing"}
         finally:
             algorithms.registry.clear()
             algorithms.registry.update(before)
 
-    def test_a_name_is_no_topology(self):
-        with pytest.raises(TypeError, match="topology is 'dgx1'; want a Topology"):
-            explain(16 * MB, topology="dgx1")
+    def test_names_and_sizes_in_words(self):
+        assert str(explain("16MB", topology="dgx1")) == str(
+            explain(16 * MB, topology=preset("dgx1"))
+        )
+        assert explain(["8MB", 8 * MB]).nbytes == 16 * MB
+
+    def test_agrees_with_simulate(self, book):
+        for x in book.candidates:
+            sizes = [160 * MB] if x.program.whole_tensors else 160 * MB
+            assert simulate(x.program, "book-pcie4", sizes).time_s == x.prediction.time_s
+
+    def test_notebooks_show_a_table(self, book):
+        shown = book._repr_html_()
+        assert shown.count("<tr>") == 1 + len(names())
+        assert "<b>" not in explain("1MB")._repr_html_()
 
     def test_slices_are_what_the_engine_would_take(self):
         found = explain(160 * MB, topology=preset("dgx-h100"))
@@ -113,8 +133,8 @@ class TestSeveralGPUs:
     @pytest.mark.parametrize(("linked", "algorithm"), [(True, "sharded"), (False, "ring")])
     def test_the_choice_is_what_auto_runs(self, monkeypatch, linked, algorithm):
         monkeypatch.setattr(fastreduce.topology, "detect", lambda: preset("book-pcie4"))
-        monkeypatch.setattr(fastreduce.plan.machine, "has_nvlink", lambda count: linked)
-        found = plan([f"cuda:{i}" for i in range(4)], [MB])
+        monkeypatch.setattr(_C, "place", lambda devices: "nvlink" if linked else "pcie")
+        found = _here([torch.device("cuda", i) for i in range(4)], [MB])
         assert found.algorithm == algorithm
         assert found.title == "1 MB on each of 4 ranks, book-pcie4"
 
@@ -145,6 +165,43 @@ class TestInOneMemory:
         assert explain(MB).candidate("mine").program == registry["leader"](2)
 
 
+class TestDecideOnce:
+    """What explain names is what a call runs, with and without measured times."""
+
+    @staticmethod
+    def chosen_by_a_call(monkeypatch, lists):
+        ran = []
+        monkeypatch.setattr(
+            build, "proven", lambda collective, name, k, root: ran.append(name) or leader(k)
+        )
+        _C.forget_schedules()
+        allreduce(lists)
+        return ran[0]
+
+    @pytest.mark.parametrize("tuned", [False, True])
+    def test_200_random_calls(self, monkeypatch, tuned):
+        if tuned:
+            by_size = {
+                "leader": {1 << n: 1e-6 * (1 + n % 3) for n in range(4, 20)},
+                "sharded": {1 << n: 1e-6 * (1 + (n + 1) % 3) for n in range(4, 20)},
+            }
+            times = {
+                name: {k: by_size.get(name, dict.fromkeys(by_size["leader"], 1e-3)) for k in (2, 5)}
+                for name in names()
+            }
+            save(table({"cpu": times}))
+        random = Random(0)
+        answers = set()
+        for _ in range(200):
+            k, tensors = random.randint(1, 6), random.randint(1, 3)
+            sizes = [random.randint(1, 1 << random.randint(0, 12)) for _ in range(tensors)]
+            lists = [[torch.zeros(size) for size in sizes] for _ in range(k)]
+            found = explain(lists).algorithm
+            assert found == self.chosen_by_a_call(monkeypatch, lists)
+            answers.add(found)
+        assert len(answers) == (2 if tuned else 1)
+
+
 def test_arrays_are_tensors_too():
     assert explain([np.zeros(10), np.zeros(10)]).title == "80 B on each of 2 ranks, one CPU"
     assert explain([torch.zeros(3, requires_grad=True)] * 2).algorithm == "leader"
@@ -154,8 +211,7 @@ def test_arrays_are_tensors_too():
     ("what", "words"),
     [
         (1.5, "found float; want tensors, or sizes"),
-        ("160MB", "found str; want tensors, or sizes"),
-        (["160MB"], "rank 0, tensor 0 is str"),
+        (["160MB", torch.zeros(3)], "rank 0, tensor 0 is str"),
         ([[torch.zeros(3)], [None]], "rank 1, tensor 0 is None"),
     ],
 )
@@ -169,14 +225,13 @@ def test_what_is_neither_tensors_nor_sizes(what, words):
     [
         (lambda: explain([]), "0 bytes|no tensors|want ranks"),
         (lambda: explain([[], []]), "no tensors to plan for"),
-        (lambda: explain(0), "want ranks, and bytes"),
-        (lambda: explain([5, -1]), "want ranks, and bytes"),
+        (lambda: explain(0), "at least 1 rank and 1 byte"),
+        (lambda: explain([5, -1]), "-1 is no size"),
         (lambda: explain(MB, k=0), "0 ranks"),
         (
             lambda: explain(MB, k=5, topology=preset("book-pcie4")),
             "5 ranks, but topology .* has 4 devices",
         ),
-        (lambda: plan([], [MB]), "0 ranks"),
         (lambda: explain(MB).candidate("rnig"), "unknown algorithm 'rnig'; known are bidir"),
     ],
 )
