@@ -21,7 +21,7 @@ PARTS = {
 }
 SANITIZED = ("address", "thread")
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import Named, every_program, text_of, write_programs
+from sweeps import one_in
 from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
 
 from fastreduce import Instruction, Program
@@ -65,7 +66,15 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+# The short run makes one build.
+LONG = {mode: "sanitizers" for mode, (sanitizer, _) in MODES.items() if sanitizer != "plain"}
+LONG["many orders"] = "random orders"
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(x, marks=pytest.mark.sweep(LONG[x]) if x in LONG else ()) for x in MODES],
+)
 def test_engines(mode, tests, programs):
     sanitizer, least = MODES[mode]
     done = run(tests(sanitizer), mode, programs, str(least))
@@ -74,6 +83,7 @@ def test_engines(mode, tests, programs):
     assert int(count) >= least and rest == "cases right\n"
 
 
+@pytest.mark.sweep("sanitizers")
 @pytest.mark.parametrize(("mode", "count"), [("kept proofs", 5), ("kept failures", 2)])
 def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):
     done = run(tests("address"), mode, programs, tmp_path / "proofs")
@@ -218,7 +228,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", one_in(5, MUTANTS, "mutants"))
 def test_mutants_are_found(name, objects, programs, tmp_path):
     mutant = MUTANTS[name]
     done = run(mutant.build(tmp_path, SOURCES, objects("plain")), mutant.mode, programs)

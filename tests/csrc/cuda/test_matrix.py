@@ -17,7 +17,7 @@ SOURCES = {
     "kernels": Source(ALL_KERNELS, KERNEL_OPTIONS),
 }
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.sweep("matrix")]
 
 
 @pytest.fixture(scope="module")

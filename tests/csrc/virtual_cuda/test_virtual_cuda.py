@@ -18,7 +18,10 @@ pytestmark = needs_compiler
 
 @pytest.mark.parametrize(
     "sanitizer",
-    [pytest.param(x, marks=() if x == "plain" else pytest.mark.sweep) for x in CONTROLS],
+    [
+        pytest.param(x, marks=() if x == "plain" else pytest.mark.sweep("sanitizers"))
+        for x in CONTROLS
+    ],
 )
 def test_selftests_and_their_control(sanitizer: str, object_files: Path, tmp_path: Path) -> None:
     build = Build(sanitizer, object_files)
