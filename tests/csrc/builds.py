@@ -62,7 +62,7 @@ class Build:
 
 def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, timeout=100, check=False
+        [program, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 
 
