@@ -48,7 +48,7 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], T* dst) {
 // are under way before one is waited for.
 template <class O, int V, int N, class Srcs, class A>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, A (&acc)[V]) {
-  decltype(load(srcs[0] + at)) loaded[N];
+  decltype(load(srcs[0] + at)) loaded[N]{};  // compilers cannot see that what is not loaded is not used
   FASTREDUCE_UNROLL
   for (int s = 0; s < N; ++s)
     if (first + s < num_srcs) loaded[s] = load(srcs[first + s] + at);
@@ -80,6 +80,7 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_s
   if constexpr (K > 0) {
     fold_in<O, V, K>(srcs, K, 0, at, acc);
   } else {
+    for (int v = 0; v < V; ++v) acc[v] = {};  // the first source overwrites it; compilers cannot know
     FASTREDUCE_NO_UNROLL
     for (int s = 0; s < num_srcs; s += kLoadsAtATime<T>) fold_in<O, V, kLoadsAtATime<T>>(srcs, num_srcs, s, at, acc);
   }
