@@ -11,8 +11,7 @@ from torch.utils.cpp_extension import include_paths
 
 CSRC = Path(__file__).parents[2] / "csrc"
 CXX = os.environ.get("CXX", "g++")
-WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized")  # as in setup.py
-FLAGS = ("-std=c++20", "-O1", "-g1", *WARNINGS, "-ffp-contract=off", "-pthread")
+FLAGS = ("-std=c++20", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
 SANITIZERS = {
     "plain": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
