@@ -59,7 +59,7 @@ def _add_model_options(train: argparse.ArgumentParser) -> None:
         default="kaiming",
         metavar="NAME",
         help="first weights: kaiming, which learns from the first step on, or book, 0.01 * randn "
-        "as in the book, which stays on a plateau for some 700 steps (default: %(default)s)",
+        "as in the book, which stays on a plateau for some 300 steps (default: %(default)s)",
     )
     train.add_argument(
         "--seed",

@@ -120,7 +120,8 @@ class Trainer:
         if config.init == "book" and steps < 2 * PLATEAU_STEPS:
             logger.warning(
                 "The book's init keeps LeNet on a plateau, at the accuracy of a guess, for about "
-                "%d steps (three epochs of the whole set at batch 256); this run takes %d.",
+                "%d steps at batch 256 and lr 0.2 (more than an epoch of the whole set, and longer "
+                "at a lower lr); this run takes %d.",
                 PLATEAU_STEPS,
                 steps,
             )
