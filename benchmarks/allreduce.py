@@ -59,14 +59,15 @@ import torch
 from buffers import GRAPHS_KEPT, cache_bytes, has_gpu
 from contenders import AGAINST, absent
 from contest import Case, fits, measure
+from expected import can_be_checked
 from figures import summary
 from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from report import conclude, describe, header, line
 
-from fastreduce import algorithms
+from fastreduce import _C, algorithms
 from fastreduce.training.lenet import SHAPES
 
-DTYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"]
+DTYPES = [str(dtype).removeprefix("torch.") for dtype in _C.ops()["sum"] if can_be_checked(dtype)]
 ENGINES = ["tiles", "events", "gpus"]
 LARGEST_BYTES = {"cpu": 1 << 28, "gpu": 1 << 30}
 

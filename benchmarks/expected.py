@@ -34,3 +34,12 @@ def expected(op: str, k: int, like: Tensor) -> Tensor:
     """What all ranks must hold afterwards: of the shape and dtype of ``like``, on its device."""
     total = reduce(FOLD[op], (contribution(op, rank, like) for rank in range(k)))
     return (total / k if op == "avg" else total).to(like.dtype)
+
+
+def can_be_checked(dtype: torch.dtype) -> bool:
+    """Whether the dtype holds every sum of `contribution` for 8 ranks, and torch compares it."""
+    largest = torch.full((1,), 8 * 12 + sum(range(8)))
+    try:
+        return bool((largest.to(dtype) == largest).all())
+    except (NotImplementedError, RuntimeError, TypeError):
+        return False

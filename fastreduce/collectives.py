@@ -222,8 +222,8 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
     where = f"rank {rank}, tensor {index}"
     if item is None:
         raise TypeError(
-            f"{where} is None: rank {rank}, parameter {index} has no gradient; "
-            "every rank must use every parameter, or leave it out on all ranks"
+            f"{where} is None: rank {rank}, parameter {index} has no gradient; every rank must use "
+            "every parameter, or leave it out on all ranks (fastreduce.grads names the parameter)"
         )
     if not hasattr(item, "__dlpack__"):
         raise TypeError(
