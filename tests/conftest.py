@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 from reference import threads
 
+# Hooks, which pytest finds here.
+from sweeps import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_testnodedown,
+    pytest_unconfigure,
+)
+
 # The tests do not depend on whether this machine is tuned, and leave that as it was.
 DATA_HOME = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = DATA_HOME.name

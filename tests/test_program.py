@@ -190,6 +190,7 @@ class TestVerify:
         mutant = Program(k, good.shards, steps)
         assert accepts(mutant) == is_allreduce(mutant), str(mutant)
 
+    @pytest.mark.sweep("mutants")
     @pytest.mark.parametrize("algorithm", BUILT_IN)
     @pytest.mark.parametrize("mutation", sorted(MUTATIONS))
     def test_every_mutant_of_three_ranks_is_rejected_or_right(self, algorithm, mutation):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import training
+from build import build, table, units
 
 import fastreduce.training
-from build import build, table, units
 
 X, Y = torch.rand(4, 1, 28, 28), torch.tensor([0, 1, 2, 3])
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sweeps import one_in
 
 from fastreduce import folders
 from fastreduce.cli import main, train
@@ -63,17 +64,21 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [
-        ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": "auto", "seed": 0}),
-        (["--init", "book"], {"init": "book"}),
-        (["--lr", "0.3"], {"lr": 0.3}),
-        (["--replicas", "3"], {"devices": ["cpu"] * 3}),
-        (["--replicas", "1"], {"devices": ["cpu"]}),
-        (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),
-        (["--replicas", "3", "--scale-batch"], {"batch_size": 24}),
-        (["--allreduce", "loop"], {"allreduce": "loop"}),
-        (["--allreduce", "sharded", "--seed", "7"], {"allreduce": "sharded", "seed": 7}),
-    ],
+    one_in(
+        3,
+        [
+            ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": "auto", "seed": 0}),
+            (["--init", "book"], {"init": "book"}),
+            (["--lr", "0.3"], {"lr": 0.3}),
+            (["--replicas", "3"], {"devices": ["cpu"] * 3}),
+            (["--replicas", "1"], {"devices": ["cpu"]}),
+            (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),
+            (["--replicas", "3", "--scale-batch"], {"batch_size": 24}),
+            (["--allreduce", "loop"], {"allreduce": "loop"}),
+            (["--allreduce", "sharded", "--seed", "7"], {"allreduce": "sharded", "seed": 7}),
+        ],
+        "cases",
+    ),
 )
 def test_flags_reach_the_run(tmp_path, flags, expected):
     flags = [*QUICK, "--epochs", "1", "--steps", "1", *flags]

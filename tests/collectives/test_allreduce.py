@@ -19,6 +19,7 @@ from reference import (
     reduced,
     threads,
 )
+from sweeps import one_in
 
 from fastreduce import allreduce
 from fastreduce.algorithms import names
@@ -56,7 +57,7 @@ def inputs(algorithm, op, dtype, k, shape):
     return noise(k, shape, dtype, seed=k)
 
 
-@pytest.mark.parametrize(("dtype", "op", "k", "algorithm", "shape"), CASES)
+@pytest.mark.parametrize(("dtype", "op", "k", "algorithm", "shape"), one_in(5, CASES, "cases"))
 def test_equals_the_loop(dtype, op, k, algorithm, shape):
     tensors = inputs(algorithm, op, dtype, k, shape)
     wanted = reduced(op, tensors)
@@ -66,7 +67,7 @@ def test_equals_the_loop(dtype, op, k, algorithm, shape):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", one_in(3, [torch.uint8, torch.float32, torch.bfloat16], "cases"))
 def test_more_ranks_than_any_table_on_the_stack(dtype, algorithm):
     tensors = origin(70, (130,), dtype)
     wanted = reduced("sum", tensors)
@@ -74,8 +75,10 @@ def test_more_ranks_than_any_table_on_the_stack(dtype, algorithm):
     assert_all_ranks_hold("sum", tensors, wanted)
 
 
-@pytest.mark.parametrize("k", RANKS)
-@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - set(IN_RANK_ORDER)))
+@pytest.mark.parametrize(
+    ("algorithm", "k"),
+    one_in(3, itertools.product(sorted({*ALGORITHMS} - {*IN_RANK_ORDER}), RANKS), "cases"),
+)
 def test_ends_with_the_same_bits_on_all_ranks_and_in_all_runs(algorithm, k):
     dtype = torch.float16 if k % 2 else torch.float32
     first, second = noise(k, (70_001,), dtype), noise(k, (70_001,), dtype)

@@ -1,8 +1,11 @@
 """reduce, broadcast, reduce_scatter and all_gather; and what all five calls take."""
 
+import itertools
+
 import pytest
 import torch
 from reference import OPS, assert_same, noise, origin, reduced, threads
+from sweeps import one_in
 from torch.distributed import ReduceOp
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
@@ -102,10 +105,11 @@ class TestReduceScatter:
         assert_same_lists(tensors, wanted)
 
 
-@pytest.mark.parametrize("k", RANKS)
 class TestAllGather:
-    @pytest.mark.parametrize("shape", [(0,), (1,), (2, 33), (3, 7001)], ids=str)
-    @pytest.mark.parametrize("dtype", MOVED, ids=str)
+    @pytest.mark.parametrize(
+        ("dtype", "shape", "k"),
+        one_in(3, itertools.product(MOVED, [(0,), (1,), (2, 33), (3, 7001)], RANKS), "cases"),
+    )
     def test_everyone_gets_all_one_after_the_other(self, dtype, shape, k):
         tensors = any_bytes(k, shape, dtype)
         before = [raw(x).clone() for x in tensors]
@@ -116,6 +120,7 @@ class TestAllGather:
         for tensor, old in zip(tensors, before, strict=True):
             assert torch.equal(raw(tensor), old)
 
+    @pytest.mark.parametrize("k", RANKS)
     @pytest.mark.parametrize("per_rank", [1, 77, 5000])
     def test_in_place(self, per_rank, k):
         """The input may be the rank's own shard of its output."""

@@ -210,6 +210,7 @@ def free_memory_bytes():
 
 
 @pytest.mark.skipif(free_memory_bytes() < 12 * 2**30, reason="needs 12 GB of free memory")
+@pytest.mark.sweep("2^31 elements")
 def test_more_than_2_to_the_31_elements():
     elems = 2**31 + 65
     tensors = [torch.full((elems,), 3 + rank, dtype=torch.uint8) for rank in range(2)]

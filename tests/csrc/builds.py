@@ -1,5 +1,6 @@
 """C++ test programs, built from sources of csrc (or of a changed copy) with g++ and a sanitizer."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -7,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from torch.utils.cpp_extension import include_paths
 
 CSRC = Path(__file__).parents[2] / "csrc"
+VIRTUAL_CUDA = Path(__file__).parent / "virtual_cuda"
+FOR_VIRTUAL_CUDA = (f"-I{VIRTUAL_CUDA}", "-Wno-unknown-pragmas")
 CXX = os.environ.get("CXX", "g++")
 FLAGS = ("-std=c++20", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
 SANITIZERS = {
@@ -34,14 +38,20 @@ class Build:
         return self.csrc / path.relative_to(CSRC) if path.is_relative_to(CSRC) else path
 
     def compile(self, source: Path, *options: object) -> Path:
-        made = self.folder / f"{'_'.join(source.parts[-2:])}.o"
+        """Once for each source and options: other processes that want it too wait for it."""
+        key = " ".join(map(str, [self.sanitizer, source, *options]))
+        name = f"{'_'.join(source.parts[-2:])}.{hashlib.sha256(key.encode()).hexdigest()[:8]}.o"
+        made = self.folder / name
         includes = [f"-I{self.csrc}", *(f"-isystem{path}" for path in include_paths())]
-        self._call(*FLAGS, *includes, *options, "-x", "c++", "-c", source, "-o", made)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(made.with_suffix(".lock")):
+            if not made.exists():
+                self._call(*FLAGS, *includes, *options, "-x", "c++", "-c", source, "-o", made)
         return made
 
-    def link(self, objects: list[Path]) -> Path:
-        self._call("-pthread", *objects, "-o", self.folder / "test")
-        return self.folder / "test"
+    def link(self, objects: list[Path], folder: Path) -> Path:
+        self._call("-pthread", *objects, "-o", folder / "test")
+        return folder / "test"
 
     def _call(self, *arguments: object) -> None:
         command = [CXX, *SANITIZERS[self.sanitizer], *map(str, arguments)]

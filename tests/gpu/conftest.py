@@ -6,6 +6,18 @@ import pytest
 from places import ON_GPU, Place, missing, place_named
 
 
+@pytest.hookimpl(tryfirst=True)  # before sweeps are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On the CPU, where tests/collectives asks more, the short run takes every tenth."""
+    places = [
+        item.callspec.params.get("place") if hasattr(item, "callspec") else None for item in items
+    ]
+    on_cpu = [item for item, place in zip(items, places, strict=True) if place == "cpu"]
+    for i, item in enumerate(on_cpu):
+        if i % 10:
+            item.add_marker(pytest.mark.sweep("GPU tests on the CPU"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
         reason = missing("tiles")

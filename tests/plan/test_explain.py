@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from sweeps import one_in
 from tables import table
 
 import fastreduce.topology
@@ -51,7 +52,9 @@ class TestOnPaper:
         assert found.chosen.program.shards == 8 * (2 + 1) * 2
         found.chosen.program.verify()
 
-    @pytest.mark.parametrize(("name", "machines"), [("book-pcie4", 4), ("dgx2-v100", 2)])
+    @pytest.mark.parametrize(
+        ("name", "machines"), one_in(2, [("book-pcie4", 4), ("dgx2-v100", 2)], "large machines")
+    )
     def test_hierarchical_takes_the_machines_of_a_cluster(self, name, machines):
         network = cluster(name, machines, 100)
         found = explain(16 * MB, topology=network).candidate("hierarchical").program

@@ -104,6 +104,7 @@ class TestFiles:
         assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
         assert draw(algorithms.tree(6)) != draw(algorithms.tree(5))
 
+    @pytest.mark.sweep("large pictures")
     def test_a_huge_png_has_fewer_dots(self, tmp_path):
         """At its full 110 dots per inch it would have 180 million."""
         wide = Program(1000, 1, [Instruction(r, 0, (r,), (r,)) for r in range(0, 1000, 250)])

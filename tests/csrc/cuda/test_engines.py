@@ -1,9 +1,12 @@
 """The CUDA engines on the virtual CUDA runtime (tests/virtual_cuda), and mutants of them that must
 not get through."""
 
+from functools import cache
+
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import Named, every_program, text_of, write_programs
+from sweeps import one_in
 from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
 
 from fastreduce import Instruction, Program
@@ -18,23 +21,23 @@ SOURCES = {
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
-SANITIZERS = ("plain", "thread", "address")
 
 pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory):
-    """Of the unchanged sources: mutants are linked with most of them."""
-    return compile_all({x: Build(x, tmp_path_factory.mktemp(x)) for x in SANITIZERS}, SOURCES)
+def objects(object_files):
+    """Of the unchanged sources, by sanitizer: mutants are linked with most of them."""
+    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES))
 
 
 @pytest.fixture(scope="module")
 def tests(objects, tmp_path_factory):
-    return {
-        x: Build(x, tmp_path_factory.mktemp(f"{x}_test")).link([*objects[x].values()])
-        for x in SANITIZERS
-    }
+    def link(sanitizer):
+        folder = tmp_path_factory.mktemp(sanitizer)
+        return Build(sanitizer, folder).link([*objects(sanitizer).values()], folder)
+
+    return cache(link)
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +66,33 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+# The short run makes one build.
+LONG = {mode: "sanitizers" for mode, (sanitizer, _) in MODES.items() if sanitizer != "plain"}
+LONG["many orders"] = "random orders"
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(x, marks=pytest.mark.sweep(LONG[x]) if x in LONG else ()) for x in MODES],
+)
 def test_engines(mode, tests, programs):
     sanitizer, least = MODES[mode]
-    done = run(tests[sanitizer], mode, programs, str(least))
+    done = run(tests(sanitizer), mode, programs, str(least))
     assert done.returncode == 0, done.stderr
     count, rest = done.stdout.split(" ", 1)
     assert int(count) >= least and rest == "cases right\n"
 
 
+@pytest.mark.sweep("sanitizers")
 @pytest.mark.parametrize(("mode", "count"), [("kept proofs", 5), ("kept failures", 2)])
 def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):
-    done = run(tests["address"], mode, programs, tmp_path / "proofs")
+    done = run(tests("address"), mode, programs, tmp_path / "proofs")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{count} cases right\n"
 
 
 def test_lost_peer_access_is_warned_of_once(tests, programs):
-    warnings = run(tests["plain"], "lost writes", programs).stderr.splitlines()
+    warnings = run(tests("plain"), "lost writes", programs).stderr.splitlines()
     assert len(warnings) == 1
     assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
     assert "a kernel's writes do not arrive" in warnings[0]
@@ -88,7 +100,7 @@ def test_lost_peer_access_is_warned_of_once(tests, programs):
 
 def test_waits_and_launches_follow_from_what_is_read_and_written(tests, programs):
     """The engines believe the waits that the package derives; here they are worked out again."""
-    done = run(tests["plain"], "waits", programs)
+    done = run(tests("plain"), "waits", programs)
     assert done.stdout == f"{len(list(every_program()))} cases right\n", done.stderr
 
 
@@ -97,7 +109,7 @@ def said_of(tests, tmp_path):
     def run_waits(*described):
         file = tmp_path / "programs.txt"
         file.write_text(text_of(*described))
-        return run(tests["plain"], "waits", file).stderr
+        return run(tests("plain"), "waits", file).stderr
 
     return run_waits
 
@@ -216,9 +228,9 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", one_in(5, MUTANTS, "mutants"))
 def test_mutants_are_found(name, objects, programs, tmp_path):
     mutant = MUTANTS[name]
-    done = run(mutant.build(tmp_path, SOURCES, objects["plain"]), mutant.mode, programs)
+    done = run(mutant.build(tmp_path, SOURCES, objects("plain")), mutant.mode, programs)
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr

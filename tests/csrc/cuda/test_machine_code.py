@@ -25,10 +25,13 @@ def tool(name: str) -> str | None:
     return shutil.which(name) or next((str(path) for path in wheels), None)
 
 
-pytestmark = pytest.mark.skipif(
-    not (tool("nvcc") and tool("nvdisasm")),
-    reason="no nvcc or no nvdisasm (wheels nvidia-cuda-nvcc, nvidia-cuda-nvdisasm)",
-)
+pytestmark = [
+    pytest.mark.sweep("machine code"),
+    pytest.mark.skipif(
+        not (tool("nvcc") and tool("nvdisasm")),
+        reason="no nvcc or no nvdisasm (wheels nvidia-cuda-nvcc, nvidia-cuda-nvdisasm)",
+    ),
+]
 
 
 def machine_code(folder: Path, csrc: Path) -> str:

@@ -17,20 +17,19 @@ SOURCES = {
     "kernels": Source(ALL_KERNELS, KERNEL_OPTIONS),
 }
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.sweep("matrix")]
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory):
+def objects(object_files):
     """Of the unchanged sources: mutants are linked with most of them."""
-    return compile_all({"plain": Build("plain", tmp_path_factory.mktemp("plain"))}, SOURCES)[
-        "plain"
-    ]
+    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture(scope="module")
 def matrix(objects, tmp_path_factory):
-    return Build("plain", tmp_path_factory.mktemp("test")).link([*objects.values()])
+    folder = tmp_path_factory.mktemp("test")
+    return Build("plain", folder).link([*objects.values()], folder)
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +160,8 @@ def kernels_of(dtype: str) -> Source:
 
 
 @pytest.fixture(scope="module")
-def float_objects(objects, tmp_path_factory):
-    return {
-        **objects,
-        "kernels": kernels_of("float").compile(Build("plain", tmp_path_factory.mktemp("float"))),
-    }
+def float_objects(objects, object_files):
+    return {**objects, "kernels": kernels_of("float").compile(Build("plain", object_files))}
 
 
 @pytest.mark.parametrize("name", MUTANTS)

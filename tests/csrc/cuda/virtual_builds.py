@@ -5,11 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from builds import CSRC, Build, mutated
+from builds import CSRC, FOR_VIRTUAL_CUDA, VIRTUAL_CUDA, Build, mutated
 
 HERE = Path(__file__).parent
-VIRTUAL = HERE.parent / "virtual_cuda"
-OPTIONS = (f"-I{VIRTUAL}", "-Wno-unknown-pragmas")
 
 
 class Source(NamedTuple):
@@ -18,14 +16,14 @@ class Source(NamedTuple):
 
     def compile(self, build: Build) -> Path:
         path = build.source(self.path)
-        return build.compile(path, *OPTIONS, *self.options)
+        return build.compile(path, *FOR_VIRTUAL_CUDA, *self.options)
 
 
 # Undefined behaviour is looked for in the engines; in the tests that takes long to compile.
 TEST_OPTIONS = ("-fno-sanitize=undefined",)
 # By what a mutant changes: virtual_launch.cpp includes launch.cu.
 ENGINES = {
-    "virtual runtime": Source(VIRTUAL / "all.cpp", TEST_OPTIONS),
+    "virtual runtime": Source(VIRTUAL_CUDA / "all.cpp"),
     "cuda/launch.cu": Source(HERE / "virtual_launch.cpp"),
     **{
         f"cuda/{x}.cu": Source(CSRC / "cuda" / f"{x}.cu")
@@ -37,21 +35,11 @@ ENGINES = {
 CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
 
 
-def compile_all(
-    builds: Mapping[str, Build], sources: Mapping[str, Source]
-) -> dict[str, dict[str, Path]]:
-    """The objects by build and by source."""
+def compile_all(build: Build, sources: Mapping[str, Source]) -> dict[str, Path]:
+    """The object files by source."""
     with ThreadPoolExecutor(2) as workers:
-        made = {
-            sanitizer: {
-                name: workers.submit(source.compile, build) for name, source in sources.items()
-            }
-            for sanitizer, build in builds.items()
-        }
-    return {
-        sanitizer: {name: job.result() for name, job in jobs.items()}
-        for sanitizer, jobs in made.items()
-    }
+        made = workers.map(lambda source: source.compile(build), sources.values())
+        return dict(zip(sources, made, strict=True))
 
 
 class Mutant(NamedTuple):
@@ -70,4 +58,4 @@ class Mutant(NamedTuple):
         changed = self.file if self.file in sources else "kernels"
         build = Build("plain", folder, mutated(folder, self.file, self.text, self.other))
         parts = {**objects, changed: sources[changed].compile(build)}
-        return build.link([*parts.values()])
+        return build.link([*parts.values()], folder)
