@@ -15,7 +15,7 @@ from fastreduce import _C
 
 Ranks = list[list[torch.Tensor]]
 # The events engine keeps a graph for each program and set of buffers, kMaxGraphs (csrc/cuda/
-# events.cu) in all: with more sets every call would capture a graph anew, and be timed doing so.
+# events.cpp) in all: with more sets every call would capture a graph anew, and be timed doing so.
 # The extension does not export this detail of one engine, so a test compares the two.
 GRAPHS_KEPT = 64
 ALIGN_ELEMS = 128
