@@ -14,7 +14,7 @@ from fastreduce.topology.graph import Topology
 
 FORMAT = "fastreduce topology"
 VERSION = 1
-# The keys of a file, and of a link beside its figures, with their types.
+# The keys of a file, and those of a link besides its figures, with their types.
 KEYS = {"format": str, "version": int, "name": str, "source": str, "nodes": list, "links": list}
 ENDS = {"src": str, "dst": str}
 
@@ -44,11 +44,11 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
 def load(path: str | PathLike[str]) -> Topology:
     """Read a topology that `save` wrote, or one written by hand in the same form.
 
-    Nodes and links are in the file's order: so are the ranks.
+    Nodes and links keep the file's order, which is also the order of the ranks.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file, the node or link and the key that is wrong, what was found there, and
+        ValueError: something in the file is wrong: which node or link and key, what was found, and
             what was wanted.
     """
     content = Path(path).read_bytes()
