@@ -105,7 +105,7 @@ def draw(found: list[Row], path: Path) -> None:
         panel.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_title(f"{size(nbytes)} a GPU", fontsize=10)
+        panel.set_title(f"{size(nbytes)} per GPU", fontsize=10)
         panel.set_xlabel("GPUs")
         panel.grid(color="#dddddd", linewidth=0.6)
     panels[0].set_ylabel("time (ms)")
@@ -124,7 +124,7 @@ def main() -> None:
     print(f"# {machines_of(MACHINES[-1]).source}")
     columns = "{:>11} {:>6} {:>13} {:>12} {:>12} {:>8}"
     print(columns.format("#size", "GPUs", "algorithm", "formula", "simulated", "busbw"))
-    print(columns.format("#(a GPU)", "", "", "", "", "(GB/s)"))
+    print(columns.format("#(per GPU)", "", "", "", "", "(GB/s)"))
     found = []
     for row in rows():
         found.append(row)

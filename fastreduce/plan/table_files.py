@@ -90,7 +90,7 @@ def _tuned(path: Path) -> Table | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        warnings.warn(f"{error}; auto takes the defaults, `fastreduce tune` anew", stacklevel=3)
+        warnings.warn(f"{error}; auto uses the defaults until `fastreduce tune` runs", stacklevel=3)
         return None
 
 

@@ -18,7 +18,7 @@ MOMENT_S = 1e-12
 
 
 def max_min(paths: Sequence[Sequence[int]], counts: Floats, bytes_per_s: Floats) -> Floats:
-    """The max-min fair rate, in bytes a second, of each of ``counts[p]`` transfers on path p.
+    """The max-min fair rate, in bytes per second, of each of ``counts[p]`` transfers on path p.
 
     A path lists its links by index into ``bytes_per_s``. Rates are max-min fair if no transfer can
     get a higher rate without lowering that of another which is as slow or slower. The algorithm is

@@ -20,7 +20,7 @@ ENDS = {"src": str, "dst": str}
 
 
 def save(topology: Topology, path: str | PathLike[str]) -> None:
-    """Write a topology as JSON: rates in bytes a second, latencies in seconds, null for unknown.
+    """Write a topology as JSON: rates in bytes per second, latencies in seconds, null for unknown.
 
     >>> import tempfile
     >>> from fastreduce.topology import preset
@@ -66,7 +66,7 @@ def _topology(found: Any) -> Topology:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f'this is no topology, want an object with "format": "{FORMAT}"')
     if found.get("version") != VERSION:
-        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it anew")
+        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it again")
     _check("the file", found, KEYS)
     extra = [key for key in found if key not in KEYS]
     if extra:
