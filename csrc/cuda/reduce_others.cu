@@ -4,7 +4,7 @@ namespace fastreduce {
 
 Kernel kernel_of_floats(DType dtype, Op op);
 
-// The kernels of the floats are in a file of their own, so that both compile at the same time.
+// The kernels for floats are in another file, so that both files compile at the same time.
 Kernel cuda_kernel(DType dtype, Op op) {
   const Kernel found = kernel_of_floats(dtype, op);
   return found ? found : dispatch<Kernel>(joined(Integers{}, Floats8{}), dtype, op, CudaKernel{});
