@@ -118,9 +118,8 @@ def extension_arguments() -> dict:
     includes += [option for path in include_paths() for option in ("-isystem", path)]
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
     # instruction set. -fopenmp only compiles: torch's own OpenMP runtime, already a dependency of
-    # libtorch_cpu, is the one to share threads with, so none is linked. -Wno-maybe-uninitialized: g++
-    # cannot know that every instruction has a source, and warns of sums that none began.
-    warnings = ["-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
+    # libtorch_cpu, is the one to share threads with, so none is linked.
+    warnings = ["-Wall", "-Wextra"]
     extension = CppExtension(
         "fastreduce._C",
         sorted(map(str, sources)),

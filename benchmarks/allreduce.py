@@ -1,48 +1,50 @@
-"""How fast is fastreduce.allreduce: against what one would write, against memory, and auto itself?
+"""How fast is fastreduce.allreduce, compared with a user's own code, with memory, and with auto?
 
     python benchmarks/allreduce.py                                   # everything, some minutes
     python benchmarks/allreduce.py -b 64K -e 16M -k 4 -n 5 -d float32    # a quick look
     python benchmarks/allreduce.py --algorithm all --against -d float32  # is auto ever slower?
     python benchmarks/allreduce.py --engine events --algorithm ring      # one engine's program
 
-On the CPU and on GPUs alike, contender after contender: the algorithms of fastreduce, the loop of
-*Dive into Deep Learning* (section 12.5.4: sum into rank 0, copy back), torch.stack and sum,
-torch._foreach_add_, a torch.compile'd sum over the lists, and where they are installed a CuPy and a
-Triton kernel. What cannot run here is named in the first lines, with the reason.
+The contenders, on the CPU and on GPUs: the algorithms of fastreduce, the loop of *Dive into Deep
+Learning* (section 12.5.4: sum into rank 0, copy back), torch.stack and sum, torch._foreach_add_, a
+sum over the lists compiled by torch.compile, and a CuPy and a Triton kernel if these are installed.
+The first lines name what cannot run here, with the reason.
 
-Engines: "tiles" (all ranks in one memory), on GPUs also "events" (the engine for several GPUs on
-one, each rank on a stream of its own) and "gpus" (the same engine, ranks dealt to all GPUs, where
-there are several). Without a GPU, or without CUDA engines, tiles runs on the CPU.
+Engines: "tiles" (all ranks in one memory); on GPUs also "events" (the engine for several GPUs, run
+on one GPU, each rank on its own stream) and "gpus" (the same engine with the ranks dealt to all
+GPUs, if there are several). Without a GPU, or without CUDA engines, tiles runs on the CPU.
 
 Flags and columns are those of nccl-tests: size is bytes per rank, algbw = size / time, busbw =
 algbw * 2(k-1)/k, GB is 1e9 bytes. Every contender is checked against exact results before it is
-timed; #wrong counts elements. Times are medians of calls that go round several sets of buffers, all
-contenders of a size in turn; on GPUs of CUDA events around them, called one by one from Python and
-captured in one torch.cuda.graph. "host" is what one call costs the caller's thread.
+timed; #wrong counts elements. Times are medians. Calls use several sets of buffers in turn, and all
+contenders of a size are timed in turn. On GPUs, CUDA events take the times, once of calls one by
+one from Python and once of calls captured in one torch.cuda.graph. "host" is the time that one call
+takes from the caller's thread.
 
-The sets together are twice as large as the cache of the last level (the GPU's L2) where --sets of
-them can be (64): then every byte comes from memory. The engine of "events" and "gpus" keeps 64
-graphs, one for each program and set, so with twelve programs there are at most 5 sets: on an H100
-(50 MB of L2) enough from 20 MB on, all ranks together; "--engine tiles" alone has enough from 1.6
-MB on. "--sets 1" times one set again and again, which small sizes then read from the nearest cache.
-So are LeNet's gradients on the CPU, as in training. "working_set_bytes" is in the JSON.
+If --sets (64) sets are enough for it, all sets together are twice as large as the last-level cache
+(the GPU's L2); then every byte comes from memory. The engine of "events" and "gpus" keeps 64
+graphs, one for each program and set, so with twelve programs there are at most 5 sets. On an H100
+(50 MB of L2) these are enough if all ranks together have 20 MB or more; with "--engine tiles" 1.6
+MB are enough. "--sets 1" uses one set again and again, so that small sizes come from the nearest
+cache. LeNet's gradients on the CPU also use one set, as in training. The JSON has
+"working_set_bytes".
 
-"of limit" is the limit's time over this one's, where data comes from memory; elsewhere the table
-says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes, and beside the
-contenders one pass that does nothing else is timed: on the CPU torch's x += 0 over all buffers, on
-one GPU a copy of as many bytes, over several GPUs a copy of the 2(k-1)/k n bytes that each rank
-must receive, from one GPU to another. The limit is the fastest round of them all, the pass and the
-contenders: nothing that ran here has moved these bytes faster, so no median is above 1. The pass
-alone is no limit: a kernel that reads k buffers at once may keep more of the memory busy (on one
-core of a Xeon 1.6 times as much), and in a cache it reads k times what the pass reads once.
-"of_pass" in the JSON compares with the pass.
+"of limit" is the limit's time divided by the contender's, if data comes from memory; otherwise the
+table says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes. One pass
+that does only that is timed beside the contenders: on the CPU torch's x += 0 over all buffers, on
+one GPU a copy of as many bytes, over several GPUs a copy from one GPU to another of the 2(k-1)/k n
+bytes that each rank must receive. The limit is the fastest round of all, the pass and the
+contenders: nothing that ran here moved these bytes faster, so no median is above 1. The pass alone
+is not a limit: a kernel that reads k buffers at once may keep more of the memory busy (1.6 times as
+much on one core of a Xeon, measured 2026-11-21), and in a cache it reads k times what the pass
+reads once. "of_pass" in the JSON compares with the pass.
 
-"over best" is a contender's time over that of the fastest algorithm that was named on the same
-engine: at most 1.1 is wanted of auto. auto and the algorithm that it stands for run the same
-program, so by how much these two differ is the machine's noise.
+"over best" is a contender's time divided by that of the fastest algorithm on the same engine
+(without auto). For auto at most 1.1 is wanted. auto and the algorithm that it stands for run the
+same program, so the difference between these two is the machine's noise.
 
-A contender that raises is named and left out, and so is a size that none could be measured at (out
-of memory, say): the rest goes on, and the exit status is 1 unless only others than fastreduce's
+A contender that raises is named and left out, and so is a size at which nothing could be measured
+(for example for lack of memory). The rest goes on. The exit status is 1 if one of fastreduce's
 engines failed. OUT.json is written after each case, so a run that is cut off leaves what it has;
 OUT.png and OUT_over_best.png are drawn at the end.
 """
@@ -59,14 +61,15 @@ import torch
 from buffers import GRAPHS_KEPT, cache_bytes, has_gpu
 from contenders import AGAINST, absent
 from contest import Case, fits, measure
+from expected import can_be_checked
 from figures import summary
 from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from report import conclude, describe, header, line
 
-from fastreduce import algorithms
+from fastreduce import _C, algorithms
 from fastreduce.training.lenet import SHAPES
 
-DTYPES = ["float32", "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64"]
+DTYPES = [str(dtype).removeprefix("torch.") for dtype in _C.ops()["sum"] if can_be_checked(dtype)]
 ENGINES = ["tiles", "events", "gpus"]
 LARGEST_BYTES = {"cpu": 1 << 28, "gpu": 1 << 30}
 
@@ -79,7 +82,7 @@ def engines_here(wanted: list[str]) -> list[str]:
 
 
 def cases(args: argparse.Namespace) -> Iterator[Case]:
-    """LeNet's, then size by size in all dtypes: of these a run that is cut off has some of each."""
+    """LeNet's, then by size in all dtypes, so that a run that is cut off has some of each dtype."""
     engines = engines_here(args.engine)
     groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
     largest = args.e or LARGEST_BYTES["gpu" if has_gpu() else "cpu"]
@@ -93,7 +96,7 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
 
 
 def add(case: Case, args: argparse.Namespace, rows: list[Row], failures: list[Row]) -> None:
-    """What is measured of it, and what fails instead."""
+    """Measure a case; add its rows and its failures, and print them."""
     before = len(rows), len(failures)
     try:
         if fits(case):

@@ -1,4 +1,4 @@
-"""Sets of buffers, used in turn: all together larger than the cache, so data comes from memory."""
+"""Sets of buffers, used in turn. Together they exceed the cache, so data comes from memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fastreduce import _C
 
 Ranks = list[list[torch.Tensor]]
 # The events engine keeps a graph for each program and set of buffers, kMaxGraphs (csrc/cuda/
-# events.cu) in all: with more sets every call would capture a graph anew, and be timed doing so.
-# The extension does not export this detail of one engine, so a test compares the two.
+# events.cpp) in all. With more sets every call would capture a graph again, and that would be timed.
+# The extension does not export this detail of one engine, so a test compares the two constants.
 GRAPHS_KEPT = 64
 ALIGN_ELEMS = 128
 REFILL_ELEMS = 1 << 28
@@ -27,7 +27,7 @@ def has_gpu() -> bool:
 
 
 def cache_bytes() -> int:
-    """Of the GPU's L2, or of all the CPU's caches of the last level together; 0 where unknown."""
+    """The bytes of the GPU's L2, or of all last-level caches of the CPU together; 0 if unknown."""
     if has_gpu():
         return torch.cuda.get_device_properties(0).L2_cache_size
     return cpu_cache_bytes(Path("/sys/devices/system/cpu"))
@@ -61,7 +61,7 @@ class Buffers:
         self.devices, self.k, self.dtype = list(devices), k, dtype
         self.count_elems = sum(lengths)
         self.size_bytes = self.count_elems * dtype.itemsize
-        # Twice the cache: by the time a set comes round again nothing of it is left.
+        # Twice the cache, so that no part of a set is still in the cache when it is used again.
         enough = -(-2 * cache_bytes // max(1, k * self.size_bytes))
         sets = min(max(1, enough), most_sets)
         self.working_set_bytes = sets * k * self.size_bytes
@@ -89,24 +89,25 @@ class Buffers:
 
     @staticmethod
     def needed_bytes(size_bytes: int, k: int, dtype: torch.dtype, cache_bytes: int) -> int:
-        """At most: the sets, the copy's target, contenders' scratch memory twice, the check's."""
+        """The most: the sets, the copy's target, twice a contender's scratch memory, and the
+        check's."""
         sets = max(2 * cache_bytes, k * size_bytes) + k * size_bytes
         return 2 * sets + 2 * (k + 2) * size_bytes + 40 * size_bytes // dtype.itemsize
 
     def zero(self) -> None:
-        """Sums in place of zeros stay zeros, however often, and a CPU adds them no faster."""
+        """Zeros, because repeated sums in place keep them, and a CPU adds zeros no faster."""
         for pool in self.pools:
             pool.zero_()
 
     def refill(self) -> None:
-        """A GPU's clock depends on the bits that it moves: random ones, as in training."""
+        """Random values as in training, because a GPU's clock depends on the bits that it moves."""
         scale = 2.0**-12 if self.dtype.is_floating_point else 100.0
         for pool in self.pools:
             for part in pool.view(-1).split(REFILL_ELEMS):
                 part.copy_(torch.rand(part.shape, device=part.device).mul_(scale))
 
     def count_wrong(self, op: str, run_all: Callable[[], Any]) -> int:
-        """Elements of the first and the last set that are not what they must be afterwards."""
+        """How many elements of the first and the last set are wrong after ``run_all``."""
         checked = [self.sets[0], self.sets[-1]][: len(self.sets)]
         for ranks in checked:
             for rank, tensors in enumerate(ranks):

@@ -4,10 +4,10 @@
     python benchmarks/build.py --cuda                           # and CUDA's, all architectures
     python benchmarks/build.py --out benchmarks/results/build   # writes build.json
 
-Compiles everything anew into a temporary folder: nothing that is installed changes. It needs what
-the build needs (torch, setuptools, ninja, a compiler; with --cuda nvcc), but not the extension.
-The seconds of each translation unit are those of ninja's own log; as several compile at once they
-add up to more than the whole takes. No GPU is needed.
+Compiles everything into a temporary folder, so nothing that is installed changes. It needs what the
+build needs (torch, setuptools, ninja, a compiler; with --cuda nvcc), but not the extension, and no
+GPU. The seconds of each translation unit are from ninja's log. Several compile at once, so together
+they are more than the whole takes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Row = dict[str, Any]
 
 
 def build(root: Path, cuda: bool, folder: Path) -> float:
-    """Seconds of a build into ``folder``; raises SystemExit with its last lines where it fails."""
+    """Seconds of a build into ``folder``; raises SystemExit with its last lines if it fails."""
     command = [sys.executable, "setup.py", "build_ext", "--force"]
     command += ["--build-temp", str(folder / "temp"), "--build-lib", str(folder / "lib")]
     environment = {**os.environ, "FASTREDUCE_CUDA": "1" if cuda else "0"}
-    if cuda:  # with a GPU in sight, or with the variable, the build is for some architectures only
+    if cuda:  # a visible GPU or this variable would limit the architectures
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment.pop("TORCH_CUDA_ARCH_LIST", None)
     begin = time.perf_counter()
@@ -47,7 +47,7 @@ def build(root: Path, cuda: bool, folder: Path) -> float:
 def units(folder: Path) -> list[Row]:
     """What ninja compiled below ``folder``, the slowest first.
 
-    A line of its log is start and end in ms, a time stamp, the output and a hash, tabs between.
+    A line of ninja's log has start and end in ms, a time stamp, the output and a hash, with tabs.
     """
     found: dict[str, Row] = {}
     for log in folder.rglob(".ninja_log"):

@@ -1,7 +1,7 @@
-"""Who is measured: fastreduce's engines and programs, and what a user would write instead.
+"""The contenders: fastreduce's engines and programs, and what a user would write instead.
 
 A contender's ``prepare(ranks)`` takes one list of tensors per rank and returns a call that leaves
-the reduction in all of them. What needs to be done once (wrapping arrays) is done there.
+the reduction in all of them. Work that is needed only once (wrapping arrays) is done in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Contender:
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
-        """While its calls run: they do not say themselves which engine they want."""
+        """Sets the engine while its calls run, because calls do not name an engine."""
         lane_per_rank = self.engine == "events"
         if lane_per_rank:
             _C.set_lane_per_rank(True)
@@ -68,7 +68,7 @@ def ours(engine: str, algorithm: str, op: str) -> Contender:
 def theirs(
     dtype: torch.dtype, op: str, k: int, on_gpu: bool, against: Collection[str] = AGAINST
 ) -> list[Contender]:
-    """Those of ``against`` that can sum this dtype here; of other operations, none."""
+    """Those of ``against`` that can sum this dtype here; none for other operations."""
     if op != "sum" or dtype.itemsize == 1 or dtype.is_complex:
         return []
     can = {
@@ -128,11 +128,12 @@ def foreach(ranks: Ranks) -> None:
 
 
 def compiled() -> Contender:
-    """The sum over the lists as torch.compile makes it: once for a case, at the check's first call.
+    """The sum over the lists, compiled by torch.compile once per case, in the check's first call.
 
-    For these very shapes: code for any shape is as parallel as its first shape is large.
+    Compiled for fixed shapes: code for dynamic shapes is only as parallel as its first shape
+    allows.
     """
-    torch.compiler.reset()  # or the cases before would count against the limit of recompilations
+    torch.compiler.reset()  # otherwise earlier cases count towards the limit of recompilations
     call = torch.compile(sum_lists, dynamic=False)
     return Contender("torch", "compile", lambda ranks: partial(call, ranks))
 
@@ -183,7 +184,7 @@ if triton:
 
 
 def triton_kernel(ranks: Ranks) -> Callable[[], None]:
-    """One Triton kernel per tensor, of the same shape: k pointers, every rank read and written."""
+    """One Triton kernel per tensor, which reads every rank and writes every rank."""
     tensors = [tuple(of_ranks) for of_ranks in zip(*ranks, strict=True)]
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""One case of benchmarks/allreduce.py: all contenders over the same buffers, and who fell out."""
+"""One case of benchmarks/allreduce.py: all contenders on the same buffers, and those that fail."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rotation import CALLS_PER_SET, Rotation
 
 import fastreduce
 
-# On one GPU the program "host" sends 2 k n bytes over PCIe, which is some 60 times slower than the
-# GPU's memory: larger sizes show nothing new, and would take most of the benchmark's time.
+# On one GPU the program "host" sends 2 k n bytes over PCIe, which is about 60 times slower than an
+# H100's memory (predicted). Larger sizes show nothing new, and would take most of the time.
 MOST_HOST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """Tensors of these shapes on every rank; engines that use the same devices."""
+    """Tensors of these shapes on every rank, and engines that use the same devices."""
 
     shapes: list[tuple[int, ...]]
     dtype: torch.dtype
@@ -52,7 +52,7 @@ class Case:
         }
 
     def failure(self, who: Contender | None, error: Exception) -> Row:
-        """Of a contender, or of nobody in particular."""
+        """The failure of a contender, or of the whole case if ``who`` is None."""
         first_line = next(iter(str(error).splitlines()), "")
         return {
             **self.columns(),
@@ -94,9 +94,10 @@ def contenders_of(case: Case, args: argparse.Namespace) -> list[Contender]:
 
 
 def most_sets(case: Case, contenders: Iterable[Contender], wanted: int) -> int:
-    """So many sets that the events engine keeps every contender's graph of every set.
+    """As many sets as leave the events engine room for every contender's graph of every set.
 
-    On the CPU a model's gradients are one set: the same memory, in the cache, at every step.
+    A model's gradients on the CPU are one set, because each step uses the same memory, in the
+    cache.
     """
     if len(case.shapes) > 1 and not has_gpu():
         return 1
@@ -105,11 +106,11 @@ def most_sets(case: Case, contenders: Iterable[Contender], wanted: int) -> int:
 
 
 def one_pass(buffers: Buffers) -> Rotation:
-    """Reads and writes as many bytes as an allreduce over these buffers must, and nothing else."""
+    """Only reads and writes as many bytes as an allreduce over these buffers must."""
     first, *others = buffers.devices
     sets = list(buffers.pools[0])
     if not buffers.on_gpu:
-        # Integers of 4 bytes: the same work whatever the dtype.
+        # As integers of 4 bytes, so that the work does not depend on the dtype.
         calls = [lambda x=x: x.add_(0) for x in (each.view(-1).view(torch.int32) for each in sets)]
     elif not others:
         target = torch.empty_like(buffers.pools[0])
@@ -123,7 +124,7 @@ def one_pass(buffers: Buffers) -> Rotation:
 
 
 class Contest:
-    """Who takes part, on which buffers, and how many wrong elements each has left there."""
+    """The contenders of a case, their buffers, and how many wrong elements each left in them."""
 
     def __init__(self, case: Case, args: argparse.Namespace, failures: list[Row]) -> None:
         self.case, self.args, self.failures = case, args, failures
@@ -139,7 +140,7 @@ class Contest:
     def those_that_can(
         self, step: Callable[[Contender], Rotation], contenders: Iterable[Contender]
     ) -> dict[str, Rotation]:
-        """By name. One that raises spoils it for no other."""
+        """The results of ``step`` by name. If one raises, the others still run."""
         able = {}
         for contender in contenders:
             try:
@@ -170,9 +171,9 @@ class Contest:
         return {name: seconds / len(self.buffers.sets) for name, seconds in turns.items()}
 
     def _seconds(self, rotations: dict[str, Rotation]) -> dict[str, float]:
-        """Of one call; warmed up in turns over all sets: the engine has a graph for each."""
+        """Seconds of one call. Warm-up uses all sets, because the engine has a graph for each."""
         calls = max(len(x.calls) for x in rotations.values())
-        # Only what is refilled before every sample may grow, and runs to infinity after a while.
+        # On GPUs values grow with every call until the next refill, so a sample has few calls.
         most = CALLS_PER_SET * calls if self.buffers.on_gpu else 1 << 20
         samples = alternate(rotations, self.args.n, self.args.w * calls, Rotation.seconds, most)
         fastest = min(min(of_contender) for of_contender in samples.values())
@@ -184,14 +185,14 @@ class Contest:
         return {name: x.host_seconds(self.args.n) for name, x in self.rotations.items()}
 
     def auto_is(self) -> str | None:
-        """What "auto" stands for; over several GPUs that depends on what links them."""
+        """What "auto" stands for; None for several GPUs, where it depends on their links."""
         if len(self.buffers.devices) > 1:
             return None
         return fastreduce.explain(self.buffers.sets[0]).algorithm
 
 
 def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[Row]:
-    """A row for each contender that runs; who does not is named in ``failures``."""
+    """One row per contender that runs; those that fail are added to ``failures``."""
     contest = Contest(case, args, failures)
     called, host_s = contest.seconds_called(), contest.host_seconds()
     captured = contest.seconds_captured()

@@ -1,4 +1,4 @@
-"""The figures that benchmarks/allreduce.py is there to watch, from its rows."""
+"""The figures that summarize the rows of benchmarks/allreduce.py."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LARGE_BYTES = 64 << 20
 
 
 def best(row: Row) -> dict[str, Any]:
-    """Without the caller's own time, where that was measured."""
+    """The captured call, without the caller's own time, if it was measured; else the plain call."""
     return row["captured"] or row["called"]
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Of engine tiles and algorithm auto where not said; captured in a graph where possible."""
+    """Figures of tiles auto unless the name says otherwise; captured in a graph if possible."""
     single = [row for row in rows if row["tensors"] == 1]
     autos = [row for row in single if is_auto(row)]
     found = {}
@@ -37,7 +37,7 @@ def is_auto(row: Row) -> bool:
 
 
 def of_dtype(dtype: str, k: int, autos: list[Row]) -> dict[str, float]:
-    """Its time at the smallest size, and its least ratios at the largest."""
+    """The time at the smallest size, and the least ratios at the largest sizes."""
     smallest = min(autos, key=lambda row: row["size_bytes"])
     name = f"{dtype}_k{k}"
     found = {f"{name}_{smallest['size_bytes']}_bytes_us": best(smallest)["time_s"] * 1e6}
@@ -49,7 +49,7 @@ def of_dtype(dtype: str, k: int, autos: list[Row]) -> dict[str, float]:
 
 
 def of_float32(autos: list[Row]) -> dict[str, float]:
-    """Over all numbers of ranks: near the limit where data comes from memory, ahead of the loop."""
+    """Over all numbers of ranks: the share of the limit, and the ratio to the loop."""
     found = {}
     sizes: dict[str, Callable[[int], bool]] = {
         "16M_elems_and_more": lambda elems: elems >= 1 << 24,
@@ -66,7 +66,7 @@ def of_float32(autos: list[Row]) -> dict[str, float]:
 
 
 def beside_float32(autos: list[Row]) -> dict[str, float]:
-    """The bytes per second of the narrow floats over float32's, of as many bytes."""
+    """The bytes per second of 16-bit floats divided by float32's, for equal numbers of bytes."""
     times_s = {(x["size_bytes"], x["k"], x["type"]): best(x)["time_s"] for x in autos}
     found = {}
     for dtype in ("bfloat16", "float16"):
@@ -97,8 +97,8 @@ def lenet(rows: list[Row]) -> dict[str, float]:
 
 
 def events_over_tiles(rows: list[Row]) -> dict[str, float]:
-    """Microseconds that streams and events add to a program at its smallest size, and its time
-    over that of tiles from 64 MiB on (median over programs, k and dtypes)."""
+    """Microseconds that events takes longer than tiles at the smallest size, and the ratio of their
+    times from 64 MiB on (medians over programs, k and dtypes)."""
 
     def case(row: Row) -> tuple[Any, ...]:
         return tuple(row[x] for x in ("size_bytes", "type", "k", "algorithm"))
@@ -125,7 +125,7 @@ def events_over_tiles(rows: list[Row]) -> dict[str, float]:
 
 
 def behind(rows: list[Row]) -> list[str]:
-    """Where a contender of others was faster than tiles auto, called or captured."""
+    """Where something that is not fastreduce was faster than tiles auto, called or captured."""
     found = []
     autos = {(x["size_bytes"], x["type"], x["k"]): x for x in filter(is_auto, rows)}
     for row in rows:

@@ -1,26 +1,26 @@
-"""Builds, tests, checks and measures the CUDA engines on this machine's GPU, in one command.
+"""Build, test, check and measure the CUDA engines on this machine's GPU, in one command.
 
     python benchmarks/gpu_report.py                      # at most ten minutes; results/gpu
     python benchmarks/gpu_report.py --steps build tests  # some of it
     python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-n 11"
 
-The last is the sweep of benchmarks/allreduce.py, of the installed fastreduce; without --allreduce
-it has all algorithms, but stops at 256 MiB per rank, takes 7 rounds and leaves out torch.compile's
-sum, to fit in with the rest.
+The last line runs benchmarks/allreduce.py with the installed fastreduce. Without --allreduce, that
+step has all algorithms, but stops at 256 MiB per rank, takes 7 rounds and leaves out
+torch.compile's sum, so that all steps fit into ten minutes.
 
-It needs torch with CUDA, nvcc, pytest and a GPU, and no network: nothing is downloaded. Steps that
-need what is not there (compute-sanitizer, say) are left out and named. All steps together have
---budget-s seconds, and each has what those before it left: one that takes longer is interrupted,
-has 20 s to save what it has, and the others are not begun. A step that fails does not stop the
-next. The exit status is 1 if any failed or was cut off.
+It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is downloaded. Steps whose
+tool is missing (such as compute-sanitizer) are left out and named. All steps together have
+--budget-s seconds. A step that takes longer than is left is interrupted, and has 20 s to save what
+it has; later steps do not begin. A step that fails does not stop the next. The exit status is 1 if
+any step failed or was cut off.
 
 OUT/report.json holds each step's date, status, seconds and last lines, the machine, and what
-benchmarks/allreduce.py measured; its picture lies beside it. It is written after every step, also
-when SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
+benchmarks/allreduce.py measured; the picture is beside it. It is written after every step, even if
+SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
 
 The steps are build, tests, allreduce, memcheck and racecheck. The last two run the smallest file of
-tests under compute-sanitizer. racecheck looks at shared memory only, of which the kernels use none:
-that it finds nothing says no more than that. What orders global memory is tested on
+tests under compute-sanitizer. racecheck looks only at shared memory, which the kernels do not use,
+so it proves little if it finds nothing. The order of accesses to global memory is tested in
 tests/csrc/virtual_cuda.
 """
 
@@ -49,17 +49,18 @@ BUDGET_S = 570.0
 ALLREDUCE = (
     "-e 256M -n 7 -d float32 bfloat16 --algorithm all --against loop stack foreach cupy triton"
 )
-# A test that takes longer than a minute shows where it is: it may hang.
+# A test that takes longer than a minute prints where it is, because it may hang.
 PYTEST = (
     *("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts="),
     *("-o", "faulthandler_timeout=60", "-rfEs", "--tb=short", "-q"),
 )
-# Of torch's cache the sanitizer sees one allocation, in which nothing is out of bounds.
+# With torch's cache the sanitizer sees one allocation, and no access is out of its bounds.
 NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def cuda_tool(name: str) -> str | None:
-    """Where the build looks for nvcc, too: the last are the wheels beside torch."""
+    """The tool's path, from where the build also looks for nvcc; last in the wheels beside
+    torch."""
     roots = [os.environ[x] for x in ("CUDA_HOME", "CUDA_PATH") if x in os.environ]
     torch = find_spec("torch")
     site = Path(torch.origin).parent.parent if torch and torch.origin else ROOT
@@ -69,7 +70,7 @@ def cuda_tool(name: str) -> str | None:
 
 
 def versions() -> str:
-    """Of what builds; where a build fails it is often for one of these."""
+    """The versions of the build tools, which are often the reason why a build fails."""
     import torch
 
     found = {"setuptools": "missing", "torch": torch.__version__}
@@ -91,8 +92,8 @@ def steps(out: Path, options: Iterable[str]) -> list[Step]:
     lacks_sanitizer = None if sanitizer else "compute-sanitizer is not installed"
 
     def sanitized(tool: str, note: str | None = None) -> Step:
-        """Of the smallest file of tests, which has a little of everything."""
-        # Errors that calls return are torch's and the engines' own to look at.
+        """Runs the smallest file of tests, which has a little of everything."""
+        # Not the errors that CUDA calls return: torch and the engines check these themselves.
         flags = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
         tests = [python, *PYTEST, "-x", "tests/gpu/test_gpu_small.py"]
         command = [sanitizer or "compute-sanitizer", *flags, *tests]
@@ -111,7 +112,7 @@ def steps(out: Path, options: Iterable[str]) -> list[Step]:
 
 
 def missing() -> str | None:
-    """What keeps this machine from having anything to report."""
+    """What this machine lacks for a report, or None."""
     if find_spec("torch") is None:
         return "torch is not installed"
     import torch
@@ -124,14 +125,14 @@ def missing() -> str | None:
 
 
 def without_paths(text: str, out: Path) -> str:
-    """The report is to be published: it says nothing of where things lie on this machine."""
+    """The report may be published, so it must not show this machine's folders."""
     for path, name in ((out, "OUT"), (ROOT, "."), (sys.prefix, "PREFIX"), (Path.home(), "~")):
         text = text.replace(str(path), name)
     return text
 
 
 def machine() -> dict[str, Any]:
-    """In a process of its own: the package was built only now, and the GPU is left to the steps."""
+    """Asked in a new process, which sees the new build and leaves the GPU to the steps."""
     code = "import json, measure; print(json.dumps(measure.machine()))"
     try:
         done = subprocess.run(
@@ -147,7 +148,7 @@ def machine() -> dict[str, Any]:
 
 
 def write(out: Path, about: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """The report, of these steps and what benchmarks/allreduce.py has saved by now."""
+    """Write the report of these steps, with what benchmarks/allreduce.py has saved by now."""
     measured = out / "allreduce.json"
     if measured.exists():
         measured.write_text(without_paths(measured.read_text(), out))
@@ -180,7 +181,7 @@ def main() -> None:
         raise SystemExit(f"no GPU report: {reason}")
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if "allreduce" in args.steps:  # or an earlier run's would be taken for this one's
+    if "allreduce" in args.steps:  # otherwise an earlier run's would count as this one's
         (out / "allreduce.json").unlink(missing_ok=True)
     written = out / "report.json"
     earlier = json.loads(written.read_text())["steps"] if written.exists() else []

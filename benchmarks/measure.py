@@ -1,4 +1,4 @@
-"""What every benchmark needs: alternating timing, the machine's description, results on disk."""
+"""For every benchmark: timing in turn, the machine's description, results on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastreduce.units import busbw
 Row = dict[str, Any]
 C = TypeVar("C")
 
-# One sample lasts at least this long, or the clock and the loop around it would show.
+# A sample lasts at least this long, so that the clock and the loop around it do not count.
 SAMPLE_S = 1e-3
 
 
@@ -36,7 +36,7 @@ def alternate(
 ) -> dict[str, list[float]]:
     """Seconds of one call of each contender: a sample per round, all contenders in turn.
 
-    ``timer(contender, repeats)`` is the seconds that so many calls take; default: a host clock.
+    ``timer(contender, repeats)`` returns the seconds of so many calls; default: the host's clock.
     """
     timer = timer or _seconds
     repeats = {}
@@ -103,7 +103,7 @@ def preamble(about: Mapping[str, Any]) -> str:
 
 
 def bandwidth(nbytes: int, time_s: float, k: int) -> Row:
-    """nccl-tests' columns: ``nbytes`` per rank over the time, and what that is on a rank's link."""
+    """nccl-tests' columns: the time, algbw and busbw (`fastreduce.units.busbw`)."""
     return {
         "time_s": time_s,
         "algbw_gb_per_s": nbytes / time_s / 1e9,
@@ -112,7 +112,7 @@ def bandwidth(nbytes: int, time_s: float, k: int) -> Row:
 
 
 def write(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """In one stroke: a run that is killed meanwhile leaves the earlier file whole."""
+    """Write by renaming, so that a run that is killed leaves the earlier file whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(content, indent=indent) + "\n")

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/allreduce.py as pictures."""
+"""Pictures of the rows of benchmarks/allreduce.py."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from matplotlib.figure import Figure
 from measure import Row
 from report import MOST_OVER_BEST
 
-# More lines than this cannot be told apart: then of our programs these are drawn.
+# More lines than this cannot be told apart; then only these of our programs are drawn.
 MOST_LINES = 14
 DRAWN = ("auto", "sharded", "ring")
 CALLED = "called one by one"
 
 
 def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
-    """Bandwidth at ``path``; beside it auto over the best algorithm, where both were measured."""
+    """Draw bandwidths at ``path``, and beside it auto over the best algorithm if both were
+    measured."""
     single = [row for row in rows if row["tensors"] == 1]
     if not single:
         print("# nothing to draw")
@@ -74,8 +75,8 @@ def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
     if len(names) > MOST_LINES:
         names = [x for x in names if x[0] not in OURS or x[1] in DRAWN]
     some_captured = any(row["captured"] for row in rows)
-    # auto runs another algorithm's program: wide, last, and seen through it hides no line, nor is
-    # it hidden.
+    # auto runs another algorithm's program, so their lines coincide. Wide, transparent and drawn
+    # last, auto's line neither hides the other nor is hidden.
     as_auto = {"linewidth": 5, "alpha": 0.5, "zorder": 5, "color": "tab:red"}
     colors = itertools.cycle(x for x in TABLEAU_COLORS if x != "tab:red")
     for engine, algorithm in sorted(names, key=lambda x: x[1] == "auto"):
@@ -96,7 +97,7 @@ def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _draw_pass(axes: Axes, rows: Sequence[Row]) -> None:
-    """The same for all contenders of a size; of those that were captured where some were not."""
+    """Draw the pass and the limit of each size, from a captured row if there is one."""
     last = {row["size_bytes"]: row for row in sorted(rows, key=lambda row: bool(row["captured"]))}
 
     def moved(ratio: str) -> Callable[[Row], float]:
@@ -118,7 +119,7 @@ def _draw_pass(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def draw_over_best(autos: list[Row], title: str) -> Figure:
-    """Is auto ever slower than an algorithm that one could have named?"""
+    """Shows whether auto is ever slower than an algorithm that can be named."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     several = len({(row["engine"], row["type"]) for row in autos}) > 1

@@ -1,4 +1,4 @@
-"""The rows of benchmarks/allreduce.py as a table, and what to remember of them."""
+"""The rows of benchmarks/allreduce.py as a table, and their summary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from figures import OURS, summary
 from measure import Row
 
-# Of auto's time over that of the fastest algorithm that one could have named.
+# The most that auto's time may be, divided by that of the fastest algorithm that can be named.
 MOST_OVER_BEST = 1.1
 _CASE = "{:>11} {:>11} {:>8} {:>5} {:>2} {:>6} {:>16}"
 _SPEED = "  {:>9} {:>8} {:>8} {:>8} {:>9}"
@@ -15,7 +15,7 @@ _END = " {:>7} {:>6}"
 
 
 def header(on_gpu: bool) -> str:
-    """nccl-tests' columns, and two ratios; what is captured on GPUs only."""
+    """nccl-tests' columns and two ratios; on GPUs again for captured calls."""
     case = _CASE.format("#size", "count", "type", "redop", "k", "engine", "algorithm")
     units = _CASE.format("#(B)", "(elements)", "", "", "", "", "")
     speeds = 2 if on_gpu else 1
@@ -28,7 +28,7 @@ def header(on_gpu: bool) -> str:
 
 
 def line(row: Row, on_gpu: bool) -> str:
-    """One line under `header`; nccl-tests, too, says N/A of what it did not run."""
+    """One line under `header`; N/A, as in nccl-tests, for what was not run."""
     names = ("size_bytes", "count_elems", "type", "redop", "k", "engine", "algorithm")
     host = "N/A" if row["host_s"] is None else f"{row['host_s'] * 1e6:.2f}"
     speeds = [row["called"], row["captured"]] if on_gpu else [row["called"]]
@@ -57,8 +57,8 @@ def describe(failure: Row) -> str:
 
 
 def about_auto(rows: list[Row]) -> list[str]:
-    """Whether auto was ever slower than an algorithm that one could have named, and the noise: auto
-    and the algorithm that it stands for run the same program."""
+    """Whether auto was ever slower than an algorithm that can be named, and the noise: the
+    difference between auto and the algorithm that it stands for, which run the same program."""
     autos = [x for x in rows if x["algorithm"] == "auto" and x["called"]["over_best"]]
     if not autos:
         return []
@@ -86,7 +86,7 @@ def _of(row: Row) -> tuple[Any, ...]:
 
 
 def conclude(rows: list[Row], failures: list[Row]) -> bool:
-    """Prints what to remember of all this; whether any of it is fastreduce's failure."""
+    """Print the summary, and return whether anything of fastreduce failed."""
     for name, value in summary(rows).items():
         print(f"# {name}: {value:.2f}" if isinstance(value, float) else f"# {name}: {value}")
     print(*about_auto(rows), sep="\n")

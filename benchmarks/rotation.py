@@ -1,4 +1,4 @@
-"""A contender's calls over several sets of buffers in turn, timed by the clock or by events."""
+"""A contender's calls on several sets of buffers in turn, timed by the clock or by CUDA events."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import torch
 from buffers import Buffers
 from contenders import Contender
 
-# Of the calls on one set the events engine enqueues the first, captures the second, and replays.
+# On one set the events engine enqueues the first call, captures the second, and replays from then
+# on.
 CALLS_TO_REPLAY = 3
-# A sum in place grows k-fold with every call; of values up to 2**-12 none overflows in this many
-# calls, also in float16 with k = 8.
+# A sum in place multiplies values by k in every call. Values up to 2**-12 do not overflow in this
+# many calls, even in float16 with k = 8.
 CALLS_PER_SET = 8
-# As few as this do not fill the launch queue (1,024 entries), whose wait would be counted: LeNet's
-# loop launches 112 kernels per call for k = 8.
+# So few that they do not fill the launch queue (1,024 entries), because waiting for it would be
+# counted: LeNet's loop launches 112 kernels per call for k = 8.
 HOST_CALLS = 8
-# The median of so few is steady enough, and slow calls get no more of them.
+# The fewest samples for a steady median; slow calls get no more.
 HOST_SAMPLES = 3
 HOST_S = 0.05
 
 
 class Rotation:
-    """A contender's calls, one for each set of buffers, in turn."""
+    """A contender's calls in turn, one per set of buffers."""
 
     def __init__(
         self, buffers: Buffers, contender: Contender, calls: Sequence[Callable[[], Any]]
@@ -39,24 +40,24 @@ class Rotation:
         return cls(buffers, contender, [contender.prepare(ranks) for ranks in buffers.sets])
 
     def captured(self) -> Rotation:
-        """The whole turn as one CUDA graph; every call has been made before."""
+        """All calls of one turn as one CUDA graph; each must have been made before."""
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-        # Where a capture fails torch leaves its stream current and its allocator capturing, and
-        # every later capture would fail with it.
+        # If a capture fails, torch leaves its stream current and its allocator capturing, so that
+        # every later capture would fail too.
         with torch.cuda.stream(torch.cuda.current_stream()), self.contender.chosen():
             try:
                 with torch.cuda.graph(graph, pool=pool):
                     for call in self.calls:
                         call()
             except Exception:
-                with suppress(RuntimeError):  # it has ended where only a call had failed
+                with suppress(RuntimeError):  # the capture has ended if only a call failed
                     torch._C._cuda_endAllocateToPool(self.buffers.devices[0].index, pool)
                 raise
         return Rotation(self.buffers, self.contender, [graph.replay])
 
     def turns(self, repeats: int) -> Iterable[Callable[[], Any]]:
-        """So many calls, from the set on whose turn it is: from the same set on as another
-        contender, this one would find in the cache what that one has left there."""
+        """So many calls, beginning with the next set in turn. If each contender began with the same
+        set, it would find in the cache what the previous one left there."""
         first = self.buffers.next_set % len(self.calls)
         self.buffers.next_set = (first + repeats) % len(self.buffers.sets)
         in_turn = [*self.calls[first:], *self.calls[:first]]
@@ -68,13 +69,14 @@ class Rotation:
                 call()
 
     def count_wrong(self, op: str) -> int:
-        """Of the call that will be timed, and so not of the first."""
+        """Count after several calls, because the timed calls replay a graph and the first do
+        not."""
         for _ in range(CALLS_TO_REPLAY - 1):
             self.run_all()
         return self.buffers.count_wrong(op, self.run_all)
 
     def seconds(self, repeats: int) -> float:
-        """Of so many calls; on GPUs on fresh values, by events, from idle."""
+        """Seconds of so many calls; on GPUs by events, with fresh values, from an idle device."""
         if self.buffers.on_gpu:
             self.buffers.refill()
         with self.contender.chosen():
@@ -102,7 +104,7 @@ class Rotation:
         return begin.elapsed_time(end) * 1e-3
 
     def host_seconds(self, rounds: int) -> float:
-        """The host's share of one call: enqueued on an idle device, not waited for."""
+        """The host's seconds of one call, enqueued on an idle device and not waited for."""
         samples: list[float] = []
         begin = time.perf_counter()
         with self.contender.chosen():

@@ -1,10 +1,10 @@
 """How does an allreduce scale from 8 to 8,192 GPUs: one flat ring, or hierarchical?
 
-On paper: DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on its PCIe
-switch), behind one switch that carries everything at once; what links achieve is in
-fastreduce/topology/links.py, what a launch and an event cost in fastreduce/simulation/play.py.
-Simulated up to 128 GPUs, by formula (fastreduce/simulation/formulas.py) for all. No figure here is
-measured.
+Predicted, not measured. DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on
+its PCIe switch), are joined by one switch that carries the full rate of all cards. The rates of
+links are in fastreduce/topology/links.py, the costs of a launch and an event in
+fastreduce/simulation/play.py. Times are simulated up to 128 GPUs, and calculated by formula
+(fastreduce/simulation/formulas.py) for all numbers of GPUs.
 
     python benchmarks/scale.py                                  # under a minute
     python benchmarks/scale.py --out benchmarks/results/scale   # and writes scale.json, scale.png
@@ -37,7 +37,7 @@ def machines_of(machines: int) -> Topology:
 
 
 def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
-    """Two machines show what happens in and between any: all are alike."""
+    """Two machines are enough to find the rates in and between machines, because all are equal."""
     k, two = machines * LOCAL, machines_of(min(machines, 2))
     few = len(two.devices)
     if algorithm == "ring":
@@ -105,7 +105,7 @@ def draw(found: list[Row], path: Path) -> None:
         panel.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_title(f"{size(nbytes)} a GPU", fontsize=10)
+        panel.set_title(f"{size(nbytes)} per GPU", fontsize=10)
         panel.set_xlabel("GPUs")
         panel.grid(color="#dddddd", linewidth=0.6)
     panels[0].set_ylabel("time (ms)")
@@ -124,7 +124,7 @@ def main() -> None:
     print(f"# {machines_of(MACHINES[-1]).source}")
     columns = "{:>11} {:>6} {:>13} {:>12} {:>12} {:>8}"
     print(columns.format("#size", "GPUs", "algorithm", "formula", "simulated", "busbw"))
-    print(columns.format("#(a GPU)", "", "", "", "", "(GB/s)"))
+    print(columns.format("#(per GPU)", "", "", "", "", "(GB/s)"))
     found = []
     for row in rows():
         found.append(row)

@@ -1,4 +1,4 @@
-"""A command with a limit on its time: run to its end or stopped, and what to report of it."""
+"""Runs a command with a time limit, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 TAIL_LINES = 80
-SAVE_S = 20.0  # for what is interrupted
+SAVE_S = 20.0  # for an interrupted command to save its results
 NO_TIME, INTERRUPTED = "failed: no time left for it", "failed: interrupted"
 
 
@@ -25,8 +25,8 @@ class Step:
     name: str
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
-    needs: str | None = None  # what it lacks here, if anything
-    note: str | None = None  # what to know of it whatever comes of it
+    needs: str | None = None  # what is missing here, if anything
+    note: str | None = None  # a remark for the report, whether it passes or fails
 
 
 def run(step: Step, limit_s: float) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def run(step: Step, limit_s: float) -> dict[str, Any]:
 
 
 def outcome(step: Step, limit_s: float) -> tuple[str, str]:
-    """Its status and what it printed. Whatever happens, it does not outlive this."""
+    """Its status and what it printed. The process has always ended when this returns."""
     process = subprocess.Popen(
         step.command,
         cwd=ROOT,
@@ -79,7 +79,7 @@ def outcome(step: Step, limit_s: float) -> tuple[str, str]:
 
 
 def stop(process: subprocess.Popen[str]) -> str:
-    """First politely: a benchmark that is interrupted saves what it has."""
+    """Interrupt before killing, because a benchmark that is interrupted saves what it has."""
     signal_all(process, signal.SIGINT)
     try:
         return process.communicate(timeout=SAVE_S)[0]
@@ -89,7 +89,7 @@ def stop(process: subprocess.Popen[str]) -> str:
 
 
 def signal_all(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    """It and what it has started, as far as any of them is left."""
+    """Signal the process and all that it started, if any still runs."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 

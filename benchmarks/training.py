@@ -3,16 +3,16 @@
     python benchmarks/training.py                                     # about a minute
     python benchmarks/training.py -k 2 4 --out benchmarks/results/training
 
-Contenders, all on the same batch of the data that `fastreduce train` would take, and from the same
-parameters: the trainer's step (`fastreduce.training.train_batch`), the same with the book's loop in
-place of fastreduce.allreduce, the bare loop of *Dive into Deep Learning* (a backward pass for each
-replica, the loop over each parameter's gradients, the update), and one replica that takes the whole
-batch: what one would have without data parallelism.
+All contenders use the same batch of `fastreduce train`'s data and begin with the same parameters:
+the trainer's step (`fastreduce.training.train_batch`); the same with the book's loop instead of
+fastreduce.allreduce; the bare loop of *Dive into Deep Learning* (a backward pass for each replica,
+the loop over each parameter's gradients, the update); and one replica that takes the whole batch,
+which is training without data parallelism.
 
-Before anything is timed each takes three steps. The replicas of one contender must then hold the
-same bits, all with k replicas the bare loop's bits, and one replica the same values up to rounding.
-Times are medians of one step, contenders in turn; an epoch is as many steps as the 60,000 images of
-Fashion-MNIST fill, without the evaluation.
+Before anything is timed, each contender takes three steps and is checked: its replicas must hold
+the same bits; with k replicas these must be the bare loop's bits; one replica must have the same
+values up to rounding. Times are medians of one step, contenders in turn. An epoch is as many steps
+as the 60,000 images of Fashion-MNIST fill, without the evaluation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Step = Callable[[Tensor, Tensor, Replicas, Devices], Any]
 
 
 def bare(X: Tensor, y: Tensor, replicas: Replicas, devices: Devices) -> None:
-    """*Dive into Deep Learning*, "Training on Multiple GPUs", as it stands there."""
+    """The step of *Dive into Deep Learning*, "Training on Multiple GPUs", unchanged."""
     shards = zip(*split_batch(X, y, devices), replicas, strict=True)
     losses = [loss(lenet(X_shard, params), y_shard) for X_shard, y_shard, params in shards]
     for shard_loss in losses:
@@ -67,7 +67,7 @@ def bare(X: Tensor, y: Tensor, replicas: Replicas, devices: Devices) -> None:
 
 
 def contenders(k: int) -> dict[str, tuple[int, Step]]:
-    """How many replicas, and their step."""
+    """By name: the number of replicas, and their step."""
     return {
         "trainer": (k, partial(train_batch, lr=LR)),
         "trainer, loop": (k, partial(train_batch, lr=LR, allreduce=loop_allreduce)),
@@ -88,7 +88,7 @@ def replicas_on(devices: Devices) -> Replicas:
 
 
 def check(steps: dict[str, tuple[int, Step]], X: Tensor, y: Tensor) -> None:
-    """Raises AssertionError, which names the contender, where one trains another model."""
+    """Raise AssertionError, which names the contender, if one trains a different model."""
     found = {}
     for name, (k, step) in steps.items():
         devices = devices_of(k)

@@ -1,4 +1,4 @@
-// Python meets the engines here: arguments in, errors out, and nothing else.
+// The Python bindings: they convert arguments and errors, and do nothing else.
 #include <ATen/dlpack.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
@@ -19,7 +19,7 @@ namespace {
 
 py::object python(const char* module, const char* name) { return py::module_::import(module).attr(name); }
 
-// ---- what Python does for the calls
+// ---- calls from C++ into Python
 
 std::shared_ptr<const Schedule> build(const Question& question) {
   const py::gil_scoped_acquire gil;
@@ -43,7 +43,7 @@ at::Tensor as_tensor(py::handle item, int64_t rank, int64_t index) {
 
 bool is_tensor(py::handle item) { return py::detail::make_caster<at::Tensor>().load(item, /*convert=*/false); }
 
-// Lists and tuples as they are, other iterables as a list, tensors and arrays as one item.
+// True for lists, tuples and other iterables; false for tensors and arrays, which are one item.
 bool is_list_of_tensors(py::handle item) {
   return PyList_Check(item.ptr()) || PyTuple_Check(item.ptr()) ||
          (!is_tensor(item) && !item.is_none() && !py::hasattr(item, "__dlpack__") &&
@@ -108,7 +108,7 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
   needs_dispatcher(call) ? dispatch(call) : run(call);
 }
 
-// ---- the other things that Python asks
+// ---- the other functions for Python
 
 using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
@@ -134,7 +134,7 @@ std::string place(const Devices& devices) {
   return engine->place(devices);
 }
 
-// By name of the operation: the dtypes that it is defined for.
+// By the operation's name: the dtypes for which it is defined.
 std::map<std::string, std::vector<at::ScalarType>> ops() {
   std::map<std::string, std::vector<at::ScalarType>> found;
   for (Op op : every_op())
@@ -144,7 +144,7 @@ std::map<std::string, std::vector<at::ScalarType>> ops() {
   return found;
 }
 
-// Of a capsule that an array's __dlpack__ returned. Those before DLPack 1.0 cannot tell.
+// `capsule` is what an array's __dlpack__ returned. Before DLPack 1.0 it had no such flag.
 bool is_read_only(const py::capsule& capsule) {
   if (std::string_view(capsule.name()) != "dltensor_versioned") return false;
   return (capsule.get_pointer<DLManagedTensorVersioned>()->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;

@@ -92,7 +92,7 @@ void run(const Call& call) {
   bump_versions(call.outputs, written);
 }
 
-// The schedule's written buffers that are outputs: those behind the inputs, if there are any.
+// For each output, whether the schedule writes it. The outputs are the buffers after the inputs.
 std::vector<bool> written_outputs(const Call& call, const Schedule& schedule) {
   return {schedule.written.begin() + call.inputs.ranks, schedule.written.end()};
 }

@@ -12,7 +12,7 @@ namespace fastreduce {
 
 enum class Collective { allreduce, reduce, broadcast, reduce_scatter, all_gather };
 
-// `per_rank` tensors of each rank, rank after rank.
+// `per_rank` tensors of rank 0, then those of rank 1, and so on.
 struct TensorLists {
   const char* name = "tensors";
   std::vector<at::Tensor> flat;
@@ -23,7 +23,7 @@ struct TensorLists {
   std::string where(int64_t rank, int64_t index) const;  // for error messages
 };
 
-// What the user asked for. Collectives that work in place have no inputs.
+// The arguments of a call. Collectives that work in place have no inputs.
 struct Call {
   Collective collective;
   TensorLists outputs;
@@ -43,10 +43,11 @@ Collective parse_collective(const std::string& name);
 const char* name_of(Collective collective);
 Op parse_op(const std::string& name);
 
-// Everything that a call does, in order. The dispatcher's way does the parts where torch wants them.
+// Everything that a call does, in order. With torch's dispatcher (dispatcher.h), the parts below are called where
+// torch needs them.
 void run(const Call& call);
 
-// Those parts: autograd's rules, the work, and that the tensors have changed.
+// The parts: which outputs are written (autograd must allow it), the work, and marking tensors as changed.
 std::vector<bool> written_outputs(const Call& call, const Schedule& schedule);
 void execute(const Call& call, const Schedule& schedule);
 void bump_versions(const TensorLists& lists, const std::vector<bool>& written);

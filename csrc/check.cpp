@@ -6,7 +6,7 @@
 namespace fastreduce {
 namespace {
 
-// What no engine can walk, and what to do about it; nullptr for what is dense.
+// Why no engine can read the tensor, and what to do about it; nullptr if it is dense.
 const char* why_not_dense(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested; pass the tensors that it consists of (.unbind())";
   if (tensor.is_quantized()) return "quantized; pass .dequantize()";
@@ -52,7 +52,7 @@ void check_lists(const TensorLists& lists) {
     for (int64_t rank = 0; rank < lists.ranks; ++rank) check_tensor(lists, rank, index);
 }
 
-// `whole` tensors hold one shard for each rank, `shards` tensors hold one.
+// Each tensor of `whole` has one shard per rank, each tensor of `shards` is one shard.
 void check_shards(const Call& call, const TensorLists& whole, const TensorLists& shards) {
   TORCH_CHECK_VALUE(call.inputs.ranks == call.ranks() && call.inputs.per_rank == call.outputs.per_rank, "outputs have ",
                     call.ranks(), " ranks of ", call.outputs.per_rank, " tensors but tensors have ", call.inputs.ranks,

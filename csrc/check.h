@@ -13,10 +13,10 @@ void check(const Call& call);
 // shard of the input of reduce_scatter, or the reverse for all_gather, as in NCCL.)
 void check_overlap(const Call& call);
 
-// Throws c10::Error in torch's words where autograd could not follow an in-place write.
+// Throws c10::Error, in torch's words, if autograd could not follow an in-place write.
 void check_autograd(const TensorLists& lists, const std::vector<bool>& written);
 
-// How the kernels see tensor `index`; throws where the call's operation is not defined for its dtype.
+// How the kernels see tensor `index`; throws if the call's operation is not defined for its dtype.
 Arithmetic arithmetic_of(const Call& call, int64_t index);
 
 }  // namespace fastreduce

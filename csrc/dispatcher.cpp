@@ -40,7 +40,8 @@ void on_dense(std::string_view collective, at::TensorList outputs, at::TensorLis
 
 void on_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t, std::string_view) {}
 
-// Tensors may be fake here, without a size or a device; whatever "auto" stands for writes all.
+// Tensors may be fake here, without sizes or devices, so "auto" cannot choose. Any choice writes all outputs, as
+// leader does.
 std::vector<bool> written_by(Call call) {
   if (call.algorithm == "auto") call.algorithm = "leader";
   return written_outputs(call, *schedule_of(question_of(call)));

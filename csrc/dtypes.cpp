@@ -12,7 +12,7 @@ struct IsDefined {
 
 bool is_bitwise(Op op) { return op == Op::band || op == Op::bor || op == Op::bxor; }
 
-// Of booleans torch's sum is or, its product is and; stored as 0 and 1 both are bitwise.
+// For booleans torch's sum is "or" and its product is "and". Booleans are stored as 0 and 1, so both are bitwise.
 std::optional<Arithmetic> of_booleans(Op op) {
   switch (op) {
     case Op::avg: return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op) {
   if (type == c10::ScalarType::Bool) return of_booleans(op);
   if (c10::isIntegralType(type, /*includeBool=*/false) && is_bitwise(op))
     return Arithmetic{DType::u8, op, static_cast<int64_t>(c10::elementSize(type))};
-  // Sums of complex numbers are those of their parts; products and orders are not.
+  // Complex numbers are summed part by part. They cannot be multiplied or compared part by part.
   const bool is_complex = c10::isComplexType(type);
   if (is_complex && op != Op::sum && op != Op::avg) return std::nullopt;
   const auto dtype = element_of(is_complex ? c10::toRealValueType(type) : type);

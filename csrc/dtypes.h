@@ -1,4 +1,4 @@
-// How torch's dtypes are reduced: most as themselves, some as several elements of another.
+// How torch's dtypes are reduced: most as themselves, some as several elements of another dtype.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,17 +11,17 @@
 
 namespace fastreduce {
 
-// What the kernels make of one torch element under one operation: `per_elem` elements of `dtype`.
+// The kernels reduce one torch element as `per_elem` elements of `dtype`, by the operation `op`.
 struct Arithmetic {
   DType dtype;
   Op op;
   int64_t per_elem;
 };
 
-// None where the operation is not defined for the dtype.
+// None if the operation is not defined for the dtype.
 std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op);
 
-// Bytes, for collectives that only move data.
+// As bytes, for collectives that only move data.
 Arithmetic moved(c10::ScalarType type);
 
 const char* name_of(Op op);

@@ -1,4 +1,4 @@
-// What a new engine implements, and where the calls find it.
+// The interface of engines, and how calls find the engine of a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,8 +21,8 @@ class Engine {
   // Where the ranks are, as far as the choice of a program depends on it (fastreduce/plan/defaults.py).
   virtual const char* place(const Devices& devices) = 0;
 
-  // Leaves the results in the tables' rows: after what is enqueued on the devices' current streams,
-  // and before what is enqueued there next.
+  // Leaves the results in the tables' rows. The work comes after everything that is enqueued on the devices' current
+  // streams, and before everything that is enqueued there next.
   virtual void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables) = 0;
 
   // Whether a tensor that is not contiguous may be replaced by a copy, which lives until run returns.
@@ -32,17 +32,17 @@ class Engine {
   ~Engine() = default;
 };
 
-// Done once for each type, while the extension is loaded.
+// Called once per type of device, while the extension is loaded.
 void register_engine(c10::DeviceType type, Engine& engine);
 
-// nullptr where this build has none.
+// nullptr if this build has none.
 Engine* find_engine(c10::DeviceType type);
 
-// Where an engine may keep what it found out about this machine. Set before the first call.
+// The folder in which an engine may keep what it found out about this machine. Set before the first call.
 extern std::function<std::string()> cache_folder;
 
-// Whether every rank counts as a device of its own: tests and benchmarks use it to run the engine for
-// several GPUs on one.
+// Whether each rank gets a lane of its own, as if it had its own device. Tests and benchmarks use this to run the
+// engine for several GPUs on one GPU.
 extern std::atomic<bool> lane_per_rank;
 
 }  // namespace fastreduce

@@ -1,6 +1,6 @@
-// What can be reduced: every element type, every operation with its arithmetic, and which goes with
-// which. The only such table: torch's dtypes, error messages, tests, docs and benchmarks read it
-// (from Python: fastreduce._C.ops).
+// What can be reduced: every element type, every operation with its arithmetic, and which operations are defined for
+// which types. This is the only such table: error messages, tests, docs and benchmarks read it (from Python:
+// fastreduce._C.ops).
 //
 // Everything here has internal linkage on purpose: the header is compiled once for each CPU
 // instruction set (cpu/reduce_*.cpp), and one copy must never be linked in place of another.
@@ -63,12 +63,13 @@ struct UnsignedType<T, false> {
 template <class T>
 using Unsigned = typename UnsignedType<T>::type;
 
-// Signed overflow is undefined in C++ and products of 16 bits overflow int: integers wrap in these.
+// The unsigned types in which integers wrap. Signed overflow is undefined in C++, and a product of two 16-bit
+// integers, which C++ computes as int, can overflow.
 template <class A>
 using Wrap = std::conditional_t<is_integer<A> && sizeof(A) < 4, uint32_t, Unsigned<A>>;
 
-// An operation folds two values. Where integers come out with the same bits whether they are signed
-// or not, the unsigned kernel serves both.
+// An operation folds two values. If the result's bits are the same for signed and unsigned integers, both use the
+// unsigned kernel.
 struct Sum {
   static constexpr Op op = Op::sum;
   static constexpr const char* name = "sum";
@@ -84,7 +85,7 @@ struct Sum {
   }
 };
 
-// The sum, divided where it is complete.
+// The sum, divided by the number of ranks once it is complete.
 struct Avg : Sum {
   static constexpr Op op = Op::avg;
   static constexpr const char* name = "avg";
@@ -133,7 +134,7 @@ struct Max : Min {
   }
 };
 
-// Bits know no element size: an integer of any width is reduced as so many bytes.
+// Bitwise operations do not depend on the element size, so integers of any width are reduced as bytes.
 struct BAnd {
   static constexpr Op op = Op::band;
   static constexpr const char* name = "band";
@@ -176,20 +177,23 @@ void for_each(List<Rows...>, const Visit& visit) {
   (visit(Rows{}), ...);
 }
 
-template <class... A, class... B, class... C>
-List<A..., B..., C...> joined(List<A...>, List<B...>, List<C...>);
-using Elements = decltype(joined(Integers{}, Floats{}, Floats8{}));
+template <class... A, class... B>
+constexpr List<A..., B...> joined(List<A...>, List<B...>) {
+  return {};
+}
+using Elements = decltype(joined(joined(Integers{}, Floats{}), Floats8{}));
 
-// Where code for each number of sources is worth its size: not for what is rarely reduced in bulk, nor
-// for float8, whose conversions take longest.
+// Whether separate code for each number of sources is worth its size. Not for types and operations that are rarely
+// used with much data, and not for float8, whose time goes into conversions.
 template <class T, class O>
 constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
 
 template <class T, class O>
 using Stored = std::conditional_t<O::ignores_sign, Unsigned<T>, T>;
 
-// make.template make<T, O>() for the dtype, one of the elements, and the operation; Result() where the
-// operation makes no sense for the dtype. Files that compile kernels take some of the elements each.
+// Returns make.template make<T, O>() for the types T and O of `dtype` and `op`, or Result() if the operation is not
+// defined for the dtype or the dtype is not in `elements`: each file that compiles kernels passes a part of all
+// elements.
 template <class Result, class Make, class... Rows>
 Result dispatch(List<Rows...> elements, DType dtype, Op op, const Make& make) {
   Result result{};

@@ -1,5 +1,6 @@
-// Which tensors share memory. Spans answer for dense tensors; for strided views whose spans
-// interleave (a matrix whose columns belong to different ranks) every element's bytes are marked, exactly.
+// Finds tensors that share memory. For dense tensors it is enough to compare their first and last addresses (spans).
+// The spans of strided views may overlap although the views do not (columns of one matrix on different ranks); for
+// these, the bytes of every element are marked.
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
@@ -108,7 +109,8 @@ void check_exactly(const std::vector<Span>& cluster, uintptr_t begin, uintptr_t 
   }
 }
 
-// Slices and transposes of contiguous tensors have each stride beyond the reach of the lesser ones.
+// True for slices and transposes of contiguous tensors: there each stride is larger than the distance that all
+// smaller strides together can cover.
 bool surely_apart_from_itself(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return true;
   std::vector<int64_t> dims(tensor.dim());

@@ -31,10 +31,10 @@ std::shared_ptr<const Schedule> schedule_of(const Question& question) {
     if (const auto found = schedules.find(question); found != schedules.end()) return found->second;
     asked = generation;
   }
-  // Not under the lock: Python code may wait for the GIL, whose holder may wait for the lock.
+  // Without the lock: this waits for the GIL, and the thread that holds the GIL may wait for the lock.
   auto built = build_schedule(question);
   const std::lock_guard lock(mutex);
-  // An algorithm that was replaced meanwhile serves this call, but no later one.
+  // If the algorithm was replaced meanwhile, this call still uses the old one, but no later call does.
   if (asked == generation) schedules[question] = built;
   return built;
 }

@@ -1,4 +1,4 @@
-// Schedules: chosen, verified and built in Python (fastreduce/plan/build.py), once for each question.
+// The cache of schedules. Python chooses, verifies and builds them (fastreduce/plan/build.py), once per question.
 #pragma once
 
 #include <compare>
@@ -10,7 +10,7 @@
 
 namespace fastreduce {
 
-// All that the choice of a program depends on.
+// Everything that the choice of a program depends on.
 struct Question {
   Collective collective;
   std::string algorithm;
@@ -23,14 +23,14 @@ struct Question {
 
 Question question_of(const Call& call);
 
-// Sizes for which "auto" chooses alike: up to the next power of two.
+// The size rounded up to a power of two. "auto" makes the same choice for all sizes of one class.
 int64_t size_class(int64_t nbytes);
 
-// Built when first asked for. The builder is Python's, set while the extension is loaded.
+// Built when first needed, by `build_schedule`, which calls Python and is set while the extension is loaded.
 std::shared_ptr<const Schedule> schedule_of(const Question& question);
 extern std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
 
-// Until the next call: an algorithm was registered anew, or the machine was tuned.
+// Called when an algorithm was replaced or the machine was tuned; later calls build schedules again.
 void forget_schedules();
 
 }  // namespace fastreduce

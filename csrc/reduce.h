@@ -1,5 +1,5 @@
-// The kernel body: dsts <- op(srcs) over a range, for the CPU and for CUDA. With ops.h all arithmetic
-// on user data; like it with internal linkage, because it is compiled once for each instruction set.
+// The kernel body: dsts <- op(srcs) over a range, for the CPU and for CUDA. All arithmetic on user data is here and
+// in ops.h. Like ops.h it has internal linkage, because it is compiled once for each instruction set.
 //
 // Sources are folded in the order given, starting from the first one's value, so the bits do not
 // depend on the size, the tiling or the vector width.
@@ -9,7 +9,7 @@
 
 #include "ops.h"
 
-// How g++ and nvcc are asked to unroll a loop, or not to.
+// g++ and nvcc have different pragmas to unroll a loop, or not to.
 #ifdef __CUDACC__
 #define FASTREDUCE_UNROLL _Pragma("unroll")
 #define FASTREDUCE_NO_UNROLL _Pragma("unroll 1")
@@ -44,11 +44,11 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], T* dst) {
   std::memcpy(dst, values, sizeof values);
 }
 
-// acc takes sources first .. first + N, of which there are `num_srcs` in all; the loads of all of them
-// are under way before one is waited for.
+// Folds the sources first .. first + N - 1, as far as they are below `num_srcs`, into acc. All loads are started
+// before the first one is waited for.
 template <class O, int V, int N, class Srcs, class A>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, A (&acc)[V]) {
-  decltype(load(srcs[0] + at)) loaded[N];
+  decltype(load(srcs[0] + at)) loaded[N]{};  // compilers cannot see that what is not loaded is not used
   FASTREDUCE_UNROLL
   for (int s = 0; s < N; ++s)
     if (first + s < num_srcs) loaded[s] = load(srcs[first + s] + at);
@@ -65,14 +65,14 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, i
   }
 }
 
-// How many sources are loaded at a time where their number is not known at compile time. One for
-// float8, whose conversions take longer than its loads.
+// How many sources are loaded at a time if their number is not known at compile time. One for float8, whose
+// conversions take longer than its loads.
 template <class T>
 constexpr int kLoadsAtATime = is_float8<T> ? 1 : 4;
 
-// One vector of V elements. K and D are the numbers of sources and destinations where they are known at
-// compile time, else 0; srcs[i] and dsts[i] are pointers of any kind. All loads come before the stores,
-// so a destination may be one of the sources. `divisor` matters for averages only.
+// Reduces one vector of V elements. K and D are the numbers of sources and destinations if they are known at compile
+// time, else 0; srcs[i] and dsts[i] are pointers of any kind. All loads come before the stores, so a destination may
+// be one of the sources. `divisor` matters for averages only.
 template <class T, class O, int K, int D, int V, class Srcs, class Dsts>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts, int num_dsts,
                                                      int64_t at, int divisor) {
@@ -80,6 +80,7 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_s
   if constexpr (K > 0) {
     fold_in<O, V, K>(srcs, K, 0, at, acc);
   } else {
+    for (int v = 0; v < V; ++v) acc[v] = {};  // the first source overwrites it; compilers cannot know
     FASTREDUCE_NO_UNROLL
     for (int s = 0; s < num_srcs; s += kLoadsAtATime<T>) fold_in<O, V, kLoadsAtATime<T>>(srcs, num_srcs, s, at, acc);
   }

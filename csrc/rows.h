@@ -1,4 +1,4 @@
-// The memory of a call as the engines walk it: raw pointers and element counts.
+// The memory of a call as the engines see it: raw pointers and element counts.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace fastreduce {
 
-// Contiguous elements of one tensor, all of them in one shard, at the same place in every buffer.
-// Their addresses are `Table::pointers[first_pointer + buffer]`: nullptr for a buffer that lacks them
-// (the output of another rank's shard), which no instruction names.
+// Contiguous elements of one tensor, all of them in one shard, at the same place in every buffer. Their addresses are
+// `Table::pointers[first_pointer + buffer]`: nullptr for a buffer without this shard (the output of another rank),
+// which no instruction of the shard uses.
 struct Row {
   int shard;
   int64_t elems;
@@ -27,8 +27,8 @@ struct Table {
   std::vector<std::byte*> pointers;
 };
 
-// Elements of each of `parts` equal parts, the last of which may be shorter or empty. Parts begin on
-// cache lines: no two ranks write the same one, and vectors stay aligned.
+// The elements of each of `parts` equal parts; the last parts may be shorter or empty. Parts begin on cache lines, so
+// that no two ranks write to the same line, and vectors stay aligned.
 inline int64_t part_elems(int64_t elems, int64_t parts, int64_t elem_bytes) {
   const int64_t line_elems = 64 / elem_bytes;
   return ((elems + parts - 1) / parts + line_elems - 1) / line_elems * line_elems;

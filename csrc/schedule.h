@@ -1,5 +1,5 @@
-// A program as the engines take it: with what follows from its instructions already worked out.
-// No torch in here, and neither sizes nor memory.
+// A program in the form that the engines take, with its waits and launches. It depends neither on torch nor on sizes
+// nor on memory.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace fastreduce {
 
-// An instruction's rank where the CPU executes it.
+// The rank of instructions that the CPU executes.
 constexpr int kHost = -1;
 
 // One source is a copy, many sources are a reduction in the order given.
@@ -22,8 +22,8 @@ struct Instruction {
   bool completes;         // here partial results become the sum over all ranks, which avg divides
 };
 
-// Buffers 0..ranks-1 are the ranks' tensors; collectives whose results lie elsewhere
-// (reduce_scatter, all_gather) have the ranks' outputs as buffers ranks..2*ranks-1.
+// Buffers 0..ranks-1 are the ranks' tensors. Collectives whose results go to other tensors (reduce_scatter,
+// all_gather) have the ranks' outputs as buffers ranks..2*ranks-1.
 class Schedule {
  public:
   Schedule(int ranks, int buffers, int shards, std::vector<Instruction> instructions,
@@ -50,16 +50,16 @@ class Schedule {
     return slices_of(nbytes, shards, std::all_of(waits.begin(), waits.end(), waits_for_none));
   }
 
-  // The events engine cuts each shard into so many slices, where a rank has `nbytes` in all, so that
-  // a rank passes on the first while it receives the second. Where nothing waits there is nothing to
-  // pass on. Slices of less than 1 MiB spend more on launches than they hide (predicted).
+  // How many slices the events engine cuts each shard into if a rank has `nbytes` in all. A rank passes on the first
+  // slice while it receives the second; if no instruction waits for another, nothing is passed on.
+  // Predicted: with slices below 1 MiB, launches cost more time than the overlap saves.
   static int slices_of(int64_t nbytes, int64_t shards, bool one_step) {
     constexpr int64_t kSliceBytes = 1 << 20;
     constexpr int64_t kMaxSlices = 8;
     return one_step ? 1 : static_cast<int>(std::clamp<int64_t>(nbytes / shards / kSliceBytes, 1, kMaxSlices));
   }
 
-  // What an average divides by at this instruction.
+  // The number by which an average divides at this instruction.
   int divisor(const Instruction& instruction) const { return instruction.completes ? ranks : 1; }
 
   uint64_t id;

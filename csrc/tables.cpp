@@ -7,7 +7,7 @@
 namespace fastreduce {
 namespace {
 
-// The same elements lie at the same offsets in every rank, without holes.
+// Whether the tensors of all ranks have the same elements at the same offsets, without holes.
 bool walkable_in_place(const Call& call, int64_t index) {
   const at::Tensor& first = call.outputs.at(0, index);
   bool contiguous = true;
@@ -31,7 +31,7 @@ Tables::Tables(const Call& call, const Schedule& schedule) {
   for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, schedule, index);
 }
 
-// The tensor is cut into the schedule's shards, one row each, or is one of its shards.
+// The tensor is cut into the schedule's shards, one row each, or the whole tensor belongs to one shard.
 void Tables::add(const Call& call, const Schedule& schedule, int64_t index) {
   const bool direct = walkable_in_place(call, index);
   const bool gather = call.collective == Collective::all_gather;
@@ -48,7 +48,7 @@ void Tables::add(const Call& call, const Schedule& schedule, int64_t index) {
       memory.push_back(memory_of(call, *lists, rank, index, direct, schedule.written[memory.size()]));
 
   const int64_t elems = whole.numel() * kernel.per_elem;
-  // In place the parts are ours to choose; an output of one shard fixes them.
+  // In place any parts will do. A tensor that holds one shard fixes their size.
   const int64_t shard_elems = schedule.whole_tensors ? elems
                               : gather || scatter    ? elems / schedule.shards
                                                      : part_elems(elems, schedule.shards, elem_bytes);

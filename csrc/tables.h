@@ -5,8 +5,8 @@
 
 namespace fastreduce {
 
-// Checked tensors as the engines walk them: one table for each dtype. Tensors that no engine can
-// walk in place (strided views, lazy conjugates) are replaced by contiguous copies.
+// Checked tensors as the engines see them: one table per dtype. Tensors that no engine can use in place (strided
+// views, lazy conjugates) are replaced by contiguous copies.
 class Tables {
  public:
   Tables(const Call& call, const Schedule& schedule);

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch  # the extension links against it
 
-# Started in a clone of the repository, Python finds these sources first and the extension only in
-# the installed package.
+# When Python is started in a clone of the repository, it finds these sources first, but the
+# extension is only in the installed package.
 __path__ = extend_path(__path__, __name__)
 
 try:

@@ -1,4 +1,4 @@
-"""The public calls: thin, documented, one call into the extension each.
+"""The public calls. Each is one call into the extension.
 
 All take a list with one tensor per rank, or one list of tensors per rank (the gradients of a whole
 model in one call), and return None: results are written in place. Where the ranks' shapes, dtypes
@@ -33,37 +33,40 @@ def allreduce(
 
     Args:
         tensors: a list with one tensor per rank, or one list of tensors per rank; tensor i has the
-            same shape and dtype on every rank. torch tensors in CPU memory or, those of one rank on
-            one device, in CUDA memory; or arrays with ``__dlpack__`` over a writable buffer (NumPy,
-            CuPy), which are used without a copy. Any strides, views, 0-dim and empty tensors.
+            same shape and dtype on every rank. torch tensors in CPU memory, or in CUDA memory with
+            all tensors of a rank on one device; or arrays with ``__dlpack__`` over a writable
+            buffer (NumPy, CuPy), which are used without a copy. Any strides, views, 0-dim and empty
+            tensors.
         op: "sum", "avg", "prod", "min", "max" (NaN wins), "band", "bor", "bxor", or the
             `torch.distributed.ReduceOp` of that name. float16, bfloat16, float32 and float64 take
-            the first five; float8 (e4m3fn, e5m2 and their fnuz forms) all of those but prod;
-            complex32, complex64 and complex128 sum and avg; integers of 8 to 64 bits, signed or
-            not, all but avg; so does bool (sum is or, prod is and). ``fastreduce._C.ops()`` is the
-            table.
+            the first five; float8 (e4m3fn, e5m2 and their fnuz forms) takes those without prod;
+            complex32, complex64 and complex128 take sum and avg; integers of 8 to 64 bits, signed
+            or not, and bool take all but avg (for bool, sum is "or" and prod is "and").
+            ``fastreduce._C.ops()`` has the table.
         algorithm: "auto"; a name of `fastreduce.algorithms`: "leader", "sharded", "by-parameter",
             "host", "ring", "bidirectional", "multi-ring", "tree", "halving-doubling",
             "hierarchical", "naive", or one registered by `fastreduce.algorithm`; a
-            `fastreduce.Program` for as many ranks; or a function from the number of ranks to one
-            (under `torch.compile`: a name). "auto" goes by size, ranks and devices:
-            ``FASTREDUCE_ALGORITHM`` if it is set, else what `fastreduce tune` measured, else
-            documented defaults (`fastreduce.explain` tells).
+            `fastreduce.Program` for as many ranks; or a function from the number of ranks to a
+            program. Under `torch.compile` only names. "auto" chooses by size, ranks and devices:
+            ``FASTREDUCE_ALGORITHM`` if it is set, else the fastest that `fastreduce tune` measured,
+            else the documented default (`fastreduce.explain` shows the choice).
 
     Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded,
-    by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give float32 and
-    float64 exactly as the loop ``for x in tensors[1:]: tensors[0] += x`` would (of a NaN, that it
-    is one), for any size and number of threads. 16- and 8-bit floats accumulate in float32 and are
-    rounded once. The others sum in an order of their own. All ranks always end with the same bits,
-    run after run.
+    by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give, in float32 and
+    float64, exactly the bits of the loop ``for x in tensors[1:]: tensors[0] += x``, for any size
+    and number of threads (where the loop gives a NaN, they give a NaN, perhaps with other bits).
+    16- and 8-bit floats accumulate in float32 and are rounded once. The other algorithms sum in
+    other orders. With every algorithm all ranks end with the same bits, run after run.
 
     Streams: work on CUDA tensors comes after what is on each device's current stream and before
-    what is put on it next. Once it has been called it can be captured by `torch.cuda.graph`; of
-    several GPUs, those whose current stream is no part of the capture (one that waited for a
-    captured stream is) have to be synchronized with the graph by hand.
+    what is put on it next. A call can be captured by `torch.cuda.graph` after it was made once
+    outside a capture. With several GPUs, a current stream that has waited for a captured stream is
+    part of the capture; a GPU whose current stream is not part of it must be synchronized with the
+    graph by hand.
 
     Raises:
-        TypeError: something is no tensor (with rank and index), None where a gradient is missing.
+        TypeError: something is not a tensor (with rank and index), such as None for a missing
+            gradient.
         ValueError: shapes, dtypes, devices, layouts or list lengths differ; tensors share memory or
             are read-only; unknown op or algorithm, a wrong program, or an op that the dtype does
             not have.
@@ -175,7 +178,7 @@ def _run(
         )
 
 
-# What to reduce instead of a tensor that only wraps others, by the name of its type.
+# By the name of a tensor subclass that only wraps other tensors: what to reduce instead.
 _INSIDE = {
     "DTensor": "its .to_local(), which is this process's part",
     "NestedTensor": "its .values()",
@@ -216,14 +219,14 @@ def op_name(op: Op) -> str:
 
 
 def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
-    """A zero-copy view of an array; the extension asks for what is not a tensor."""
+    """A zero-copy view of an array. The extension calls this for items that are not tensors."""
     if isinstance(item, torch.Tensor):
         return item
     where = f"rank {rank}, tensor {index}"
     if item is None:
         raise TypeError(
-            f"{where} is None: rank {rank}, parameter {index} has no gradient; "
-            "every rank must use every parameter, or leave it out on all ranks"
+            f"{where} is None: rank {rank}, parameter {index} has no gradient; every rank must use "
+            "every parameter, or leave it out on all ranks (fastreduce.grads names the parameter)"
         )
     if not hasattr(item, "__dlpack__"):
         raise TypeError(
@@ -234,7 +237,7 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
             f"{where} is a read-only {type(item).__name__}, and results are written in place; "
             "reduce a copy (np.array(x), torch.tensor(x)) and convert that back"
         )
-    # torch ends the process over negative strides.
+    # Negative strides make torch end the process.
     strides = getattr(item, "strides", None)
     if isinstance(strides, tuple) and any(isinstance(s, int) and s < 0 for s in strides):
         raise ValueError(f"{where} has negative strides {strides}; want a copy without them")
@@ -245,10 +248,10 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
 
 
 def _is_read_only(item: Any) -> bool:
-    """Whether nobody may write to the array, of which torch takes no notice.
+    """Whether the array must not be written to: torch would write to it all the same.
 
-    NumPy tells by a flag, others by the one of DLPack 1.0. JAX's arrays are constants, whose memory
-    other arrays and compiled functions share, however they are exported.
+    NumPy arrays have a flag, others the flag of DLPack 1.0. JAX's arrays are constants even if they
+    are exported as writable, because other arrays and compiled functions share their memory.
     """
     if any(x.__module__.partition(".")[0] in ("jax", "jaxlib") for x in type(item).__mro__):
         return True

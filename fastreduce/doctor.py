@@ -15,7 +15,7 @@ import fastreduce
 from fastreduce import _C, algorithms
 from fastreduce.plan.table_files import tuned
 
-# Packages, the module of each, and what does not work without it. What is not named here does.
+# By package: its module, and what does not work without it.
 PACKAGES = {
     "matplotlib": ("matplotlib", "no pictures: draw, plan --draw, learning curves"),
     "networkx": ("networkx", "no topologies: simulate, plan --topology"),

@@ -5,18 +5,18 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """For what can be made or fetched again."""
+    """The folder for files that can be made or fetched again."""
     return _folder("user_cache_path", "XDG_CACHE_HOME", ".cache")
 
 
 def data() -> Path:
-    """For what took the user some time."""
+    """The folder for files that cost the user time, such as measurements."""
     return _folder("user_data_path", "XDG_DATA_HOME", ".local/share")
 
 
 def _folder(kind: str, variable: str, default: str) -> Path:
     try:
         import platformdirs
-    except ImportError:  # installed without dependencies, on a machine without a network
+    except ImportError:  # installed without its dependencies
         return Path(os.environ.get(variable) or Path.home() / default, "fastreduce")
     return Path(getattr(platformdirs, kind)("fastreduce"))

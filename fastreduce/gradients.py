@@ -66,7 +66,7 @@ def _named_parameters(replica: Any, rank: int) -> Named:
         )
     named: Named = []
     for index, item in enumerate(replica):
-        # A parameter without a name goes by its place.
+        # A parameter without a name is named by its index.
         pair = isinstance(item, tuple) and len(item) == 2
         name, parameter = item if pair else (str(index), item)
         if not isinstance(parameter, Tensor):
@@ -90,7 +90,7 @@ def _check_names(ranks: Sequence[Named]) -> None:
 
 
 def _of_one_parameter(same: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
-    """Return the gradient of each rank's parameter of one name; none where it takes no part."""
+    """Return one parameter's gradient per rank; an empty list if it is frozen or unused."""
     name, parameters = same[0][0], [parameter for _, parameter in same]
     model = "replicas of one model"
     _check_alike(name, "shape", [tuple(p.shape) for p in parameters], model)

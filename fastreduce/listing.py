@@ -1,4 +1,4 @@
-"""Tuples of thousands that print on one line."""
+"""Long tuples that print on one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The one instruction, and programs made of it.
+"""The instruction, and programs made of instructions.
 
-A program says which rank reduces which shard of whose buffers into whose, and nothing about sizes,
-dtypes or devices. From the program alone follow its dependencies and its proof.
+A program says which rank reduces which shard of which buffers into which. It says nothing about
+sizes, dtypes or devices. Its dependencies and its proof follow from the instructions alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Instruction(NamedTuple):
     """``rank`` reads ``shard`` of every buffer in ``srcs``, reduces in that order, writes ``dsts``.
 
     One source is a copy, many are a reduction. A buffer may be both source and destination. Rank
-    `HOST` is the CPU: sources come up to its memory, the result goes down.
+    `HOST` is the CPU: sources are copied to its memory, and the result is copied back.
 
     >>> Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
     Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
@@ -39,8 +39,8 @@ class Instruction(NamedTuple):
         return f"{who} {verb} shard {self.shard} of {list(self.srcs)} into {list(self.dsts)}"
 
 
-# Which ranks' contributions a shard of a buffer must hold in the end; None where it may hold
-# anything. Given by (buffer, shard).
+# From (buffer, shard) to the ranks whose contributions it must hold in the end; None where it may
+# hold anything.
 Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
 
 
@@ -93,9 +93,9 @@ class Program:
     def dependencies(self) -> list[tuple[int, ...]]:
         """For each instruction, the earlier ones it must wait for, by index, ascending.
 
-        Read after write, write after read and write after write, for each shard of each buffer.
-        Orders that follow from others are left out where the same shard of the same buffer shows
-        them: a reader waits for the last writer, a writer for that and the readers since.
+        Read after write, write after read and write after write, for each shard of each buffer. Per
+        shard and buffer, a reader waits for the last writer, and a writer for the last writer and
+        all readers since. Waits for anything earlier follow from these and are left out.
         """
         return list(self._waits)
 
@@ -131,10 +131,10 @@ class Program:
         return _C.slices(nbytes, self.shards, one_step=not any(self._waits))
 
     def launches(self) -> list[tuple[int, ...]]:
-        """The instructions by index, in order, in groups that a device starts together.
+        """The instructions, by index and in order, in groups that a device starts together.
 
-        Neighbours in the program that the same rank executes and that do not depend on each other:
-        one kernel serves them all, so that several links carry data at the same time.
+        A group is neighbours in the program that the same rank executes and that do not depend on
+        each other. One kernel runs the group, so that several links carry data at the same time.
 
         >>> halves = [Instruction(0, 0, (1,), (0,)), Instruction(0, 1, (1,), (0,))]
         >>> Program(2, 2, halves).launches()
@@ -153,13 +153,13 @@ class Program:
     def verify(self, goal: Goal | None = None) -> None:
         """Prove that the program reaches its goal (default: allreduce) for any data.
 
-        Every instruction is carried out on sets of contributions instead of numbers. Because the
-        order of conflicting instructions is derived from the program (`dependencies`), no two
-        unordered ones can conflict.
+        Every instruction is carried out on sets of contributions instead of numbers. Two
+        instructions that conflict always run in the program's order, because `dependencies` orders
+        them.
 
         Raises:
-            ValueError: which instruction is malformed, or which rank misses whose contribution in
-                which shard, or counts whose twice.
+            ValueError: an instruction is malformed; or a rank ends without a contribution, or with
+                one counted twice. The message names instruction, rank, shard and contribution.
         """
         self.check_form()
         everyone = frozenset(range(self.k))
@@ -180,7 +180,7 @@ class Program:
     def completes(self) -> list[bool]:
         """For each instruction, whether it turns partial results into the sum over all ranks.
 
-        That is where an average divides: once on every way to every result.
+        An average divides there, and so divides every result exactly once.
         """
         everyone = (1 << self.k) - 1
         return [
@@ -189,7 +189,7 @@ class Program:
         ]
 
     def check_form(self) -> None:
-        """Raise a ValueError where an instruction is malformed, whatever the goal."""
+        """Raise a ValueError if an instruction is malformed, whatever the goal."""
         if self.k < 1 or self.shards < 1:
             raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
         for index, instruction in enumerate(self.instructions):

@@ -1,4 +1,4 @@
-"""The proof of a program: carried out on sets of contributions instead of numbers."""
+"""Proves a program: carries it out on sets of contributions instead of numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 
 class Contributions(NamedTuple):
-    """Bit sets of ranks: in ``once`` those that are in the value, in ``twice`` those that are in
-    it more than once. Bit k stands for what an output held before the program ran."""
+    """Two bit sets of ranks: ``once`` has those whose contribution is in the value, ``twice`` those
+    whose contribution is in it more than once. Bit k: what an output held before the program
+    ran."""
 
     once: int
     twice: int
@@ -36,7 +37,7 @@ def values(program: Program) -> Iterator[tuple[list[Contributions], Instruction,
 
 
 def check_goal(program: Program, goal: Goal) -> None:
-    """Raise a ValueError where a shard of a buffer ends with anything else than its goal."""
+    """Raise a ValueError if a shard of a buffer ends with anything but its goal."""
     state: dict[tuple[int, int], Contributions] = {}
     for _, instruction, value in values(program):
         state.update({(dst, instruction.shard): value for dst in instruction.dsts})

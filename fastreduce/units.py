@@ -35,9 +35,9 @@ def size(nbytes: float) -> str:
 def busbw(nbytes: int, time_s: float, k: int) -> float:
     """Bytes per second that an allreduce of ``nbytes`` per rank moves over each rank's link.
 
-    2(k-1)/k of ``nbytes`` must leave and enter each of ``k`` ranks: so far algorithms, and numbers
-    of ranks, can be compared with the link's own rate. Infinite where no time passes, or only one
-    rank is there. Source: nccl-tests, doc/PERFORMANCE.md.
+    At least 2(k-1)/k of ``nbytes`` must leave and enter each of ``k`` ranks, so busbw can be
+    compared with the link's own rate, whatever the algorithm and k. Infinite if no time passes or
+    there is only one rank. Source: nccl-tests, doc/PERFORMANCE.md.
 
     >>> busbw(160_000_000, 0.015, 4)
     16000000000.0
@@ -49,7 +49,7 @@ def parse_size(text: str) -> int:
     """Bytes from "160MB", "64MiB", "1.5 GB" or "4096".
 
     Raises:
-        ValueError: what is no size, or no whole number of bytes.
+        ValueError: the text is not a size, or not a whole number of bytes.
 
     >>> parse_size("160MB"), parse_size("64MiB"), parse_size("4096")
     (160000000, 67108864, 4096)
@@ -68,7 +68,7 @@ def nbytes_of(size: int | str) -> int:
     """Bytes, given as a whole number or in words as `parse_size` reads them.
 
     Raises:
-        ValueError: what is neither, or below zero.
+        ValueError: it is neither, or is below zero.
 
     >>> nbytes_of("160MB"), nbytes_of(4096)
     (160000000, 4096)

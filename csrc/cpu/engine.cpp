@@ -1,4 +1,4 @@
-// Ranks in CPU memory: tiles on torch's threads.
+// The CPU's engine: tiles, run on torch's threads.
 #include <ATen/Parallel.h>
 
 #include "cpu/tiles.h"

@@ -6,9 +6,9 @@
 namespace fastreduce {
 namespace {
 
-// 16-bit floats a cache line at a time. Whole lines, because the result is copied to the
-// destinations by lines, and a load that spans two earlier stores waits for both to retire.
-// The maskz forms are the plain ones without g++ 12's false warning of an uninitialised operand.
+// 16-bit results are stored in whole cache lines. They are then copied to the destinations by lines, and a load that
+// spans two earlier stores would wait for both to retire. The maskz intrinsics do the same as the plain ones, for
+// which g++ 12 wrongly warns of an uninitialised operand.
 constexpr __mmask16 kAll = 0xffff;
 
 template <int V>
@@ -39,8 +39,8 @@ C10_ALWAYS_INLINE void narrow(const float (&acc)[V], c10::Half* dst) {
   }
 }
 
-// A bfloat16 is the upper half of a float32: of a register of pairs the even ones are shifted up and
-// the odd ones masked, which spares the unpacking. So acc holds 16 even elements, then 16 odd ones.
+// A bfloat16 is the upper half of a float32. In a register of pairs the even elements are shifted up and the odd ones
+// are masked, so nothing is unpacked. Therefore acc holds 16 even elements, then 16 odd ones.
 template <int V>
 C10_ALWAYS_INLINE void widen(const c10::BFloat16* src, float (&acc)[V]) {
   if constexpr (V % 32 == 0) {
@@ -54,7 +54,8 @@ C10_ALWAYS_INLINE void widen(const c10::BFloat16* src, float (&acc)[V]) {
   }
 }
 
-// To the nearest, ties to even, in the upper half; the lower half is left over. NaNs become one NaN.
+// Rounds to nearest, ties to even. The result is the upper half; the lower half is garbage. All NaNs become the same
+// NaN.
 C10_ALWAYS_INLINE __m512i round_to_bfloat16(const float* at) {
   const __m512 value = _mm512_loadu_ps(at);
   const __m512i bits = _mm512_castps_si512(value);

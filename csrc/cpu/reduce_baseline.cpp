@@ -2,7 +2,7 @@
 
 namespace fastreduce {
 
-// On x86-64 it serves only CPUs older than AVX2 (2013), which are not worth the time to compile for.
+// On x86-64 only CPUs without AVX2 (before 2013) use it, which do not justify the time to compile unrolled code.
 Reduce select_baseline(DType dtype, Op op, int num_srcs) {
   return dispatch<Reduce>(Elements{}, dtype, op, CpuKernel<kBaselineIsTheBest>{num_srcs});
 }

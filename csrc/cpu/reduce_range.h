@@ -10,15 +10,15 @@ namespace {
 template <class T, class O, int K, int D>
 C10_ALWAYS_INLINE void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts, int64_t elems,
                                     int divisor) {
-  // Two cache lines a source for 16-bit floats, whose conversions need the independent work; one
-  // for the rest. Measured on Zen 5: more spills registers, less leaves a third of the speed.
+  // Two cache lines per source for 16-bit floats, whose conversions need independent work; one line for the rest.
+  // Measured on Zen 5, 2026-11-21: more spills registers, less runs at a third of the speed.
   constexpr int V = (sizeof(T) == 2 && !std::is_integral_v<T> ? 128 : 64) / sizeof(T);
   int64_t at = 0;
   for (; at + V <= elems; at += V) reduce_vector<T, O, K, D, V>(srcs, num_srcs, dsts, num_dsts, at, divisor);
   for (; at < elems; ++at) reduce_vector<T, O, K, D, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
 }
 
-// Pointers known to be K many are kept in a local array, which the compiler turns into registers.
+// With K known at compile time, the pointers are copied to a local array, which the compiler keeps in registers.
 template <class T, class O, int K>
 void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts, int64_t elems,
             int divisor) {
@@ -45,15 +45,15 @@ void copy(const std::byte* const* srcs, int, std::byte* const* dsts, int num_dst
     if (dsts[d] != srcs[0]) std::memcpy(dsts[d], srcs[0], elems * sizeof(T));
 }
 
-// By the number of sources; code of its own for each up to 8 where that pays.
+// Chooses by the number of sources: up to 8 each number has its own code, if that is worth its size.
 template <bool unrolled>
 struct CpuKernel {
   int num_srcs;
 
   template <class T, class Operation>
   Reduce make() const {
-    // One kernel for both: a division by one is skipped at the cost of a branch for each vector. (Not
-    // on GPUs, where the division takes registers from the loads.)
+    // One kernel for sum and avg: for a sum, a branch per vector skips the division. (Not on GPUs, where the division
+    // would take registers from the loads.)
     using O = std::conditional_t<std::is_same_v<Operation, Sum> && !is_integer<T>, Avg, Operation>;
     if (num_srcs == 1) return copy<T>;
     if constexpr (unrolled && pays_unrolled<T, O>) {

@@ -1,4 +1,4 @@
-// From torch's tensors and streams to the CUDA engines. Only the CUDA build has this file.
+// Connects torch's devices and streams to the CUDA engines. Only the CUDA build has this file.
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -36,12 +36,12 @@ bool on_one_device(const std::vector<int>& devices) {
   return all_pairs(devices, [](int, int) { return false; });
 }
 
-// torch's helper also covers memory of its expandable segments, which peer access alone does not.
+// torch's helper also gives access to memory in its expandable segments, which peer access alone does not.
 void enable_in_torch(int device, int other) {
   at::cuda::get_p2p_access(static_cast<c10::DeviceIndex>(device), static_cast<c10::DeviceIndex>(other));
 }
 
-// Where nothing was asked of a pair of devices yet: what was found out about it before may be on disk.
+// Must come before the first question about a pair of devices, because the answer may be on disk.
 void know_proofs() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -50,9 +50,8 @@ void know_proofs() {
   });
 }
 
-// The engines switch between devices and leave the one current that they found. torch's guard is around
-// them because it alone avoids creating a CUDA context on a device that is current only by default and
-// that nobody has used yet.
+// The engines switch between devices and restore the current one. torch's guard is around them because a device that
+// is current only by default may have no CUDA context yet, and only torch's guard does not create one.
 class CudaEngine final : public Engine {
  public:
   const char* place(const Devices& devices) override {
@@ -74,7 +73,7 @@ class CudaEngine final : public Engine {
     run_events(schedule, tables, placement);
   }
 
-  // torch keeps for the graph what is allocated on the device where the capture began, and no other's.
+  // For a captured graph, torch keeps only memory of the device on which the capture began.
   bool may_copy(const Devices& devices) override {
     const Placement placement = placement_of(devices);
     if (on_one_device(placement.device_of_rank)) return true;

@@ -10,12 +10,12 @@
 
 namespace fastreduce {
 
-// From here on the copy engine beats a kernel's peer reads and leaves the multiprocessors free;
-// below, one launch for all rows beats a call for each. Predicted, not yet measured.
+// From this size on the copy engine is faster than a kernel's peer reads and leaves the multiprocessors free. Below
+// it, one launch for all rows is faster than one copy per row. Predicted, not measured.
 constexpr int64_t kCopyEngineBytes = 1 << 20;
 
-// Where the ranks live. A lane is what executes in order: a device, or, to exercise the events
-// engine on fewer devices, each rank for itself.
+// Where the ranks are. A lane executes in order: one per device, or one per rank to run the events engine on fewer
+// devices.
 struct Placement {
   std::vector<int> device_of_rank;
   std::vector<cudaStream_t> current;  // by rank: the stream that torch would use on its device
@@ -24,11 +24,11 @@ struct Placement {
   int64_t copy_engine_bytes = kCopyEngineBytes;
 };
 
-// All ranks on one GPU: every tile passes the whole program, one launch on the current stream.
+// For ranks on one GPU: one launch on the current stream takes each tile through the whole program.
 void run_tiles_cuda(const Schedule& schedule, const std::vector<Table>& tables, int device, cudaStream_t stream);
 
-// Several GPUs: each lane executes its ranks' instructions on a stream of its own, in program
-// order, and waits by events for what other lanes did. No kernel ever waits.
+// For several GPUs: each lane executes its ranks' instructions on its own stream, in program order. Streams wait for
+// other lanes by events; no kernel ever waits.
 void run_events(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
 
 }  // namespace fastreduce

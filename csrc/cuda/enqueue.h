@@ -7,9 +7,9 @@
 
 namespace fastreduce {
 
-// Puts one call's launches on the lanes' streams, in program order, with the fewest waits that
-// order them. Every shard is cut into slices, which pass the program independently. The host has no
-// lane: what it executes passes its memory, and the arithmetic is the first lane's.
+// Puts one call's launches on the lanes' streams, in program order, with the fewest waits that order them. Every
+// shard is cut into slices, which go through the program independently. The host has no lane: data of its
+// instructions passes through host memory, and the first lane does the arithmetic.
 class Enqueue {
  public:
   Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,

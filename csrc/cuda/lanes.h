@@ -1,4 +1,4 @@
-// What the events engine keeps between calls: streams, events and host memory of each lane.
+// What the events engine keeps between calls: the streams, events and host memory of each lane.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@
 
 namespace fastreduce {
 
-// Data passes host memory in stages of at most this size, two at a time. Predicted: large enough for
-// PCIe's full rate, small enough that the two copies of a call soon overlap.
+// Data passes through host memory in stages of at most this size, two at a time. Predicted: large enough for PCIe's
+// full rate, small enough that copies to and from the host soon overlap.
 constexpr int64_t kStageBytes = 4 << 20;
 
 using HostMemory = Owned<void*, cudaFreeHost>;
@@ -19,12 +19,12 @@ using DeviceMemory = Owned<void*, cudaFree>;
 HostMemory allocate_host(int64_t bytes);
 DeviceMemory allocate_device(int device, int64_t bytes);
 
-// Carries data between devices that cannot reach each other, for one lane. While one stage goes up to a
-// device from one half of the pinned memory, the next comes down into the other half. Copies run on
-// streams of the device whose memory they touch.
+// Copies data between devices that cannot reach each other, for one lane. While one stage is copied from one half of
+// the pinned memory to a device, the next is copied from a device to the other half. Copies run on streams of the
+// device whose memory they use.
 class HostStage {
  public:
-  // Transfers come after what is on the stream now, and before what comes next on it.
+  // Copies come after the work that is on the stream now, and before later work on it.
   void begin(int device, cudaStream_t stream);
   void copy(void* dst, int dst_device, const void* src, int src_device, int64_t bytes);
   void synchronize();
@@ -46,9 +46,9 @@ class HostStage {
 
 struct Lane {
   explicit Lane(int device);
-  // The n-th event of this lane; made when first asked for, used again in every call.
+  // The n-th event of this lane, created when first needed and reused by every call.
   cudaEvent_t event(size_t n);
-  // Memory for so many stages on this lane's device.
+  // Memory for `stages` stages on this lane's device.
   std::byte* scratch(int stages);
   void synchronize();
 

@@ -30,8 +30,8 @@ struct InstructionArg {
   uint16_t divisor;  // of an average where its sum is complete: the number of ranks; else 1
 };
 
-// The whole host-to-kernel contract. A kernel's parameters end at 32,764 bytes (CUDA 12.1 and
-// later, compute 7.0 and later); passing the table in them costs no copy and no allocation.
+// Everything that a kernel gets from the host. Parameters of a kernel may have 32,764 bytes (CUDA 12.1 and later,
+// compute 7.0 and later). A table passed in them needs no copy and no allocation.
 struct LaunchArgs {
   int32_t num_rows = 0;
   int32_t num_tiles = 0;
@@ -44,21 +44,21 @@ struct LaunchArgs {
 };
 static_assert(sizeof(LaunchArgs) <= 32764);
 
-// With three blocks of 256 threads on a multiprocessor each thread has 80 registers. With fewer registers
-// the compiler starts some loads only after earlier ones were added up (seen in the code that nvcc 13.2
-// makes for compute 9.0, 2026-11-21: tests/csrc/cuda/test_machine_code.py).
+// With three blocks of 256 threads per multiprocessor each thread has 80 registers. With fewer, the compiler starts
+// some loads only after earlier ones were added (seen in the machine code by nvcc 13.2 for compute 9.0, 2026-11-21:
+// tests/csrc/cuda/test_machine_code.py).
 constexpr int kThreads = 256;
 constexpr int kBlocksPerProcessor = 3;
 
-// What a block takes at a time of each buffer: at least one vector of 16 bytes for each thread, at most
-// the 4 vectors that a thread loads at a time when it copies.
+// The bytes of each buffer that a block takes at a time: at least one vector of 16 bytes per thread, at most the 4
+// vectors that a thread loads at a time when it copies.
 constexpr int64_t kMinTileBytes = 16 * kThreads;
 constexpr int64_t kMaxTileBytes = 4 * kMinTileBytes;
 
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
 
-// Collects rows and launches whenever a launch is full, and what is left when told to.
+// Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
  public:
   Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream);

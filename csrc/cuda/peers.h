@@ -7,23 +7,23 @@
 
 namespace fastreduce {
 
-// Whether kernels on `device` may read and write the memory of `other` directly. Asked of the
-// driver, enabled, and then proven with data, for each ordered pair: some IOMMU set-ups say yes and
-// drop the writes. The first "no" for a pair in a process is warned of, with the reason.
+// Whether kernels on `device` can read and write the memory of `other` directly. For each ordered pair the driver is
+// asked, access is enabled, and then tried out with data, because with some IOMMU settings the driver says yes but
+// writes are lost. The first "no" for a pair in a process gives a warning with the reason.
 bool can_reach(int device, int other);
 
-// Whether the two are linked by NVLink: whether atomics pass the link, which those of PCIe do not.
+// Whether NVLink connects the two. It is asked whether atomics work over the link, which they do not over PCIe.
 bool has_nvlink(int device, int other);
 
-// Finds out for all pairs of the devices. While one of the streams is captured nothing can be tried
-// out: a pair that is not known yet is an error then, before anything is captured.
+// Finds out `can_reach` for all pairs of the devices. While one of the streams is captured, nothing can be tried out,
+// so a pair that is not known yet is an error, before anything is captured.
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams);
 
-// Called once for each ordered pair that is found to reach, before anything uses it.
+// `hook` is called once for each ordered pair that can reach, before anything uses the pair.
 void when_reached(void (*hook)(int device, int other));
 
-// Proofs are kept in this file too, for processes to come; "" (the default) keeps none. They hold for
-// these devices (by UUID), this driver and this boot: the IOMMU is set up when the machine starts.
+// Results are also kept in this file for later processes; "" (the default) keeps none. They are valid for these
+// devices (by UUID), this driver and this boot, because the IOMMU is set up when the machine starts.
 void keep_proofs_in(const std::string& path);
 
 // Forget what was proven in this process (the tests change the machine under the engine).

@@ -1,4 +1,4 @@
-// CUDA calls checked, CUDA objects owned.
+// Checks of CUDA calls, and owners of CUDA objects.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace fastreduce {
 
-// The message names the call: asynchronous errors surface at whichever call comes next.
+// The message names the call that returned the error. Asynchronous errors are returned by a later call.
 inline void cuda_check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // also kept as "last error", where it would be blamed on a later launch
@@ -82,8 +82,8 @@ inline CaptureId capture_of(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusNone ? CaptureId() : id;
 }
 
-// Somebody's capture forbids allocations and the like to this thread, or to all of them, although
-// ours touch no captured stream.
+// A capture may forbid allocations and similar calls in this thread or in all threads. Ours do not use a captured
+// stream, so this allows them.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cuda_check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }

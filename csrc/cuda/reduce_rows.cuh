@@ -9,19 +9,19 @@
 namespace fastreduce {
 namespace {
 
-// ---- device: what a thread holds of one buffer at a time, `Vectors` aligned vectors of `Bytes`
-// (0: single elements) that lie a block's width apart, so that neighbours read neighbouring vectors
+// ---- device: the part of one buffer that a thread holds at a time: `Vectors` aligned vectors of `Bytes` bytes (0:
+// single elements). They are a block's width apart, so that neighbouring threads read neighbouring vectors.
 
 template <class T, int Bytes>
 constexpr int kVectorElems = Bytes > static_cast<int>(sizeof(T)) ? Bytes / static_cast<int>(sizeof(T)) : 1;
 
-// Words, not elements: what is loaded waits in few registers.
+// Words, not elements, so that loaded data needs few registers.
 template <class T, int Bytes>
 struct alignas(kVectorElems<T, Bytes> * sizeof(T)) Vector {
   std::conditional_t<Bytes == 0, T, uint32_t> words[Bytes == 0 ? 1 : Bytes / 4];
 };
 
-// With the constant, the distances of vectors are part of the instructions.
+// As a constant, so that the distances between vectors become part of the machine instructions.
 __device__ C10_ALWAYS_INLINE int block_threads() {
   const int threads = static_cast<int>(blockDim.x);
   __builtin_assume(threads == kThreads);
@@ -42,7 +42,7 @@ struct PackPointer {
   }
 };
 
-// In place the read-only cache must not be used: the same launch writes what it reads.
+// Plain loads, not those of the read-only cache, because the same launch writes the memory that it reads.
 template <class T, int Bytes, int Vectors>
 __device__ C10_ALWAYS_INLINE Pack<T, Bytes, Vectors> load(PackPointer<T, Bytes, Vectors> src) {
   Pack<T, Bytes, Vectors> pack;
@@ -72,7 +72,7 @@ __device__ C10_ALWAYS_INLINE void store(const T (&values)[V], PackPointer<T, Byt
   store(pack, dst);
 }
 
-// An instruction's operands, looked up where they are used: parameters are cached constants.
+// An instruction's operands, looked up at each use, which is cheap: kernel parameters are in the constant cache.
 template <class T, int Bytes, int Vectors>
 struct Operands {
   const LaunchArgs& args;
@@ -89,13 +89,13 @@ struct Range {
   int64_t end;
 };
 
-// Vectors of each of K sources under way at a time: 8 loads hide the memory's latency (predicted), as
-// long as 16 accumulators leave registers for them. Of four 16-bit sources two vectors each would be too
-// many: their loads then wait for additions (tests/csrc/cuda/test_machine_code.py).
+// How many vectors of each of K sources are loaded at a time. 8 loads hide the memory's latency (predicted), and 16
+// accumulators leave enough registers for them. For four 16-bit sources, two vectors each would be too many: loads
+// would then wait for additions (tests/csrc/cuda/test_machine_code.py).
 template <class T, int K, int V = kVectorElems<T, 16>>
 constexpr int kVectors = K == 1 ? 4 : std::max(1, std::min({8 / K, 16 / V, 48 / (K * V)}));
 
-// What an instruction does to a row of this launch.
+// One instruction on one row of the launch.
 template <class T, class O>
 struct Step {
   const LaunchArgs& args;
@@ -103,9 +103,9 @@ struct Step {
   const InstructionArg& instruction;
   int64_t begin;  // all that follows counts from here: fewer registers than addresses take
 
-  // Packs of this thread from `at` on, as long as they are whole; returns where the rest begins. Every
-  // instruction gives an element to the same thread, so a thread meets only its own writes, and a row
-  // needs no barrier between its instructions.
+  // Handles this thread's whole packs from `at` on; returns where the rest begins. Every instruction gives an element
+  // to the same thread, so of this launch's writes a thread reads only its own, and a row needs no barrier
+  // between its instructions.
   template <int K, int Bytes, int Vectors>
   __device__ int packs(int at, int end) const {
     const Operands<T, Bytes, Vectors> srcs{args, instruction.first_operand, row.first_pointer, begin};
@@ -125,7 +125,7 @@ struct Step {
     return at;
   }
 
-  // As many vectors at a time as the number of sources allows, where code of its own pays.
+  // As many vectors at a time as the number of sources allows, if that number has its own code.
   __device__ int unrolled(int at, int end) const {
     if (instruction.num_srcs == 1) return packs<1, 16, kVectors<T, 1>>(at, end);
     if constexpr (pays_unrolled<T, O>) {

@@ -1,7 +1,7 @@
-"""One algorithm, one file: each a pure function of the number of ranks.
+"""The algorithms, one per file: each is a pure function of the number of ranks.
 
-They are functions here, under the names of their files; `registry` has them by name, with those
-that users register.
+Each function is imported here under the name of its file. `registry` maps names to functions, and
+also has those that users register.
 """
 
 from fastreduce.algorithms.bidirectional import bidirectional

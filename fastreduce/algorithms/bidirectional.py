@@ -7,8 +7,8 @@ from fastreduce.program import Program
 def bidirectional(k: int) -> Program:
     """`ring` with half of the shards each way round: both directions of every link carry data.
 
-    Links are full duplex (NVLink, PCIe), so half the bytes each way take half the time. Sums have
-    an order of their own, as in `ring`: the bits differ from `leader`'s.
+    Links are full duplex (NVLink, PCIe), so half the bytes each way take half the time. As in
+    `ring`, each shard is summed in a different order, so the bits differ from `leader`'s.
 
     >>> print(bidirectional(2))
     2 ranks, 4 shards, 8 instructions

@@ -10,7 +10,7 @@ def by_parameter(k: int) -> Program:
     """`sharded`, cut between tensors: rank r reduces every k-th tensor, from tensor r on.
 
     The exercise of *Dive into Deep Learning*, section 12.7 (one parameter server per parameter).
-    The bits are those of `leader`; the shares are as unequal as the tensors.
+    The bits are those of `leader`. Ranks get equal work only if the tensors have equal sizes.
 
     >>> print(by_parameter(2))
     2 ranks, 2 shards of whole tensors, 2 instructions

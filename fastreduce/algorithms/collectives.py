@@ -1,4 +1,4 @@
-"""The collectives: what each must reach, and the programs cut from those of allreduce."""
+"""The collectives: the result that each must have, and their programs, made from allreduce's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from fastreduce.program import Goal, Instruction, Program
 
 
 def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader") -> Program:
-    """The program that serves a collective for ``k`` ranks.
+    """The program of a collective for ``k`` ranks.
 
-    The four collectives besides allreduce are cut from it: `leader` that writes the root only
-    (reduce) or reads the root only (broadcast), `sharded` that does not write to all
-    (reduce_scatter) or does not reduce (all_gather).
+    Each of the four other collectives is a part of an allreduce: reduce is `leader` that writes to
+    the root only, broadcast is `leader` that reads from the root only, reduce_scatter is `sharded`
+    that does not write to all, and all_gather is `sharded` that does not reduce.
 
     Raises:
-        ValueError: unknown algorithm, or one's own that returned no program for k ranks.
+        ValueError: unknown algorithm, or a user's algorithm that did not return a program for k
+            ranks.
 
     >>> print(program("reduce", 3, root=1))
     3 ranks, 1 shards, 1 instructions
@@ -53,7 +54,7 @@ def _cut(
     parts: Callable[[Instruction], tuple[int, tuple[int, ...], tuple[int, ...]]],
     buffers: int = 0,
 ) -> Program:
-    """The program in which each instruction has another rank, other sources and destinations."""
+    """The program with the rank, sources and destinations of each instruction replaced."""
     steps = []
     for x in whole.instructions:
         rank, srcs, dsts = parts(x)

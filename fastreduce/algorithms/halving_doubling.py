@@ -4,13 +4,13 @@ from fastreduce.program import Instruction, Program
 
 @algorithm("halving-doubling")
 def halving_doubling(k: int) -> Program:
-    """Partners share out what each of them sums, log2 k times, then exchange the sums again.
+    """Pairs of ranks split the summing between them, log2 k times, then exchange the sums.
 
     Rabenseifner, "Optimization of collective reduction operations", 2004. Let p be the largest
     power of two up to k. Each rank from p on first adds its data to a partner's, and fetches the
     result from it at the end. The others exchange with the rank whose number differs in one bit:
-    first half of the data, then a quarter, and so on, and back. As many bytes as `ring` in
-    2 log2 p steps, between ranks that are no neighbours. Sums have an order of their own: the bits
+    first half of the data, then a quarter, and so on, and back. It moves as many bytes as `ring`,
+    in 2 log2 p steps, but not only between neighbours. Sums are not in rank order, so the bits
     differ from `leader`'s.
 
     >>> print(halving_doubling(2))
@@ -41,6 +41,6 @@ def halving_doubling(k: int) -> Program:
 
 
 def _owned(rank: int, bit: int, p: int) -> range:
-    """The shards that a rank answers for once it has exchanged over this bit and all above."""
+    """The shards that a rank sums after the exchanges over this bit and all higher bits."""
     first = rank & ~(bit - 1)
     return range(first, min(first + bit, p))

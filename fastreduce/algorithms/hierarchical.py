@@ -17,14 +17,15 @@ def hierarchical(
 ) -> Program:
     """Reduce inside each machine, allreduce between machines shard by shard, spread inside.
 
-    The program ``inside`` is cut where a shard's sum over its machine is complete. Each machine has
-    one rank that holds it then, the shard's owner; the owners of all machines run the program
+    The program ``inside`` is cut where a shard's sum over its machine is complete. In each machine
+    the rank that then holds it is the shard's owner; the owners of all machines run the program
     ``between`` on it. Each rank sends only its share of the bytes to other machines, so all network
     cards work at once. Goyal et al., "Accurate, large minibatch SGD", 2017, section 4.
 
     Args:
         k: ranks, machine by machine.
-        machines: all with as many ranks. Default: as few as leave each at most 8 ranks.
+        machines: how many, with equally many ranks each. Default: the fewest that have at most 8
+            ranks each.
         inside: the algorithm for the ranks of one machine.
         between: the algorithm for the owners of a shard.
 
@@ -73,7 +74,7 @@ def hierarchical(
 
 
 def _placed(x: Instruction, place: Sequence[int], shard: int) -> Instruction:
-    """The instruction, its rank r being rank place[r] of the whole."""
+    """The instruction for the whole program, in which rank r of the part is rank place[r]."""
     rank = x.rank if x.rank == HOST else place[x.rank]
     srcs, dsts = (tuple(place[buffer] for buffer in some) for some in (x.srcs, x.dsts))
     return Instruction(rank, shard, srcs, dsts)
@@ -97,5 +98,5 @@ def _cut(program: Program) -> tuple[list[Instruction], list[int], list[Instructi
             before.append(x._replace(dsts=(owner,)))
             rest = tuple(dst for dst in x.dsts if dst != owner)
             spread += [Instruction(dst, x.shard, (owner,), (dst,)) for dst in rest]
-    # What a rank fetches stands together, so that one launch brings it from all the others.
+    # A rank's copies stand side by side, so that one launch fetches from all the other ranks.
     return before, owners, [*sorted(spread, key=lambda x: x.rank), *after]

@@ -4,11 +4,11 @@ from fastreduce.program import HOST, Instruction, Program
 
 @algorithm("host")
 def host(k: int) -> Program:
-    """The host takes every rank's buffer, reduces, and gives the result to all.
+    """The host reads every rank's buffer, reduces, and writes the result to all.
 
-    *Dive into Deep Learning*, section 12.7.1: for GPUs that cannot reach each other, 2 k n bytes
-    over the links to the CPU. With CUDA tensors the data passes pinned host memory and the first
-    GPU does the arithmetic, so that the bits are those of `leader`.
+    *Dive into Deep Learning*, section 12.7.1. For GPUs that cannot reach each other: 2 k n bytes
+    cross the links to the CPU. CUDA tensors pass through pinned host memory and the first GPU does
+    the arithmetic, so that the bits are those of `leader`.
 
     >>> print(host(3))
     3 ranks, 1 shards, 1 instructions

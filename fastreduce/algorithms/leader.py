@@ -7,7 +7,7 @@ def leader(k: int) -> Program:
     """Rank 0 reads every rank's buffer, reduces, and writes the result to all.
 
     The strategy of *Dive into Deep Learning*, section 12.5.4 (sum on one device, copy back), as
-    one instruction: nothing is written before it is final. All traffic passes rank 0's links.
+    one instruction: nothing is written before it is final. All traffic crosses rank 0's links.
 
     >>> print(leader(3))
     3 ranks, 1 shards, 1 instructions

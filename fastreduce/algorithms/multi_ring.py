@@ -8,18 +8,19 @@ from fastreduce.program import Program
 
 @algorithm("multi-ring")
 def multi_ring(k: int, rings: Sequence[tuple[Sequence[int], float]] = ()) -> Program:
-    """Several rings at once, each over links of its own, each with its share of the shards.
+    """Several rings at once, each over different links and with its own part of the shards.
 
-    *Dive into Deep Learning*, section 12.7.2: the links of eight V100 decompose into a ring of
-    double and one of single bandwidth.
+    *Dive into Deep Learning*, section 12.7.2: the links of eight V100 decompose into one ring of
+    double bandwidth and one of single bandwidth.
 
     Args:
         k: ranks.
-        rings: for each ring the order of the ranks and its bandwidth, in any unit, such as
-            `fastreduce.topology.rings` finds. A ring gets shards in proportion to its bandwidth,
-            rounded to whole multiples of the slowest ring's. Default: rings for a machine in which
-            every pair of ranks has a link. The first goes from each rank to the next; the second,
-            where there is one, skips the same number of ranks each time, as few as possible.
+        rings: for each ring the order of the ranks and its bandwidth, in any unit, as
+            `fastreduce.topology.rings` returns them. A ring gets shards in proportion to its
+            bandwidth, rounded to whole multiples of the slowest ring's. Default: rings for a
+            machine in which every pair of ranks has a link. The first goes from each rank to the
+            next; the second, where there is one, skips the same number of ranks each time, as few
+            as possible.
 
     Raises:
         ValueError: a ring does not hold every rank once, or has no bandwidth.

@@ -6,9 +6,9 @@ from fastreduce.program import Instruction, Program
 def naive(k: int) -> Program:
     """Rank 0 adds one rank after the other to its own buffer, then copies it back to each.
 
-    The loop of *Dive into Deep Learning*, section 12.5.4, as a program: what the others are
-    compared with. float32 and float64 get the bits of `leader`; 16- and 8-bit floats are rounded
-    at every step here.
+    The loop of *Dive into Deep Learning*, section 12.5.4, as a program, to compare the others with.
+    float32 and float64 get the bits of `leader`; 16- and 8-bit floats are rounded at every step
+    here.
 
     >>> print(naive(3))
     3 ranks, 1 shards, 4 instructions

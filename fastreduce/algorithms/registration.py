@@ -14,8 +14,9 @@ registry: dict[str, Algorithm] = {}
 _built_in: set[str] = set()
 _on_change: list[Callable[[], None]] = []
 
-# Programs and functions that calls were given instead of a name, by the name that they got. As many
-# as a notebook may try; the oldest are forgotten, and get another name when they come again.
+# Programs and functions that were passed to calls instead of a name, by the name made for them. The
+# limit is more than a notebook tries; beyond it the oldest is forgotten, and gets a new name if it
+# is passed again.
 _unnamed: dict[str, Algorithm] = {}
 _MOST_UNNAMED = 256
 _count = 0
@@ -24,12 +25,12 @@ _count = 0
 def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     """Register a function ``k -> Program`` as ``algorithm=name`` of `fastreduce.allreduce`.
 
-    The program is verified once for each k, at its first use. Registering a name of one's own again
+    The program is verified once for each k, at its first use. Registering the same name again
     replaces the earlier function, so a notebook cell can be run twice.
 
     Raises:
-        ValueError: no name, "auto", or the name of an algorithm of the package: what plain
-            ``allreduce(x)`` does must not change by accident.
+        ValueError: an empty name, "auto", or the name of an algorithm of the package, because what
+            plain ``allreduce(x)`` does must not change by accident.
 
     >>> import torch, fastreduce
     >>> from fastreduce import Instruction, Program
@@ -62,7 +63,7 @@ def find(name: str) -> Algorithm:
     """The algorithm of this name.
 
     Raises:
-        ValueError: there is none; the names that there are.
+        ValueError: there is none; the message lists the known names.
 
     >>> find("ring")(2).k
     2
@@ -74,7 +75,7 @@ def find(name: str) -> Algorithm:
 
 
 def name_of(chosen: str | Algorithm | Program) -> str:
-    """The name under which the extension knows what a call was given as ``algorithm``.
+    """The name under which the extension knows an ``algorithm`` argument.
 
     Raises:
         TypeError: it is neither a name, a program, nor a function.
@@ -128,12 +129,12 @@ def built_in() -> list[str]:
 
 
 def seal() -> None:
-    """From now on no other function can take the names that are registered."""
+    """From now on nobody can register the names that are registered now."""
     _built_in.update(registry)
 
 
 def on_change(call: Callable[[], None]) -> None:
-    """Call this whenever a name stands for another function than before."""
+    """Call ``call`` whenever a name gets another function, or a function loses its name."""
     _on_change.append(call)
 
 

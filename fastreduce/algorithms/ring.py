@@ -6,12 +6,13 @@ from fastreduce.program import Instruction, Program
 
 @algorithm("ring")
 def ring(k: int) -> Program:
-    """Shard by shard round a ring: k - 1 steps that add, then k - 1 that copy.
+    """Each shard goes round a ring twice: k - 1 steps that add, then k - 1 that copy.
 
     *Dive into Deep Learning*, section 12.7.2 (ring synchronisation); Patarasuk and Yuan, "Bandwidth
     optimal all-reduce algorithms for clusters of workstations", 2009. Each rank pulls from its left
     neighbour into its own buffer: in place, without scratch memory. Shard s starts at rank s, so
-    its sum has an order of its own: all ranks and all runs agree, but not with `leader`.
+    each shard is summed in a different order: the bits are the same on all ranks and in all runs,
+    but differ from `leader`'s.
 
     >>> print(ring(2))
     2 ranks, 2 shards, 4 instructions
@@ -24,9 +25,9 @@ def ring(k: int) -> Program:
 
 
 def around(orders: Sequence[Sequence[int]]) -> Program:
-    """Every order of the ranks is a ring with k shards of its own; all of them run at once.
+    """Each order of the ranks is a ring with k shards of its own; all rings run at once.
 
-    What a rank does in one step stands together, so that one launch serves all rings.
+    A rank's instructions of one step stand side by side, so that one launch serves all rings.
     """
     k = len(orders[0])
     places = [{rank: place for place, rank in enumerate(order)} for order in orders]

@@ -6,9 +6,9 @@ from fastreduce.program import Instruction, Program
 def sharded(k: int) -> Program:
     """Rank r reduces shard r of all ranks and writes it to all: every link carries its share.
 
-    The split of the gradient over several summing devices in *Dive into Deep Learning*, section
-    12.7.1; reduce-scatter and all-gather in one step. Sources are read in ascending rank order, so
-    the bits are those of `leader`.
+    *Dive into Deep Learning*, section 12.7.1, splits the gradient over several summing devices in
+    this way. It is reduce-scatter and all-gather in one step. Sources are read in ascending rank
+    order, so the bits are those of `leader`.
 
     >>> print(sharded(2))
     2 ranks, 2 shards, 2 instructions

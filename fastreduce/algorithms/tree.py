@@ -4,11 +4,12 @@ from fastreduce.program import Instruction, Program
 
 @algorithm("tree")
 def tree(k: int) -> Program:
-    """Pairs, pairs of pairs, ... up a binomial tree to rank 0, and down again: 2 log2 k steps.
+    """Sums go up a binomial tree to rank 0, and the result comes down: 2 log2 k steps.
 
     Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
-    2005. The whole buffer moves in every step: for messages so small that steps cost more than
-    bytes. Sums nest as the tree does, so the bits differ from `leader`'s from k = 4 on.
+    2005. The whole buffer moves in every step, so this is for messages so small that steps cost
+    more than bytes. Ranks are summed in pairs, then pairs of pairs, so the bits differ from
+    `leader`'s from k = 4 on.
 
     >>> print(tree(3))
     3 ranks, 1 shards, 4 instructions

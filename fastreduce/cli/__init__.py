@@ -18,8 +18,8 @@ COMMANDS = (train, plan, tune, doctor)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` (default: the process's) names, and return its exit status.
 
-    0 is success, 1 an error on the way, 130 an end by Ctrl-C. Arguments that make no sense raise
-    SystemExit(2), after a line that says which and why, as argparse does.
+    0 is success, 1 an error while it runs, 130 Ctrl-C. Wrong arguments raise SystemExit(2), after a
+    line that says which and why, as argparse does.
 
     >>> main(["train", "--data", "/no/such/folder"])
     1
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_words(error: Exception) -> str:
-    """Without the number of a system's error, which says nothing to most readers."""
+    """The message without the errno of a system error, which tells most readers nothing."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

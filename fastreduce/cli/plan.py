@@ -1,4 +1,4 @@
-"""``fastreduce plan``: every algorithm on a machine, on paper."""
+"""``fastreduce plan``: predict every algorithm on a machine, without running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RANKS = 1024
 
 
 class _Help(argparse._HelpAction):
-    """Lists the presets. They are asked for here alone, because importing networkx takes 0.3 s."""
+    """Adds the presets to the help, and only there: they need networkx, which is slow to import."""
 
     def __call__(self, parser: argparse.ArgumentParser, *arguments: Any, **rest: Any) -> None:
         from fastreduce.topology import names
@@ -77,7 +77,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _ranks(text: str) -> int:
-    # A ring's instructions grow with the square of the ranks: 256 are planned in a minute.
+    # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {MOST_RANKS}")
     return int(text)

@@ -1,4 +1,4 @@
-"""How a process that a command ended says so."""
+"""Exit statuses of the commands."""
 
 FAILED = 1
-INTERRUPTED = 130  # As a shell reports a process that SIGINT ended.
+INTERRUPTED = 130  # What a shell reports for a process that SIGINT ended.

@@ -59,7 +59,7 @@ def _add_model_options(train: argparse.ArgumentParser) -> None:
         default="kaiming",
         metavar="NAME",
         help="first weights: kaiming, which learns from the first step on, or book, 0.01 * randn "
-        "as in the book, which stays on a plateau for some 700 steps (default: %(default)s)",
+        "as in the book, which stays on a plateau for some 300 steps (default: %(default)s)",
     )
     train.add_argument(
         "--seed",
@@ -96,7 +96,7 @@ def _train(args: argparse.Namespace) -> int:
     from fastreduce.training.report import METRICS, Metrics, run_folder
     from fastreduce.training.trainer import SAMPLE_SETTINGS
 
-    # Before the data is looked for, which may be a download: flags that make no sense end here.
+    # Checked before the data is looked for, because that may be a download.
     config = _config(args, {})
     folder = run_folder(args.out)
     data = load(args.data)
@@ -130,7 +130,7 @@ def _run(config: Config, data: FashionMNIST, metrics: Metrics) -> int:
 
 
 def _config(args: argparse.Namespace, defaults: Mapping[str, Any]) -> Config:
-    """Return what the flags say, then ``defaults``, then what is best on the whole set."""
+    """Settings from the flags, else from ``defaults``, else those that suit the whole set."""
     from fastreduce.training import Config
     from fastreduce.training.devices import deal_devices, default_replicas, usable_devices
 

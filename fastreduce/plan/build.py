@@ -1,4 +1,4 @@
-"""From a name to a verified program in the engines' form."""
+"""From an algorithm's name to a verified program in the form that the engines take."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fastreduce.algorithms.registration import on_change
 from fastreduce.plan.choose import choose
 from fastreduce.program import Program
 
-# A program that was built for a name would keep running after its algorithm was replaced.
+# Otherwise the program built for a name would still run after its algorithm was replaced.
 on_change(_C.forget_schedules)
 
 
 def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Schedule:
-    """Choose and verify; the extension asks once for each combination and keeps the answer."""
+    """Choose and verify. The extension calls this once per combination and keeps the answer."""
     if algorithm == "auto":
         algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
     return compiled(proven(collective, algorithm, k, root))

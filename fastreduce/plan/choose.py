@@ -9,7 +9,7 @@ from fastreduce.algorithms import names, registry
 from fastreduce.plan.defaults import default
 from fastreduce.plan.table_files import tuned
 
-# Overrides "auto", as NCCL_ALGO does in NCCL; what a call names itself stays.
+# Overrides "auto", as NCCL_ALGO does in NCCL, but not an algorithm that a call names.
 VARIABLE = "FASTREDUCE_ALGORITHM"
 
 
@@ -17,12 +17,13 @@ def choose(place: str, k: int, nbytes: int) -> str:
     """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
 
     Args:
-        place: "cpu", one "gpu", several with "nvlink" between all pairs, or others ("pcie").
+        place: "cpu", "gpu" (one), "nvlink" (several, with NVLink between all pairs) or "pcie"
+            (several others).
         k: ranks.
         nbytes: bytes of one rank's tensors; sizes up to the next power of two are treated alike.
 
     Raises:
-        ValueError: the environment names no algorithm.
+        ValueError: the environment names an unknown algorithm.
 
     >>> choose("nvlink", 8, 1 << 20)
     'sharded'

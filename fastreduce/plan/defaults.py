@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
-# By place, up to so many bytes per rank.
+# By place: the most bytes per rank for which each algorithm is the default.
 DEFAULTS: dict[str, list[tuple[float, str]]] = {
-    # In one memory a tile passes the whole program while it is in cache, whoever executes: the
-    # fewest instructions win, and that is one. benchmarks/allreduce.py compares them on the CPU.
+    # In one memory each worker takes a tile through the whole program while it is in cache, so the
+    # program with the fewest instructions wins: leader has one. Measured on a CPU
+    # (benchmarks/results/auto.json), predicted for a GPU.
     "cpu": [(math.inf, "leader")],
     "gpu": [(math.inf, "leader")],
-    # Predicted: up to 64 KiB the events between devices cost more than the bytes, and leader has
-    # the fewest; above, sharded spreads the bytes over all links where every pair has one, and ring
-    # asks for neighbours only.
+    # Predicted: up to 64 KiB the events between devices cost more than the bytes, and leader needs
+    # the fewest events. Above, sharded spreads the bytes over all links, if every pair of GPUs has
+    # one; ring needs only links between neighbours.
     "nvlink": [(64 * 1024, "leader"), (math.inf, "sharded")],
     "pcie": [(64 * 1024, "leader"), (math.inf, "ring")],
 }

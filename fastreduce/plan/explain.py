@@ -1,4 +1,4 @@
-"""What `allreduce` would do, and what else it could: the candidates with their predicted times."""
+"""What `allreduce` would do, and the alternatives: the candidates with their predicted times."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Named: TypeAlias = "Topology | str | PathLike[str]"
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm's program, into how many slices its shards are cut, and what it would take.
+    """An algorithm's program, the number of slices per shard, and the predicted time.
 
-    ``program`` is None where the algorithm was refused; ``prediction.limit`` then says why.
+    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why.
     """
 
     algorithm: str
@@ -40,7 +40,7 @@ class Candidate:
     prediction: Prediction
 
     def cells(self, nbytes: int) -> tuple[str, ...]:
-        """What `Plan` prints of it, behind its name."""
+        """The columns of its row in a `Plan`, after its name."""
         if self.program is None:
             return "-", "-", "-", "refused", "-", self.prediction.limit
         time_s, k = self.prediction.time_s, self.program.k
@@ -60,7 +60,7 @@ HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The candidates from the fastest on, the algorithm chosen, and why. Prints as a table."""
+    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table."""
 
     title: str
     nbytes: int
@@ -74,7 +74,7 @@ class Plan:
         return self.candidate(self.algorithm)
 
     def candidate(self, algorithm: str) -> Candidate:
-        """The candidate of this name; a ValueError tells the names there are."""
+        """The candidate of this name; a ValueError lists the known names."""
         for x in self.candidates:
             if x.algorithm == algorithm:
                 return x
@@ -106,20 +106,20 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
     """Plan an allreduce without running it.
 
     Args:
-        what: tensors as `allreduce` takes them; or the size of each rank's data, as 160_000_000
-            bytes or "160MB"; or a list of the sizes of each of a rank's tensors.
-        k: ranks, with sizes. Default: the topology's devices, or 2 without one.
-        topology: plan on paper for this machine and choose the fastest: a
-            `fastreduce.topology.Topology`, a preset's name, "detect" or a file. Default: where the
-            tensors are, or the CPU; what "auto" stands for there is the choice.
+        what: tensors as `allreduce` takes them; or the size of each rank's data, such as
+            160_000_000 (bytes) or "160MB"; or a list with the size of each tensor of a rank.
+        k: number of ranks, if ``what`` is a size. Default: one per device of the topology, or 2.
+        topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
+            a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
+            then the choice is what "auto" stands for.
 
     An algorithm whose program is wrong is listed as refused, with the reason.
 
     Raises:
-        TypeError: what is neither (with rank and index), or no topology.
-        ValueError: nothing to reduce, more ranks than devices, a topology without rates,
-            ``FASTREDUCE_ALGORITHM`` that names none.
-        RuntimeError: several GPUs, and no driver that tells what links them.
+        TypeError: ``what`` is neither tensors nor sizes, or ``topology`` is not a topology.
+        ValueError: nothing to reduce, more ranks than devices, a topology without rates, or
+            ``FASTREDUCE_ALGORITHM`` names an unknown algorithm.
+        RuntimeError: several GPUs, and no driver that says how they are linked.
 
     >>> plan = explain("160MB", topology="book-pcie4")
     >>> plan.algorithm, round(plan.chosen.prediction.time_s * 1e3)
@@ -174,16 +174,17 @@ def _is_size(x: object) -> bool:
 
 
 def _seconds(candidate: Candidate) -> tuple[bool, float]:
-    """To sort by; what is not known comes last, and what was refused after that."""
+    """Sort key: known times, then unknown ones, then refused algorithms."""
     time_s = candidate.prediction.time_s
     return candidate.program is None, math.inf if math.isnan(time_s) else time_s
 
 
 def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
-    """What "auto" stands for on these devices: the extension is asked where they are, as in a call.
+    """The plan for these devices. As in a call, the extension says what place they are.
 
-    Ranks in one memory are reckoned by `fastreduce.simulation.predict.MEMORIES` or as
-    `fastreduce tune` measured them; several GPUs on what `fastreduce.topology.detect` finds.
+    Ranks in one memory: times as `fastreduce tune` measured them, else predicted from
+    `fastreduce.simulation.predict.MEMORIES`. Several GPUs: predicted on the topology that
+    `fastreduce.topology.detect` finds.
     """
     k, nbytes, place = len(devices), sum(tensor_bytes), _C.place(devices)
     if place in MEMORIES:
@@ -210,12 +211,12 @@ def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
     for name in registry:
         try:
             yield name, proven("allreduce", name, k)
-        except Exception as error:  # an algorithm is anybody's code
+        except Exception as error:  # users write algorithms, so anything may be raised
             yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
 
 
 def _in_one_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
-    """Limits as reckoned; times as measured, where `fastreduce tune` has measured them."""
+    """Limits are predicted; so are times, unless `fastreduce tune` has measured them."""
     table = tuned()
     for name, found in _programs(k):
         if isinstance(found, Candidate):
@@ -243,13 +244,13 @@ def _on_topology(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Ite
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices)
-        except ValueError as error:  # a rate that the machine does not tell
+        except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
         yield Candidate(name, found, slices, prediction)
 
 
 def _fitted(found: Program, name: str, topology: Topology) -> Program:
-    """To the topology's rings and machines, where the algorithm knows of them."""
+    """The program for this topology, if the algorithm takes its rings or machines into account."""
     from fastreduce.topology import machines
 
     if name == "multi-ring":
@@ -263,7 +264,7 @@ def _fitted(found: Program, name: str, topology: Topology) -> Program:
 
 
 def _rings_both_ways(topology: Topology) -> Program:
-    """Links carry data both ways at once."""
+    """Each ring in both directions, because links carry data both ways at once."""
     from fastreduce.topology import rings
 
     each = rings(topology)

@@ -29,7 +29,7 @@ def device() -> str:
 
 
 def versions() -> tuple[str, str]:
-    """Those of fastreduce, and of torch without what its minor version leaves open.
+    """The versions of fastreduce and of torch; of torch only major and minor.
 
     >>> versions()[0] == fastreduce.__version__
     True
@@ -39,7 +39,7 @@ def versions() -> tuple[str, str]:
 
 @functools.cache
 def cpu() -> str:
-    """Its model as Linux names it, with the family's and the model's numbers.
+    """The CPU's model as Linux names it, with its family and model numbers.
 
     >>> isinstance(cpu(), str)
     True
@@ -47,7 +47,7 @@ def cpu() -> str:
     info = Path("/proc/cpuinfo")
     first = info.read_text().split("\n\n")[0] if info.exists() else ""
     fields = dict(re.findall(r"^([^:\n]*?)\s*:[ \t]*(.*)$", first, re.MULTILINE))
-    # Virtual machines hide the name of the model, but not its number.
+    # Virtual machines may hide the model's name, but not its number.
     keys = ("model name", "cpu family", "model")
     if all(key in fields for key in keys):
         return "{} (family {}, model {})".format(*(fields[key] for key in keys))
@@ -56,7 +56,7 @@ def cpu() -> str:
 
 @functools.cache
 def _gpus() -> tuple[str, ...]:
-    """Asked of the driver, because torch would start CUDA in a process that may never use it."""
+    """GPU names from the driver: torch would start CUDA in a process that may never use it."""
 
     def names() -> tuple[str, ...]:
         import pynvml

@@ -1,4 +1,4 @@
-"""Which measured times cannot be trusted: by how their samples spread, and by the sizes beside."""
+"""Which measured times cannot be trusted: samples spread widely, or sizes do not fit together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from fastreduce.units import duration
 
-# Measured on 2 virtual cores (Xeon, family 6, model 167) with 2.5 other processes. With one thread,
-# 95 % of the cells spread by less than 0.5, and no size took more than 3 times as long per byte as
-# the next smaller one. With two threads, each of which then waits for a core, a size took 150 times
-# as long, while no cell spread by more than 0.5: so both signs are needed.
+# Measured on 2 virtual cores (Xeon, family 6, model 167) on which 2.5 other processes ran on
+# average, 2026-11-21. With one thread, 95 % of the cells spread by less than 0.5, and no size took
+# more than 3 times as long per byte as the next smaller one. With two threads, which then wait for
+# a core, one size took 150 times as long per byte, but no cell spread by more than 0.5. So both
+# signs are needed.
 MOST_SPREAD = 0.5
 MOST_JUMP = 8.0
-# What a larger size may be faster than a smaller one: more threads may share in it.
+# A larger size may take half the time of a smaller one, because more threads may share the work.
 MOST_DROP = 2.0
 
 
@@ -43,11 +44,11 @@ def spread(samples_s: Sequence[float]) -> float:
 
 
 def doubtful(samples_s: Mapping[Cell, Sequence[float]]) -> dict[Cell, str]:
-    """The cells that something else on the machine has disturbed, and what shows it.
+    """The cells that other work on the machine seems to have disturbed, and why.
 
     A cell is doubtful if the quartiles of its samples are more than half the median apart. Two
     sizes are doubtful together if the larger takes less than half the time of the smaller, or more
-    than 8 times as long per byte: which of the two is wrong cannot be told.
+    than 8 times as long per byte, because nothing tells which of the two is wrong.
 
     Args:
         samples_s: two or more samples per cell, in seconds.

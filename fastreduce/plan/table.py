@@ -1,4 +1,4 @@
-"""Measured times, and the answers drawn from them."""
+"""Measured times, and the choices made from them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fastreduce.plan.defaults import DEFAULTS, default
 # Seconds by place, algorithm, number of ranks and bytes of one rank's tensors.
 Times: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Mapping[int, float]]]]
 
-# Chosen, not measured: differences this small come and go from one measurement to the next, and the
-# documented default then stays, so that "auto" does not choose another algorithm every time.
+# A choice, not a measurement. Smaller differences change from one measurement to the next; the
+# documented default then stays, so that "auto" does not change with every measurement.
 TIE = 1.05
 
 
@@ -28,12 +28,12 @@ class Table:
     Args:
         device: what was measured: CPU, threads, GPUs.
         fastreduce, torch: the versions, of torch major and minor.
-        date: the day, as 2026-11-21.
+        date: the day, such as 2026-11-21.
         times_s: seconds by place ("cpu", "gpu", "nvlink" or "pcie"), algorithm, number of ranks
             and bytes per rank.
 
     Raises:
-        ValueError: the place, algorithm, k and size where a time is missing or is no time.
+        ValueError: a time is missing or is not seconds above zero; the message says where.
 
     >>> from fastreduce.algorithms import names
     >>> times = {name: {4: {1024: 3e-6, 4096: 4e-6}} for name in names()}
@@ -58,9 +58,9 @@ class Table:
     def best(self, place: str, k: int, nbytes: int) -> str | None:
         """The fastest algorithm at the nearest measured size and number of ranks.
 
-        Within 5 % of it the documented default is preferred. Except over PCIe only algorithms with
-        the bits of `leader` are in the running, because "auto" promises those; between GPUs only
-        those that share a single tensor's work. None where the place was not measured.
+        The documented default is preferred if it is at most 5 % slower. Except over PCIe, only
+        algorithms with the bits of `leader` are considered, because "auto" promises those bits;
+        between GPUs only those that can split a single tensor. None if the place was not measured.
         """
         if place not in self.times_s:
             return None
@@ -74,10 +74,10 @@ class Table:
         return usual if times.get(usual, math.inf) <= TIE * times[fastest] else fastest
 
     def time_s(self, place: str, algorithm: str, k: int, nbytes: int) -> float | None:
-        """Seconds that a call takes: on lines between the measured sizes, both on log scales.
+        """Seconds that a call takes, interpolated between measured sizes on log scales.
 
         Below the smallest size it takes that size's time; beyond the largest it keeps that size's
-        bandwidth. k is the nearest measured one. None where nothing was measured.
+        bandwidth. For k the nearest measured number is taken. None if nothing was measured.
 
         >>> from fastreduce.algorithms import names
         >>> times = {name: {4: {1024: 3e-6, 4096: 12e-6}} for name in names()}

@@ -1,4 +1,4 @@
-"""Tables on disk: one file for each device and version, so that machines may share a home."""
+"""Tables on disk: one file per device and version, so that machines may share a home folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ KEYS = {"format": str, "version": int, "times_s": dict} | dict.fromkeys(
 
 
 def save(table: Table, path: str | PathLike[str] | None = None) -> Path:
-    """Write a table as JSON, whole or not at all, and return where.
+    """Write a table as JSON, whole or not at all, and return its path.
 
     Args:
         table: what `measure` returned.
-        path: default the place where "auto" looks; the next calls go by the new table.
+        path: default: where "auto" looks, so that the next calls use the new table.
 
     Raises:
         OSError: the file cannot be written.
@@ -61,8 +61,8 @@ def load(path: str | PathLike[str] | None = None) -> Table:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file and what is wrong in it: no table or one of another form, device or
-            version; a place, algorithm, k and size without a time, or with one that is none.
+        ValueError: the file is not a table, or is of another format, device or version, or a time
+            is missing or wrong. The message names the file and what is wrong in it.
     """
     path = Path(path or default_path(device(), *versions()))
     content = path.read_bytes()
@@ -73,9 +73,9 @@ def load(path: str | PathLike[str] | None = None) -> Table:
 
 
 def tuned() -> Table | None:
-    """The table by which "auto" chooses here; None where `fastreduce tune` never ran.
+    """The table by which "auto" chooses here; None if `fastreduce tune` never ran.
 
-    A file that is refused is warned of once, and counts as none.
+    A file that is wrong gives one warning, and None.
 
     >>> tuned() is None or tuned().device == device()
     True
@@ -90,12 +90,12 @@ def _tuned(path: Path) -> Table | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        warnings.warn(f"{error}; auto takes the defaults, `fastreduce tune` anew", stacklevel=3)
+        warnings.warn(f"{error}; auto uses the defaults until `fastreduce tune` runs", stacklevel=3)
         return None
 
 
 def default_path(on: str, fastreduce: str, torch: str) -> Path:
-    """Where "auto" looks for the table of a device and versions.
+    """Where "auto" looks for the table of this device and these versions.
 
     >>> default_path(device(), *versions()).parent == folders.data()
     True
@@ -104,8 +104,8 @@ def default_path(on: str, fastreduce: str, torch: str) -> Path:
     def safe(text: str) -> str:
         return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
 
-    # A device's name is cut to 100 characters, and some of those are replaced. The digest of the
-    # whole name gives two devices two files even if what is left of their names is the same.
+    # A device's name is cut to 100 characters, and some characters are replaced. The digest of the
+    # whole name keeps two devices apart whose shortened names are the same.
     digest = hashlib.sha256(on.encode()).hexdigest()[:8]
     name = f"tuned-{safe(on)[:100]}-{digest}-fastreduce-{safe(fastreduce)}-torch-{safe(torch)}.json"
     return folders.data() / name
@@ -127,7 +127,7 @@ def _table(found: Any) -> Table:
 
 
 def _times(found: Any) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
-    """JSON's keys are strings; those of ranks and sizes are numbers."""
+    """The times with numbers for ranks and sizes, which JSON stores as strings."""
     return {
         place: {
             algorithm: {

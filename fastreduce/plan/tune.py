@@ -1,4 +1,4 @@
-"""Every algorithm timed, on every place that this machine has."""
+"""Times every algorithm in every place that this machine has."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fastreduce.plan.noise import Cell, doubtful
 from fastreduce.plan.table import Table, Times
 
 BUDGET_S = 40.0
-# Of the budget; the rest is for what was disturbed, which is measured again.
+# Share of the budget; the rest is for measuring again what was disturbed.
 FIRST_PASS = 0.75
 KS = (2, 4, 8)
 SIZES_BYTES = tuple(1 << exponent for exponent in range(10, 27, 2))
 
-# As a model's gradients are a list, and by-parameter has nothing to share in one tensor.
+# Several, because a model's gradients are a list, and by-parameter cannot split a single tensor.
 TENSORS = 8
 
-# One sample lasts about this long, or the clock and the loop around it would show.
+# A sample lasts about this long, so that the clock and the loop around it do not count.
 SAMPLE_S = 1e-3
-# From three samples on, it shows whether they agree.
+# Fewer do not show whether they agree.
 FEWEST_SAMPLES = 3
-# What small messages leave of their share goes to the large ones, whose samples are few.
+# Small messages stop here, so that their time left goes to large ones, which get few samples.
 MOST_SAMPLES = 25
-# Shares grow with the bytes from here on; below, calls are short and shares alike.
+# Above this size a call's share of the time grows with its bytes; below, all shares are equal.
 CHEAP_BYTES = 4 << 20
-# As many cells as an error names; the others are counted.
+# An error names so many cells and counts the others.
 MOST_NAMED = 3
 
 
 class _Call(NamedTuple):
-    """What is measured in turn: the algorithms, on one list of tensors per device of ``on``."""
+    """Algorithms that are timed in turn, on one list of tensors per device of ``on``."""
 
     place: str
     on: tuple[str, ...]
@@ -53,11 +53,11 @@ class _Call(NamedTuple):
 
 
 class NoisyMeasurement(RuntimeError):
-    """Other work disturbed the measurement, in the end as in the beginning.
+    """Other work disturbed the measurement, also when it was repeated.
 
     Args:
-        table: what was measured nevertheless.
-        cells: those of its entries that cannot be trusted, and what shows it.
+        table: what was measured all the same.
+        cells: the entries that cannot be trusted, and why.
     """
 
     def __init__(self, table: Table, cells: Mapping[Cell, str]) -> None:
@@ -81,19 +81,19 @@ def measure(
 ) -> Table:
     """Time the package's algorithms, in turn, and return the medians.
 
-    For 2, 4 and 8 ranks on the CPU and on one GPU, and for one rank per GPU on several; 1 KiB to
-    64 MiB of float32 per rank, in lists of 8 tensors. Takes 512 MiB and three quarters of
-    ``budget_s``; the rest goes to what other work on the machine has disturbed
-    (`fastreduce.plan.noise`), which is measured again.
+    Measures 2, 4 and 8 ranks on the CPU and on one GPU, and one rank per GPU on several GPUs, with
+    1 KiB to 64 MiB of float32 per rank, in lists of 8 tensors. Needs 512 MiB of memory. Takes three
+    quarters of ``budget_s``; the rest is for measuring again what other work on the machine has
+    disturbed (`fastreduce.plan.noise`).
 
     Args:
-        places: some of those that this machine has (default: all).
-        budget_s: seconds; each algorithm is called a few times at each size, whatever it says.
-        progress: show a bar where stderr is a terminal.
+        places: some of the places that this machine has (default: all).
+        budget_s: seconds; exceeded if each algorithm could not be called a few times at each size.
+        progress: show a bar if stderr is a terminal.
 
     Raises:
-        ValueError: this machine has no such place; no time is given.
-        NoisyMeasurement: times that cannot be trusted, also when they were measured again.
+        ValueError: this machine has no such place, or ``budget_s`` is not above zero.
+        NoisyMeasurement: some times cannot be trusted, also after they were measured again.
         RuntimeError: an algorithm's result is wrong.
 
     >>> table = measure(["cpu"])  # doctest: +SKIP
@@ -150,7 +150,7 @@ def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str,
 
 
 def _check(place: str, on: Sequence[str]) -> None:
-    """Values tell rank, tensor and index; their sums are exact in any order."""
+    """Check the sums. Each value shows its rank, tensor and index; sums are exact in any order."""
     k, index = len(on), torch.arange(1000.0)
     for algorithm in built_in():
         lists = [[index + 7 * r + i for i in range(TENSORS)] for r in range(k)]
@@ -168,7 +168,7 @@ def _check(place: str, on: Sequence[str]) -> None:
 def _sampled(
     calls: Sequence[_Call], end_s: float, title: str, progress: bool
 ) -> dict[Cell, list[float]]:
-    """Seconds per call, several samples of each. Longer calls get more of the time that is left."""
+    """Samples of the seconds per call. Calls with more bytes get more of the time that is left."""
     from tqdm import tqdm
 
     weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.algorithms) for x in calls]
@@ -179,7 +179,7 @@ def _sampled(
     for i, call in enumerate(tqdm(calls, title, disable=None if progress else True)):
         if on != call.on:
             on = call.on
-            buffers.clear()  # before there are others: two sets may not fit
+            buffers.clear()  # freed first: memory may not hold two sets
             buffers += [torch.empty(most_bytes // 4, device=at).zero_() for at in on]
         share_s = (end_s - perf_counter()) * weights[i] / sum(weights[i:])
         lists = [list(buffer[: call.nbytes // 4].chunk(TENSORS)) for buffer in buffers]
@@ -205,9 +205,9 @@ def _timer(lists: list[list[Tensor]]) -> Callable[[str, int], float]:
 def _in_turn(
     names: Sequence[str], timer: Callable[[str, int], float], end_s: float
 ) -> dict[str, list[float]]:
-    """Round after round, so that what disturbs for a while disturbs all alike."""
+    """In rounds, so that other work which lasts a while disturbs all algorithms alike."""
     samples: dict[str, list[float]] = {name: [] for name in names}
-    last_s = {name: timer(name, 1) for name in names}  # warms up, and is no sample
+    last_s = {name: timer(name, 1) for name in names}  # warms up, and is not a sample
     for count in range(MOST_SAMPLES):
         if count >= FEWEST_SAMPLES and perf_counter() >= end_s:
             break

@@ -1,4 +1,4 @@
-"""Programs timed on paper, and drawn.
+"""Predicts the time of programs without running them, and draws them.
 
 `fastreduce.simulate` gives a `Timeline`; `fastreduce.draw` gives a picture of a program.
 """

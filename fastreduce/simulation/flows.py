@@ -1,4 +1,4 @@
-"""Transfers that share links: how fast each goes, and when each is done."""
+"""Transfers that share links: the rate of each, and when each ends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# Transfers that end within a picosecond end together: symmetric ones differ in rounding only.
+# Transfers that end within a picosecond end together: symmetric ones differ only by rounding.
 MOMENT_S = 1e-12
 
 
 def max_min(paths: Sequence[Sequence[int]], counts: Floats, bytes_per_s: Floats) -> Floats:
-    """The max-min fair rate, in bytes a second, of each of ``counts[p]`` transfers on path p.
+    """The max-min fair rate, in bytes per second, of each of ``counts[p]`` transfers on path p.
 
-    A path lists its links by index into ``bytes_per_s``. Max-min fair: to make a transfer faster,
-    one that is no faster would have to become slower. Found by water-filling (Bertsekas and
-    Gallager, *Data Networks*, section 6.5.2); all links that limit all of their transfers are
-    settled in one step.
+    A path lists its links by index into ``bytes_per_s``. Rates are max-min fair if no transfer can
+    get a higher rate without lowering that of another which is as slow or slower. The algorithm is
+    water-filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2); one step settles all
+    links that limit every one of their transfers.
 
     >>> max_min([[0], [0, 1], [1]], np.array([1.0, 1, 1]), np.array([10.0, 4]))
     array([8., 2., 2.])
@@ -54,8 +54,8 @@ class Network:
     """Transfers under way on links of ``bytes_per_s``, each on one of ``paths``.
 
     All transfers on a path have the same rate. So a path keeps one count of the bytes that each of
-    them has received, and a heap of the counts at which they end. The cost of a change grows with
-    the number of paths, not with the number of transfers.
+    its transfers has moved, and a heap of the counts at which they end. The cost of a change grows
+    with the number of paths, not with the number of transfers.
     """
 
     def __init__(self, paths: Sequence[Sequence[int]], bytes_per_s: Sequence[float]) -> None:
@@ -66,7 +66,7 @@ class Network:
         self._next = np.full(len(paths), math.inf)
         self._ends: list[list[tuple[float, int]]] = [[] for _ in paths]
         self._rates: Floats | None = np.zeros(len(paths))
-        # The steps of a regular program come back to the same few sets of transfers.
+        # The steps of a regular program repeat the same few sets of transfers.
         self._solve = lru_cache(maxsize=256)(self._solve_bytes)
 
     def start(self, transfer: int, path: int, nbytes: float) -> None:
@@ -77,7 +77,7 @@ class Network:
         self._rates = None
 
     def next_s(self) -> float:
-        """How long until the next transfer ends; infinite where there is none."""
+        """How long until the next transfer ends; infinite if there is none."""
         rates = self._current_rates()
         left_s = np.full(len(rates), math.inf)
         np.divide(self._next - self._served, rates, out=left_s, where=rates > 0)
@@ -93,7 +93,7 @@ class Network:
             while ends and ends[0][0] <= reached:
                 ended.append(heapq.heappop(ends)[1])
             self._next[path] = ends[0][0] if ends else math.inf
-            self._served[path] *= bool(ends)  # counts from zero again: sums of sums lose digits
+            self._served[path] *= bool(ends)  # back to zero: long sums lose digits
             self._counts[path] = len(ends)
             self._rates = None
         return ended

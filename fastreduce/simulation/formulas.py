@@ -1,7 +1,6 @@
 """Closed formulas in the model of `fastreduce.simulate`, for what is too large to simulate.
 
-They reckon with one slice, and with machines that are all alike: the hops of one or two of them
-stand for those of all.
+They assume one slice and equal machines, so the hops of one or two machines stand for all.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Hop(NamedTuple):
     latency_s: float
 
     def time_s(self, nbytes: float) -> float:
-        """From the end of the launch before on the same device."""
+        """Counted from the end of the previous launch on the same device."""
         return LAUNCH_S + self.latency_s + nbytes / self.bytes_per_s
 
 
@@ -34,7 +33,7 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]]) -> list[Hop]:
     """The rate and the latency from rank to rank while all these pairs transfer at once.
 
     Raises:
-        ValueError: a bandwidth that is unknown.
+        ValueError: a bandwidth is unknown.
 
     >>> from fastreduce.topology import preset
     >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
@@ -49,9 +48,10 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]]) -> list[Hop]:
 def ring_s(k: int, nbytes: float, around: Sequence[Hop]) -> float:
     """Seconds of `fastreduce.algorithms.ring`: 2(k-1) steps of 1/k of the bytes.
 
-    ``around`` are the hops of the ring, or of a part of it that repeats. A step follows the last
-    one of the same rank, where the slowest hop holds up all, and that of the rank before, whose
-    event it waits for: the slower of the two ways sets the pace.
+    ``around`` are the hops of the ring, or of a part of it that repeats. A step waits for the
+    previous step of the same rank and for the event of the rank before it. If the first wait sets
+    the pace, all go at the rate of the slowest hop; if the second does, the mean hop and the events
+    count. The time is the longer of the two.
 
     >>> round(ring_s(8, 160e6, [Hop(54e9, 0.5e-6)]) * 1e3, 1)
     5.2
@@ -67,11 +67,11 @@ def hierarchical_s(
     k: int, machines: int, nbytes: float, inside: Sequence[Hop], between: Sequence[Hop]
 ) -> float:
     """Seconds of `fastreduce.algorithms.hierarchical`: each rank fetches its share from the others
-    of its machine, allreduces it in a ring with one rank of each machine, and fetches the shares of
-    the others.
+    of its machine, allreduces it in a ring with one rank of each machine, and fetches the other
+    shares.
 
-    ``inside`` are the hops while each rank of a machine reads from every other rank there,
-    ``between`` those while each rank reads from the rank at its place in the machine before.
+    ``inside`` are the hops while each rank reads from every other rank of its machine; ``between``
+    are the hops while each rank reads from the rank with its number in the previous machine.
 
     >>> round(hierarchical_s(16, 2, 1e9, [Hop(50e9, 0.5e-6)], [Hop(50e9, 4e-6)]) * 1e3, 1)
     7.5

@@ -24,12 +24,12 @@ SEVERAL: Color = (0.2, 0.2, 0.23, 1.0)  # darker than any shard's
 SVG: Any = {"svg.hashsalt": "fastreduce", "svg.fonttype": "none"}
 SUFFIXES = (".svg", ".png")
 
-# A picture of more lines and boxes is not read at a glance, and takes long: 1,800 events took 3 s
-# on a busy machine of 2 cores.
+# More lines and boxes than this cannot be read at a glance, and take long to draw: 1,800 events
+# took 3 s (measured on a busy machine of 2 cores, 2026-11-21).
 MOST_MARKS_AT_A_GLANCE = 2000
 
 DPI = 110.0
-MOST_PIXELS = 40e6  # 160 MB while a PNG is drawn; what is larger gets fewer dots per inch
+MOST_PIXELS = 40e6  # 160 MB while a PNG is drawn; larger pictures get fewer dots per inch
 MOST_PIXELS_HIGH = 65_000.0  # matplotlib writes no PNG of 65,536 or more in either direction
 
 
@@ -61,19 +61,19 @@ def draw(
     """Draw a program, a timeline or a topology: into a file, or as a `Picture` for a notebook.
 
     - A program: who sends which shard to whom, step by step. Each rank has a column, each step a
-      row: what waits for nothing is step 1, what waits for that step 2. A box names the shard, with
-      a sigma where it is reduced. Read downwards: lines come from the ranks whose shard is read and
-      lead to those it is written to. Each shard has a colour.
+      row: what waits for nothing is in step 1, what waits for step 1 is in step 2, and so on. A box
+      names the shard, with a sigma where it is reduced. Read downwards: lines come from the ranks
+      whose shard is read and lead to those it is written to. Each shard has a colour.
     - A timeline: when each device and each link works.
     - A topology: its nodes and links.
 
     Args:
-        what: to draw.
+        what: the program, timeline or topology.
         path: ends in ".svg" or ".png". Default: the picture is returned.
 
     Raises:
-        TypeError: neither a program nor a timeline nor a topology.
-        ValueError: another suffix, or a malformed program; nothing is drawn then.
+        TypeError: ``what`` is none of these.
+        ValueError: another suffix, or a malformed program; no file is written.
 
     >>> import fastreduce, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def draw(
 
 
 def at_a_glance(what: Program | Timeline | Topology) -> str | None:
-    """What a notebook shows: a picture, or None (and so the text) where it would be too full."""
+    """A picture for a notebook, or None if it would be too full; the notebook then shows text."""
     if isinstance(what, Program):
         try:
             what.check_form()
@@ -108,7 +108,7 @@ def picture_format(path: str | PathLike[str]) -> str:
     """The format that a path's suffix names.
 
     Raises:
-        ValueError: none that can be written.
+        ValueError: the suffix is not that of a format that can be written.
 
     >>> picture_format("ring.PNG")
     'png'
@@ -146,7 +146,7 @@ def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str
     width, height = figure.get_size_inches()
     most = min((MOST_PIXELS / (width * height)) ** 0.5, MOST_PIXELS_HIGH / max(width, height))
     metadata = {"Date": None} if file_format == "svg" else None
-    # Laid out here, once: savefig would first draw all of it for nothing.
+    # Laid out here, because savefig would draw everything twice to do it.
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine("none")
@@ -155,7 +155,7 @@ def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str
 
 
 def color_of(shard: int | None, shards: int) -> Color:
-    """The colour of a shard: one of ten that differ well, or of a scale where there are more."""
+    """The colour of a shard: one of ten distinct colours, or of a scale if there are more."""
     from matplotlib import colormaps
 
     if shard is None:
@@ -168,6 +168,7 @@ def color_of(shard: int | None, shards: int) -> Color:
 
 
 def ink_on(color: Color) -> str:
-    """Readable on the colour: dark on light ones (luma of ITU-R BT.601), white on the others."""
+    """A text colour that can be read on ``color``: dark on light ones (luma of ITU-R BT.601), else
+    white."""
     red, green, blue, _ = color
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.62 else "white"

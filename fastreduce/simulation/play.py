@@ -1,4 +1,4 @@
-"""Stages carried out on a topology's links, event by event."""
+"""Simulates stages on a topology's links, event by event."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ if TYPE_CHECKING:
 # Nvidia's technical blog, 2019).
 LAUNCH_S = 0.5e-6
 
-# From the end of a kernel until another device's stream that waits for its event goes on.
-# Predicted: no machine with several GPUs has measured it here.
+# From the end of a kernel until another device's stream, which waits for its event, continues.
+# Predicted: it was not measured, because that takes several GPUs.
 EVENT_WAIT_S = 1.5e-6
 
 Span: TypeAlias = tuple[float, float]
 
 
 class Spans(NamedTuple):
-    """Start and end, in seconds, of each stage, and of each transfer of the first stage, of the
-    second, and so on."""
+    """Start and end, in seconds, of each stage and each transfer (in the order of stages)."""
 
     stages: list[Span]
     transfers: list[Span]
 
 
 class Routes:
-    """The links between pairs of nodes, and what must be known of them.
+    """The routes between pairs of nodes, with latencies and bandwidths.
 
-    ``links`` and ``latency_s`` by pair; ``index`` is a pair's place in ``paths``, which has its
-    links' places in ``bytes_per_s``. The link from a node to itself is its memory.
+    ``links`` and ``latency_s`` are by pair. ``paths[index[pair]]`` lists the pair's links as
+    indices into ``bytes_per_s``. The link from a node to itself is its memory.
 
     Raises:
-        ValueError: a bandwidth that is unknown.
+        ValueError: a bandwidth is unknown.
     """
 
     def __init__(self, topology: Topology, used: Iterable[Link]) -> None:
@@ -108,7 +107,8 @@ class _Run:
         now_s = 0.0
         while True:
             due_s = self._starting[0][0] if self._starting else math.inf
-            # As differences: added to a late time a short one would be lost, and nothing would end.
+            # As differences: a short time added to a late one would be lost to rounding, and time
+            # would stop.
             wait_s = max(0.0, min(self._network.next_s(), due_s - now_s))
             if wait_s == math.inf:
                 return

@@ -1,4 +1,4 @@
-"""How long a program takes, and what keeps it from being faster: on paper, for a plan."""
+"""Predicts how long a program takes, and what limits it, for a plan."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Prediction(NamedTuple):
-    """Seconds, and the limit that alone would already take most of them."""
+    """Seconds, and the limit that accounts for most of them."""
 
     time_s: float
     limit: str
 
 
 class Memory(NamedTuple):
-    """One memory that holds all ranks: seconds per call, and bytes a second of memory and cache.
+    """One memory that holds all ranks: seconds per call, and bytes per second of memory and cache.
 
-    Every rank's buffer passes the memory once each way, unless all buffers together fit the cache.
-    What the instructions read and write in between stays in caches.
+    Every rank's buffer is read from memory once and written once, unless all buffers together fit
+    into the cache. What the instructions read and write in between stays in caches.
     """
 
     call_s: float
@@ -32,16 +32,18 @@ class Memory(NamedTuple):
 
 
 MEMORIES = {
-    # Measured: benchmarks/results/list_allreduce.json, on 2 cores (Zen 5): 256 elements with k = 2,
-    # 64M elements, and 1M elements with k = 2.
+    # Measured on 2 cores of an AMD EPYC (family 26, model 2: Zen 5), 2026-11-21, with float32: 256
+    # elements with k = 2, 64M elements, and 1M elements with k = 2. The size of the cache is
+    # assumed.
     "cpu": Memory(1e-6, 65e9, 330e9, 64e6),
-    # Predicted: a launch, an H100's device-to-device copy (read plus written), half of its L2.
+    # Predicted: a launch; an H100's device-to-device copy, bytes read plus written; its L2; half of
+    # the size of its L2.
     "gpu": Memory(8e-6, 3.0e12, 5.5e12, 25e6),
 }
 
 
 def in_one_memory(program: Program, nbytes: int, memory: Memory) -> Prediction:
-    """The tiles engine: one launch takes every tile of the buffers through the whole program.
+    """Predicts the tiles engine: one launch takes every tile through the whole program.
 
     >>> from fastreduce.algorithms import leader
     >>> in_one_memory(leader(2), 256_000_000, MEMORIES["cpu"]).limit
@@ -63,11 +65,11 @@ def on_topology(
 ) -> Prediction:
     """The events engine's time, by `fastreduce.simulate`, and what takes most of it.
 
-    Four limits, each by itself: launches, on a machine whose links cost nothing; latencies, with a
-    single byte; memory, with links that cost nothing; and the busiest link.
+    Four limits are simulated one by one: launches (links cost nothing, one byte), latencies (one
+    byte), memory (links cost nothing) and the busiest link.
 
     Raises:
-        ValueError: as `fastreduce.simulate` does; a program is proven once.
+        ValueError: as `fastreduce.simulate` does.
     """
     from fastreduce.simulation import simulate
 

@@ -54,14 +54,14 @@ def _columns_and_rows(axes: Axes, columns: Mapping[str, float], steps: int) -> A
 
 
 def _columns(program: Program) -> dict[str, float]:
-    """Where each rank is drawn; the host, where it takes part, to their left."""
+    """Where each rank is drawn; the host, if the program uses it, is left of them."""
     uses_host = any(instruction.rank == HOST for instruction in program.instructions)
     ranks = {f"rank {rank}": float(rank) for rank in range(program.k)}
     return ({"host": float(HOST)} if uses_host else {}) | ranks
 
 
 def _boxes(program: Program) -> list[_Box]:
-    """Each instruction at the depth of its dependencies; those of one rank and step abreast."""
+    """Each instruction at the depth of its dependencies; those of one rank and step share a row."""
     steps: list[int] = []
     for waits in program.dependencies():
         steps.append(max((steps[earlier] + 1 for earlier in waits), default=0))

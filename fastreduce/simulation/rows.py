@@ -20,7 +20,7 @@ def lanes(events: Iterable[Event]) -> dict[str, list[Event]]:
 
 
 def rows(events: Sequence[Event]) -> list[list[Event]]:
-    """As few rows as hold the events, given by start, without overlap in any."""
+    """The fewest rows without overlaps for events that are sorted by start."""
     result: list[list[Event]] = []
     for event in events:
         free = (row for row in result if row[-1].end_s <= event.start_s + MOMENT_S)
@@ -33,6 +33,6 @@ def rows(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def _natural(lane: tuple[bool, str]) -> tuple[bool, list[tuple[bool, int, str]]]:
-    """So that gpu10 follows gpu9."""
+    """Sort key that puts gpu10 after gpu9."""
     words = re.split(r"(\d+)", lane[1])
     return lane[0], [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]

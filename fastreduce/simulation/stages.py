@@ -1,4 +1,4 @@
-"""A program on a topology as stages: what is transferred, and what must have ended before."""
+"""Turns a program on a topology into stages: what is transferred, and after what."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Transfer(NamedTuple):
 class Stage(NamedTuple):
     """Transfers that a lane starts together, after all stages in ``waits`` (by index) have ended.
 
-    A lane is a device's stream. ``launches`` says that a kernel starts, and no earlier one goes on.
+    A lane is a device's stream. ``launches`` is true if a new kernel starts, and false if an
+    earlier one continues.
     """
 
     lane: str
@@ -42,8 +43,8 @@ def stages_of(
 
     A task is one launch (`Program.launches`) on one slice, whose shards have
     ``slice_bytes[slice][shard]`` bytes. It waits for the tasks that its instructions depend on and
-    for its lane's previous launch. A lane reads the next slice of a launch while it writes the one
-    before.
+    for its lane's previous launch. A lane reads the next slice of a launch while it writes the
+    previous one.
     """
     dependencies, groups = program.dependencies(), program.launches()
     group_of = {index: number for number, group in enumerate(groups) for index in group}
@@ -72,7 +73,7 @@ def stages_of(
 
 
 class _Place:
-    """Where buffers lie, who executes, and how large a shard is (of one slice).
+    """Which node holds a buffer or executes an instruction, and the bytes of shards, for one slice.
 
     Rank r's buffer and rank r's output lie on the topology's device r.
     """
@@ -92,7 +93,7 @@ class _Place:
         return self._devices[buffer]
 
     def goes_straight(self, instruction: Instruction) -> bool:
-        """A copy from one device to another need not pass through a third."""
+        """Whether it is a copy from one device to another, which passes through no third node."""
         one_each = len(instruction.srcs) == len(instruction.dsts) == 1
         apart = self.of(instruction.srcs[0]) != self.of(instruction.dsts[0])
         return one_each and apart and instruction.rank != HOST
@@ -118,7 +119,7 @@ def runs(numbers: Sequence[int]) -> str:
 def _reads(
     place: _Place, instructions: Sequence[Instruction], tail: str
 ) -> tuple[str, tuple[Transfer, ...]]:
-    """Sources to the executor, and meanwhile its memory: each source read, the result written."""
+    """Transfers of sources to the executor, and in its memory: sources read, the result written."""
     words, transfers = [], []
     for instruction in instructions:
         lane, shard = place.executor(instruction), instruction.shard
@@ -149,7 +150,7 @@ def _straight(place: _Place, instruction: Instruction) -> str:
 def _writes(
     place: _Place, instructions: Sequence[Instruction], tail: str
 ) -> tuple[str, tuple[Transfer, ...]]:
-    """Results from the executor to each destination elsewhere."""
+    """Transfers of results from the executor to destinations on other nodes."""
     words, transfers = [], []
     for instruction in instructions:
         lane, shard = place.executor(instruction), instruction.shard

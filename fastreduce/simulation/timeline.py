@@ -21,8 +21,8 @@ LINKS_SHOWN = 8
 class Event(NamedTuple):
     """``who`` (a device's name, or a link as a pair of names) does ``what``.
 
-    ``bytes`` pass the link, or are read from other devices or written to them by the device.
-    ``shard`` is None where an event has several.
+    ``bytes`` cross the link, or are read from or written to other devices by the device. ``shard``
+    is None if an event has several.
     """
 
     who: str | Link
@@ -37,8 +37,8 @@ class Event(NamedTuple):
 class Timeline:
     """A program's run on a topology, as `fastreduce.simulate` predicts it.
 
-    ``k`` ranks have ``nbytes`` each. ``events`` on devices and links are in the order of their
-    starts. ``link_bytes_per_s`` has every link of the topology, with None where it is unknown.
+    ``k`` ranks have ``nbytes`` each. ``events`` on devices and links are sorted by their start.
+    ``link_bytes_per_s`` has every link of the topology, with None for an unknown bandwidth.
     ``repr`` is one line, ``print`` adds the busiest links, and a notebook shows a picture.
 
     >>> import fastreduce
@@ -74,7 +74,7 @@ class Timeline:
 
     @cached_property
     def time_s(self) -> float:
-        """From the first launch to the last event's end; 0 where nothing is to do."""
+        """From the first launch to the last event's end; 0 if there is nothing to do."""
         return max((event.end_s for event in self.events), default=0.0)
 
     @property
@@ -84,12 +84,12 @@ class Timeline:
 
     @property
     def busbw(self) -> float:
-        """An allreduce's bytes per second on each rank's link: `fastreduce.units.busbw`."""
+        """Bus bandwidth in bytes per second: see `fastreduce.units.busbw`."""
         return busbw(self.nbytes, self.time_s, self.k)
 
     @cached_property
     def link_bytes(self) -> dict[Link, float]:
-        """How many bytes pass each link of the topology."""
+        """How many bytes cross each link of the topology."""
         total: dict[Link, float] = defaultdict(float)
         for event in self.events:
             if isinstance(event.who, tuple):
@@ -135,7 +135,7 @@ class Timeline:
         write(self, path)
 
     def to_png(self, path: str | PathLike[str]) -> None:
-        """Write a PNG of the events, whatever the path ends in.
+        """Write a PNG of the events, whatever the suffix of the path.
 
         Each device and each link has a lane, each shard a colour. `fastreduce.draw` writes SVG too.
         """

@@ -1,4 +1,4 @@
-"""A picture of a timeline: a lane for each device and each link, with what it does when."""
+"""A picture of a timeline: a lane for each device and each link, with its events."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LANE_INCHES = 0.32
-MOST_INCHES = 200.0  # more lanes than that share the height
+MOST_INCHES = 200.0  # the most for a figure; more lanes become thinner
 WIDTH_INCHES = 12.0
-CHARACTERS_AT_7 = 160  # That many at 7 points fill the width that is left beside the names.
+CHARACTERS_AT_7 = 160  # so many at 7 points fill the width beside the names
 
 
 def timeline_figure(timeline: Timeline) -> Figure:
@@ -59,9 +59,9 @@ def _draw_lane(axes: Axes, place: int, events: Sequence[Event], shards: int, sca
             for left, right in spans
         ]
         colors = [color_of(event.shard, shards) for event in row]
-        edge = 0.4 if len(row) < 100 else 0.0  # wider than many a bar, where there are many
+        edge = 0.4 if len(row) < 100 else 0.0  # edges would be wider than many of the bars
         bars = PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
-        bars.set_antialiased(edge > 0)  # or gaps would show between bars that touch
+        bars.set_antialiased(edge > 0)  # otherwise gaps show between bars that touch
         axes.add_collection(bars)
         for event, color, span in zip(row, colors, spans, strict=True):
             _name(axes, event, span, top + height / 2, min(7.0, 20 * height), ink_on(color))
@@ -70,11 +70,11 @@ def _draw_lane(axes: Axes, place: int, events: Sequence[Event], shards: int, sca
 def _name(
     axes: Axes, event: Event, span: tuple[float, float], y: float, fontsize: float, ink: str
 ) -> None:
-    """What the event is, or at least its shard, where there is room and it can be read."""
+    """Write what the event is, or only its shard, if there is room to read it."""
     room = (span[1] - span[0]) / axes.get_xlim()[1] * CHARACTERS_AT_7 * 7 / fontsize
     names = [event.what, "" if event.shard is None else str(event.shard)]
     name = next((name for name in names if len(name) <= room), "")
     if name and fontsize >= 4:
         x = sum(span) / 2
         text = axes.text(x, y, name, fontsize=fontsize, color=ink, ha="center", va="center")
-        text.set_in_layout(False)  # or the layout measures thousands that lie inside anyway
+        text.set_in_layout(False)  # otherwise the layout measures thousands of texts for nothing

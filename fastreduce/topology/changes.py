@@ -1,4 +1,4 @@
-"""Graphs of machines with something less: a link, a share of its bandwidth, peer access."""
+"""Graphs of machines with a link removed or scaled, or without peer access."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastreduce.topology.routes import Link
 
 
 def directions(name: str, graph: nx.DiGraph, link: Any) -> list[Link]:
-    """Those directions of a link that there are, whichever of them is named.
+    """The directions in which a link exists, whichever direction ``link`` names.
 
     Raises:
-        ValueError: what is no pair of names, a node or a link that is not there.
+        ValueError: not a pair of names, or a node or link that does not exist.
     """
     pair = isinstance(link, tuple | list) and len(link) == 2
     if not pair or not all(isinstance(end, str) for end in link):
@@ -58,26 +58,26 @@ def scaled(name: str, graph: nx.DiGraph, link: Link, factor: float) -> nx.DiGrap
 
 
 def without_peer_access(name: str, graph: nx.DiGraph) -> nx.DiGraph:
-    """What leads from GPU to GPU leads over a CPU.
+    """The graph in which every route between GPUs goes through a CPU.
 
-    Links that lead to no CPU but through a GPU are left out, and so are those between GPUs and
-    network cards. Where a switch could pass on from one GPU to another it becomes two: one that
-    takes what goes up to the CPU, one that hands out what comes down. Each direction of its links
-    belongs to one of them, so no bandwidth is counted twice.
+    Links from which a CPU can be reached only through a GPU are removed, and so are links between
+    GPUs and network cards. A switch that could connect two GPUs becomes two switches: one for data
+    that goes up to the CPU, one for data that comes down. Each direction of its links belongs to
+    one of the two, so no bandwidth is counted twice.
     """
     kinds = dict(graph.nodes(data="kind"))
     cpus = {node for node, kind in kinds.items() if kind == "cpu"}
     if not cpus:
         raise ValueError(f"topology {name!r} has no CPU over which GPUs could reach each other")
     around = graph.to_undirected(as_view=True).subgraph(n for n in graph if kinds[n] != "gpu")
-    # Links to the nearest CPU; infinite for GPUs and for what only GPUs lead to.
+    # The number of links to the nearest CPU; infinite for GPUs and for nodes behind GPUs.
     far = dict.fromkeys(graph, math.inf)
     far |= nx.multi_source_dijkstra_path_length(around, cpus, weight=None)
     media = graph.edges(data="medium")
     networked = {node for *ends, medium in media if medium == "network" for node in ends}
 
     def turns(node: str) -> bool:
-        """Whether what comes from no nearer to the CPU could leave for there again."""
+        """Whether data that comes from below could leave downwards again, away from the CPU."""
         comes = any(far[before] >= far[node] for before in graph.predecessors(node))
         leaves = any(far[after] >= far[node] for after in graph.successors(node))
         return 0 < far[node] < math.inf and node not in networked and comes and leaves

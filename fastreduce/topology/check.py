@@ -7,7 +7,7 @@ from typing import Any
 
 import networkx as nx
 
-# What a node of each kind must tell. A figure may be None: unknown, and never guessed.
+# The attributes of each kind of node. A figure may be None if it is unknown; it is never guessed.
 NODES = {
     "gpu": ("kind", "memory_bytes_per_s"),
     "cpu": ("kind", "memory_bytes_per_s"),
@@ -18,7 +18,7 @@ LINK = ("bytes_per_s", "latency_s", "medium")
 
 
 def check(name: str, source: str, graph: nx.DiGraph) -> None:
-    """Raise a ValueError for the first rule that is broken: where, what was found and wanted."""
+    """Raise a ValueError for the first broken rule: where, what was found, what was wanted."""
     where = f"topology {name!r}"
     for key, value in (("name", name), ("source", source)):
         if not isinstance(value, str) or not value:
@@ -57,7 +57,7 @@ def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, .
         if not key.endswith("_s") or value is None:
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 1e-30 <= value <= 1e30:  # what lies beyond is a slip, and overflows
+        if not number or not 1e-30 <= value <= 1e30:  # beyond is a mistake, and overflows
             unit = "bytes a second" if key.endswith("bytes_per_s") else "seconds"
             raise ValueError(
                 f"{where}: {key} is {value!r}, want {unit} above zero (1e-30 to 1e30), or None "

@@ -11,12 +11,12 @@ from fastreduce.topology.presets import preset
 
 
 def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topology:
-    """``machines`` of a preset, each with ``nics`` network cards of ``gbit`` Gbit/s each way.
+    """``machines`` copies of a preset, each with ``nics`` network cards of ``gbit`` Gbit/s.
 
-    Machine i's nodes are "m{i}/...", its ranks follow those of machine i - 1. A machine's cards are
-    spread over its PCIe switches in turn, or over its CPUs where it has no switch. A card's link is
-    as fast as the fastest PCIe link of its switch. One network switch joins all cards; it carries
-    what all of them send at the same time.
+    Machine i's nodes are named "m{i}/..."; its ranks follow those of machine i - 1. A machine's
+    cards are spread over its PCIe switches in turn, or over its CPUs where it has no switch. A
+    card's link is as fast as the fastest PCIe link of its switch. One network switch joins all
+    cards and can carry the full rate of all of them at once.
 
     Raises:
         ValueError: an unknown preset, no machine, no card, or a rate that is not above zero.
@@ -46,7 +46,7 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
 
 
 def machines(topology: Topology | str) -> list[list[str]]:
-    """The devices of each machine, that is, of each part that only network links join to others.
+    """The devices of each machine. A machine is a part that only network links join to the rest.
 
     ``topology`` may be a name, as `as_topology` takes it.
 

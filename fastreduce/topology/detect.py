@@ -1,4 +1,4 @@
-"""The topology of this machine, as its driver tells it."""
+"""The topology of this machine, as its driver describes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastreduce.topology.links import (
     pcie_bytes_per_s,
 )
 
-# Domain, bus and device on PCIe: how NVML tells who is at the other end of an NVLink.
+# Domain, bus and device on PCIe: so NVML names the other end of an NVLink.
 _Place: TypeAlias = tuple[int, int, int]
 
 
@@ -40,14 +40,15 @@ class _Gpu(NamedTuple):
 def detect() -> Topology:
     """The topology of this machine, read from its driver through NVML.
 
-    Devices are all GPUs in NVML's order, that of the PCIe bus; ``CUDA_VISIBLE_DEVICES`` does not
-    matter. Rates are the nominal ones read, times what is achieved of them, and latencies the usual
-    ones of the medium (`fastreduce.topology.links`). What NVML does not tell is None, and listed by
-    `Topology.unknown`: always the CPUs' memory, the way between two CPUs, and the way from a PCIe
-    switch up to its CPU. Two GPUs for which NVML names no common ancestor are shown on two CPUs.
+    Devices are all GPUs in NVML's order, that of the PCIe bus; ``CUDA_VISIBLE_DEVICES`` is ignored.
+    Rates are the nominal rates that NVML reports, times the share that is usually achieved, and
+    latencies are typical of the medium (`fastreduce.topology.links`). What NVML does not report is
+    None, and listed by `Topology.unknown`: always the CPUs' memory, the links between CPUs, and the
+    link from a PCIe switch to its CPU. Two GPUs for which NVML names no common ancestor are shown
+    on two CPUs.
 
     Raises:
-        RuntimeError: no driver, no GPU, or no package nvidia-ml-py to ask through.
+        RuntimeError: no driver, no GPU, or the package nvidia-ml-py is missing.
 
     >>> machine = detect()  # doctest: +SKIP
     """
@@ -62,7 +63,7 @@ def detect() -> Topology:
 
 
 def _detect(nvml: Any) -> Topology:
-    """``nvml`` is pynvml or what stands in for it."""
+    """``nvml`` is pynvml, or a fake of it in the tests."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -105,10 +106,10 @@ def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
 def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
     clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM)
     bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", handle)
-    # Two transfers a clock: so 2619 MHz and 5120 bits are the H100's 3.35 TB/s of its data sheet.
+    # Two transfers per clock: 2619 MHz and 5120 bits give the 3.35 TB/s of the H100's data sheet.
     known = clock_mhz and bus_bits
     memory = 2 * clock_mhz * 1e6 * bus_bits / 8 * EFFICIENCY["memory"] if known else None
-    # What slot and GPU can do together: an idle GPU lowers its current generation.
+    # The maximum of slot and GPU together, because an idle GPU lowers its current generation.
     generation = _ask(nvml, "DeviceGetMaxPcieLinkGeneration", handle)
     lanes = _ask(nvml, "DeviceGetMaxPcieLinkWidth", handle)
     known = generation in PCIE_LANE_BYTES_PER_S and lanes
@@ -118,7 +119,7 @@ def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
 
 
 def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_NvLink]:
-    # NVML's numbers of NVLink versions, and ours. For version 3.1 no rate is published.
+    # From NVML's numbers of NVLink versions to ours. For version 3.1 no rate is published.
     versions = {
         nvml.NVML_NVLINK_VERSION_1_0: 1,
         nvml.NVML_NVLINK_VERSION_2_0: 2,
@@ -170,7 +171,7 @@ def _graph(nvml: Any, gpus: list[_Gpu], levels: dict[tuple[int, int], int | None
 
 
 def _groups(count: int, levels: dict[tuple[int, int], int | None], nearest: int) -> list[set[int]]:
-    """The GPUs whose common ancestor is at most so far away, in order of their first."""
+    """Groups of GPUs whose common ancestor is at most ``nearest``, sorted by their first GPU."""
     near = nx.Graph()
     near.add_nodes_from(range(count))
     near.add_edges_from(pair for pair, x in levels.items() if x is not None and x <= nearest)
@@ -178,7 +179,8 @@ def _groups(count: int, levels: dict[tuple[int, int], int | None], nearest: int)
 
 
 def _add_nvlinks(graph: nx.DiGraph, gpus: list[_Gpu]) -> None:
-    """Links between the same two ends as one; all NVSwitches as one, as every GPU is on each."""
+    """Add links between the same two nodes as one link, and all NVSwitches as one switch, because
+    every GPU is linked to every NVSwitch."""
     bundles: dict[tuple[int, int | None], list[float | None]] = defaultdict(list)
     for index, gpu in enumerate(gpus):
         for link in gpu.nvlinks:

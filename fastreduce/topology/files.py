@@ -14,13 +14,13 @@ from fastreduce.topology.graph import Topology
 
 FORMAT = "fastreduce topology"
 VERSION = 1
-# The keys of a file, and of a link beside its figures, with their types.
+# The keys of a file, and those of a link besides its figures, with their types.
 KEYS = {"format": str, "version": int, "name": str, "source": str, "nodes": list, "links": list}
 ENDS = {"src": str, "dst": str}
 
 
 def save(topology: Topology, path: str | PathLike[str]) -> None:
-    """Write a topology as JSON: rates in bytes a second, latencies in seconds, null for unknown.
+    """Write a topology as JSON: rates in bytes per second, latencies in seconds, null for unknown.
 
     >>> import tempfile
     >>> from fastreduce.topology import preset
@@ -44,11 +44,11 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
 def load(path: str | PathLike[str]) -> Topology:
     """Read a topology that `save` wrote, or one written by hand in the same form.
 
-    Nodes and links are in the file's order: so are the ranks.
+    Nodes and links keep the file's order, which is also the order of the ranks.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file, the node or link and the key that is wrong, what was found there, and
+        ValueError: something in the file is wrong: which node or link and key, what was found, and
             what was wanted.
     """
     content = Path(path).read_bytes()
@@ -66,7 +66,7 @@ def _topology(found: Any) -> Topology:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f'this is no topology, want an object with "format": "{FORMAT}"')
     if found.get("version") != VERSION:
-        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it anew")
+        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it again")
     _check("the file", found, KEYS)
     extra = [key for key in found if key not in KEYS]
     if extra:

@@ -1,4 +1,4 @@
-"""A machine or a cluster as a graph: what is there, what links it, and how fast."""
+"""A machine or a cluster as a graph: its nodes, its links, and how fast they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Topology:
     copied and frozen.
 
     Raises:
-        ValueError: which node or link of the graph is wrong, what was found, what was wanted.
+        ValueError: a node or link of the graph is wrong: which, what was found, what was wanted.
 
     >>> import networkx as nx
     >>> graph = nx.DiGraph()
@@ -61,9 +61,9 @@ class Topology:
     def route(self, src: str, dst: str) -> Route:
         """The links from one node to another, in order; none from a node to itself.
 
-        A direct link is preferred, whatever its rate. Otherwise the route whose narrowest link is
-        widest, among those the one with the fewest links, then the least latency. No route leads
-        through a GPU. On DGX-1 a pair without NVLink goes over PCIe and the CPUs:
+        A direct link is preferred, whatever its rate. Otherwise it is the route whose slowest link
+        is the fastest, among those the one with the fewest links, then the least latency. No route
+        leads through a GPU. On DGX-1 a pair without NVLink goes over PCIe and the CPUs:
 
         >>> from fastreduce.topology import preset
         >>> preset("dgx1-v100").route("gpu0", "gpu7")
@@ -72,7 +72,7 @@ class Topology:
         ['pcie1', 'cpu0', 'cpu1', 'pcie3', 'gpu4']
 
         Raises:
-            ValueError: a node that is not in the graph, or that cannot be reached.
+            ValueError: a node is not in the graph, or cannot be reached.
         """
         for node in (src, dst):
             if node not in self.graph:
@@ -85,9 +85,9 @@ class Topology:
         return routes[dst]
 
     def host_of(self, device: str) -> str:
-        """The CPU nearest to a device: there a program's host keeps what comes from it.
+        """The CPU nearest to a device, whose memory a program's host uses.
 
-        The one with the fewest links on the way, then the least latency, then the first.
+        Nearest is the one with the fewest links on the way, then the least latency, then the first.
 
         >>> from fastreduce.topology import preset
         >>> preset("dgx1-v100").host_of("gpu0"), preset("dgx1-v100").host_of("gpu4")
@@ -108,11 +108,11 @@ class Topology:
         return min(reached, key=lambda cpu: (len(routes[cpu]), self.latency_s(routes[cpu])))
 
     def latency_s(self, route: Route) -> float:
-        """The sum over the route's links, in seconds; an unknown one counts as none."""
+        """The sum over the route's links, in seconds; an unknown latency counts as zero."""
         return sum(self.graph.edges[link]["latency_s"] or 0.0 for link in route)
 
     def unknown(self) -> list[str]:
-        """The figures that are None, each in words; empty where everything is known.
+        """The figures that are None, each in words; empty if everything is known.
 
         >>> from fastreduce.topology import preset
         >>> preset("dgx-h100").unknown()
@@ -125,10 +125,10 @@ class Topology:
         return [f"{key} of {w}" for w, found in everything for key in found if found[key] is None]
 
     def without(self, link: Link) -> Topology:
-        """This machine without a link: neither of its directions is left, whichever is named.
+        """This machine without a link, in both directions, whichever direction is named.
 
         Raises:
-            ValueError: no such link, or one without which a GPU would not reach another.
+            ValueError: no such link, or a GPU could not reach another one without it.
 
         >>> from fastreduce.topology import preset
         >>> broken = preset("dgx1").without(("gpu0", "gpu7"))
@@ -144,7 +144,7 @@ class Topology:
     def scaled(self, link: Link, factor: float) -> Topology:
         """This machine with ``factor`` times the bandwidth on a link, in both directions.
 
-        Latencies stay.
+        Latencies stay the same.
 
         Raises:
             ValueError: no such link, an unknown bandwidth, or a factor that is not above zero.
@@ -161,14 +161,14 @@ class Topology:
     def without_peer_access(self) -> Topology:
         """This machine if no GPU could read or write another one's memory.
 
-        What leads from GPU to GPU then leads up to a CPU and down again: NVLinks are not there, and
-        a PCIe switch no longer turns around what comes from a GPU, so it is drawn and named as two
-        ("pcie0 up", "pcie0 down"). In `fastreduce.simulate` a transfer passes all links of that way
-        at once, as if it were cut into many small pieces on the way. That the CPU's memory takes
-        each byte and gives it out again is not counted, and neither is a CPU's own work.
+        Every route between GPUs then goes up to a CPU and down again. NVLinks are removed, and a
+        PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0 down"). In
+        `fastreduce.simulate` a transfer uses all links of its route at the same time, as if it were
+        cut into many small pieces. Not counted are the CPU's own work and its memory, where each
+        byte is written and read once.
 
         Raises:
-            ValueError: a machine without CPUs, or a GPU that reaches none.
+            ValueError: the machine has no CPU, or a GPU cannot reach one.
 
         >>> from fastreduce.topology import preset
         >>> [node for _, node in preset("book-pcie4").without_peer_access().route("gpu0", "gpu1")]

@@ -1,22 +1,23 @@
-"""How fast links are: nominal rates by generation, and what of them is achieved."""
+"""How fast links are: nominal rates by generation, and the share of them that is achieved."""
 
 from __future__ import annotations
 
 import networkx as nx
 
-# What collectives achieve of the nominal rate.
+# The share of the nominal rate that collectives achieve.
 # nvlink: NCCL's ring on 8 H100 shows about 370 of 450 GB/s (nccl-tests issue 212), on 8 A100 about
-# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL plans with 20 GB/s for each link
-# of 25.
-# pcie: NCCL plans with 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
-# network: NCCL plans with 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s
-# peak at 96 of 100 GB/s (nccl-tests issue 119).
-# memory: a copy on one H100 80 GB reads plus writes 3.0 of 3.35 TB/s (measured on such a machine).
+# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL assumes 20 GB/s for each link of
+# 25.
+# pcie: NCCL assumes 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
+# network: NCCL assumes 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s reach
+# at most 96 of 100 GB/s (nccl-tests issue 119).
+# memory: a copy on one H100 80 GB moves 3.0 of 3.35 TB/s, read plus written (measured on one).
 EFFICIENCY = {"nvlink": 0.8, "pcie": 0.76, "network": 0.96, "memory": 0.9}
 
-# A ring step between neighbours takes NCCL about 0.5, 1.0 and 2.7 us with its low-latency protocol
-# (hwLat in NCCL's src/graph/tuning.cc), and crosses two links: up to a switch or a CPU and down.
-# Between two CPUs nothing is published; one more link like PCIe's is assumed.
+# A ring step between neighbours takes NCCL about 0.5 us (NVLink), 1.0 us (PCIe) and 2.7 us
+# (network) with its low-latency protocol (hwLat in NCCL's src/graph/tuning.cc). It crosses two
+# links: up to a switch or a CPU, and down. Nothing is published for links between CPUs; PCIe's
+# latency is assumed.
 LATENCY_S = {
     "nvlink": 0.25e-6,
     "pcie": 0.5e-6,
@@ -26,7 +27,7 @@ LATENCY_S = {
     "xgmi": 0.5e-6,
 }
 
-# What GPU traffic gets across two sockets, each way, as NCCL plans with it (src/graph/topo.h):
+# The bandwidth of GPU traffic between two sockets, each way, that NCCL assumes (src/graph/topo.h):
 # Broadwell, Skylake and Cascade Lake, Sapphire Rapids; Zen 2 (Rome), Zen 3 and 4 (Milan, Genoa).
 SOCKETS_BYTES_PER_S = {
     "broadwell": ("qpi", 6e9),
@@ -37,7 +38,7 @@ SOCKETS_BYTES_PER_S = {
 }
 
 # One link, each way, by NVLink's version. Nvidia's white papers on Pascal, Volta, Ampere, Hopper
-# and Blackwell: 4 links are 80, 6 are 150, 12 are 300, 18 are 450, 18 are 900 GB/s.
+# and Blackwell: 4 links have 80, 6 have 150, 12 have 300, 18 have 450 and 18 have 900 GB/s.
 NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 
 # One lane, each way, by PCIe's generation: transfers a second and the line code of the PCI-SIG
@@ -78,7 +79,7 @@ def connect(
     bytes_per_s: float | None,
     latency_s: float | None = None,
 ) -> None:
-    """A link, the same both ways; unless told, its latency is the medium's, where that is known."""
+    """Add a link with equal directions. Default: the latency of the medium, None if unknown."""
     figures = {
         "bytes_per_s": bytes_per_s,
         "latency_s": latency_s or LATENCY_S.get(medium),

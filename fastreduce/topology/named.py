@@ -1,4 +1,4 @@
-"""Topologies by name, wherever one is wanted."""
+"""Finds a topology by its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_topology(found: Topology | str | PathLike[str]) -> Topology:
 
     Raises:
         TypeError: neither a topology nor a name.
-        ValueError: a name that is neither a preset's nor a file's, or a file that is wrong.
+        ValueError: the name is neither a preset's nor a file's, or the file is wrong.
         RuntimeError: "detect" without a driver or a GPU.
 
     >>> as_topology("dgx1")

@@ -1,4 +1,4 @@
-"""A picture of a topology: GPUs in a row, what joins only them above, the way to the CPUs below."""
+"""A picture of a topology: GPUs in a row, switches between GPUs above, routes to CPUs below."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEND = 0.4  # of an arc's length: how far its control point is off the straight 
 
 
 class _Link(NamedTuple):
-    """Both directions of a link where they are alike, else one of them."""
+    """Both directions of a link if they are equal, else one of them."""
 
     src: str
     dst: str
@@ -47,7 +47,7 @@ def topology_figure(topology: Topology) -> Figure:
     xs, ys = ([place[axis] for place in places.values()] for axis in (0, 1))
     links = _links(topology.graph)
     bends = {link: _bend(link, places) for link in links}
-    # A control point is twice as far off the straight line as its arc.
+    # An arc bends half as far off the straight line as its control point.
     high = max([0.0, *bends.values()]) / 2
     lowest = [-bend for link, bend in bends.items() if places[link.src][1] == min(ys)]
     low = max([0.0, *lowest]) / 2
@@ -69,14 +69,14 @@ def topology_figure(topology: Topology) -> Figure:
 
 
 def _places(topology: Topology) -> Places:
-    """Each node below (or above) the middle of its neighbours in the rows that are nearer to the
-    GPUs; GPUs of one CPU, and of one switch, stand together."""
+    """Each node is below (or above) the middle of its neighbours in the rows nearer to the GPUs.
+    GPUs of one CPU, and of one switch, stand side by side."""
     around = topology.graph.to_undirected()
     rows = _rows(topology, around)
     number = {node: n for n, node in enumerate(topology.graph)}
 
     def family(gpu: str) -> list[int]:
-        """The way down to a CPU, from its end: by that GPUs are sorted."""
+        """Sort key of a GPU: its CPU, then its switch, then itself."""
         below = [next((n for n in around[gpu] if rows[n] < 0), gpu)]
         while after := [n for n in around[below[-1]] if rows[n] < rows[below[-1]]]:
             below.append(min(after, key=lambda n: (around.nodes[n]["kind"] != "cpu", number[n])))
@@ -98,8 +98,8 @@ def _places(topology: Topology) -> Places:
 
 
 def _rows(topology: Topology, around: nx.Graph) -> dict[str, int]:
-    """GPUs are row 0. Below: by the number of links from the nearest GPU. Above, so: what is
-    connected with no CPU but through GPUs, such as the switch of NVLinks."""
+    """GPUs are row 0. The row of another node is its number of links from the nearest GPU: below,
+    or above if it is connected to a CPU only through GPUs, such as an NVSwitch."""
     gpus = set(topology.devices)
     distance = nx.multi_source_dijkstra_path_length(around, gpus, weight=None)
     rows = {gpu: 0 for gpu in gpus}
@@ -110,7 +110,7 @@ def _rows(topology: Topology, around: nx.Graph) -> dict[str, int]:
 
 
 def _spread(wanted: Mapping[str, float]) -> dict[str, float]:
-    """As near as that to where nodes want to be, but at least 1 apart."""
+    """Positions at least 1 apart, as near as that allows to where the nodes want to be."""
     groups: list[tuple[list[str], float]] = []  # nodes that stand side by side, and their middle
     for node in sorted(wanted, key=lambda node: wanted[node]):
         members, middle = [node], wanted[node]

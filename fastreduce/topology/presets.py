@@ -1,4 +1,4 @@
-"""Known machines, each with where its figures are from."""
+"""Known machines, each with the source of its figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ MEMORY = {
     "EPYC 9554": 12 * 38.4e9,
 }
 
-# The book reckons with the links' bandwidth alone: figures that add nothing to its times.
+# The book counts only the bandwidth of links. With these figures the rest adds nothing to its
+# times.
 UNCOUNTED_BYTES_PER_S = 1e15
 UNCOUNTED_S = 1e-12
 
@@ -44,11 +45,11 @@ UNCOUNTED_S = 1e-12
 def preset(name: str) -> Topology:
     """A known machine by its name; `names` lists them, the topology's ``source`` says more.
 
-    But for the book's, rates are nominal ones times what is achieved of them
+    Except in the book's, rates are nominal rates times the share that is achieved
     (`fastreduce.topology.links.EFFICIENCY`).
 
     Raises:
-        ValueError: an unknown name, and which are known.
+        ValueError: an unknown name; the message lists the known ones.
 
     >>> preset("dgx-h100")
     Topology('dgx-h100': 8 GPUs, 19 nodes, 50 links)
@@ -61,7 +62,7 @@ def preset(name: str) -> Topology:
 
 
 def names() -> list[str]:
-    """What `preset` knows, other names of the same machine among them.
+    """The names that `preset` knows. Some machines have several.
 
     >>> names()[:3]
     ['book-pcie4', 'dgx-a100', 'dgx-h100']
@@ -77,10 +78,10 @@ def _machine(
     sockets: str = "",
     switches: Sequence[Sequence[int]] = (),
 ) -> nx.DiGraph:
-    """GPUs on PCIe. One CPU, or two where it is told what ``sockets`` joins them.
+    """GPUs on PCIe, with one CPU, or two if ``sockets`` says which link joins them.
 
-    ``switches`` has the GPUs on each PCIe switch; without, each GPU is on a CPU's own port. GPUs
-    or switches are dealt to the CPUs evenly and in order.
+    ``switches`` lists the GPUs on each PCIe switch; without it each GPU is linked to a CPU
+    directly. GPUs or switches are dealt to the CPUs evenly and in order.
     """
     graph = nx.DiGraph()
     gpus = [f"gpu{rank}" for rank in range(count)]
@@ -142,7 +143,7 @@ def _dgx1_v100() -> Topology:
     graph = _machine("V100", 8, "Xeon E5-2698 v4", pcie, "broadwell", switches)
     for order, bytes_per_s in (((0, 1, 2, 3, 4, 5, 6, 7), 36e9), ((0, 3, 5, 2, 4, 7, 1, 6), 18e9)):
         for one, other in zip(order, (*order[1:], 0), strict=True):
-            # A direct link is a whole step, not half of one by way of a switch.
+            # A direct link takes a whole ring step; up to a switch is half of one.
             latency_s = 2 * LATENCY_S["nvlink"]
             connect(graph, f"gpu{one}", f"gpu{other}", "nvlink", bytes_per_s, latency_s)
     return Topology("dgx1-v100", source, graph)

@@ -1,4 +1,4 @@
-"""Rings that use a topology's links at the same time."""
+"""Finds rings that can use a topology's links at the same time."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from fastreduce.topology.graph import Topology
 from fastreduce.topology.named import as_topology
 from fastreduce.topology.routes import Link
 
-# Limits on the search, in steps: for one ring of a given rate, and in all. Where direct links close
-# a ring, the search mostly finds it at once, so it gives up early; all steps together take well
-# under a second.
+# Limits on the search, in steps: for one ring of a given rate, and for all. If direct links form a
+# ring, the search mostly finds it at once, so it gives up early. All steps together take well under
+# a second.
 STEPS_PER_RING = 200
 STEPS = 30000
 
 
 class Ring(NamedTuple):
-    """Ranks in the order of a closed ring from rank 0, and the rate it gets, in bytes a second."""
+    """The ranks in the order of a ring, from rank 0, and its rate in bytes per second."""
 
     order: tuple[int, ...]
     bytes_per_s: float
 
 
 def rings(topology: Topology | str) -> list[Ring]:
-    """Rings that can run at once and together carry as much as can be found, fastest first.
+    """Rings that can run at once, with the highest total rate that is found, fastest first.
 
     ``topology`` may be a name, as `as_topology` takes it.
 
-    Where links between GPUs close a ring, these are Hamiltonian cycles that share no bandwidth in
-    either direction, so that each may also be used the other way round. The search for them is
-    bounded (`STEPS`); on DGX-1 no rings carry more than those it finds. Where GPUs are joined by
-    switches or CPUs any order is a ring: the one given goes on to the nearest GPU that is left, and
-    its rate is that of its slowest step while all steps run. A single GPU's ring has no step and an
-    infinite rate.
+    If direct links between GPUs form rings, the result is Hamiltonian cycles that share no
+    bandwidth in either direction, so that each may also be used in reverse. The search for them is
+    bounded (`STEPS`); on DGX-1 no rings carry more than those it finds. If switches or CPUs join
+    the GPUs, any order is a ring: the result goes on to the nearest GPU that is left, and its rate
+    is that of its slowest step while all steps run. A single GPU's ring has no step and an infinite
+    rate.
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
@@ -47,7 +47,7 @@ def rings(topology: Topology | str) -> list[Ring]:
     (0, 3, 5, 2, 4, 7, 1, 6) 18.0
 
     Raises:
-        ValueError: a link on the way whose bandwidth is unknown.
+        ValueError: the bandwidth of a link that is needed is unknown.
     """
     topology = as_topology(topology)
     found = _direct(topology) or [_nearest(topology)]
@@ -56,10 +56,10 @@ def rings(topology: Topology | str) -> list[Ring]:
 
 
 def check(topology: Topology, found: Sequence[Ring]) -> None:
-    """Each ring closes and holds every device once, and together they fit on the links.
+    """Check that each ring holds every device once, and that together they fit on the links.
 
     Raises:
-        ValueError: which ring is no ring, or which link would carry more than it can.
+        ValueError: a ring is not one, or a link would carry more than it can; which, and how much.
     """
     ranks = list(range(len(topology.devices)))
     load: dict[Link, float] = {}
@@ -71,7 +71,7 @@ def check(topology: Topology, found: Sequence[Ring]) -> None:
         for link, uses in _uses(topology, order).items():
             load[link] = load.get(link, 0) + uses * bytes_per_s
     for (src, dst), used in load.items():
-        # Two devices have but one link, and their ring goes there and back on it.
+        # A ring of two devices uses both directions of their only link.
         direct = {src, dst} <= set(topology.devices) and len(ranks) > 2
         used += load.get((dst, src), 0) if direct else 0
         can = _rate(topology, (src, dst))
@@ -83,7 +83,7 @@ def check(topology: Topology, found: Sequence[Ring]) -> None:
 
 
 def _nearest(topology: Topology) -> Ring:
-    """From each device on to the one it reaches best: widest, then fewest links, least latency."""
+    """Go on from each device to the nearest: widest route, fewest links, least latency."""
     devices = topology.devices
 
     def distance(src: int, dst: int) -> tuple[float, int, float, int]:
@@ -118,7 +118,7 @@ def _rate(topology: Topology, link: Link) -> float:
 
 
 def _direct(topology: Topology) -> list[Ring]:
-    """The best rings over links from device to device; none where these close no ring."""
+    """The best rings over direct links between devices; none if these form no ring."""
     graph, devices = topology.graph, topology.devices
     if len(devices) < 2 or not nx.is_strongly_connected(graph.subgraph(devices)):
         return []
@@ -137,15 +137,16 @@ def _direct(topology: Topology) -> list[Ring]:
 class _Search:
     """Backtracking over sets of rings: the widest ring first, then the widest of what is left.
 
-    ``free[i][j]`` is the bandwidth left between ranks i and j. Ends when no set can carry more, or
-    after so many steps, with the best set until then.
+    ``free[i][j]`` is the bandwidth left between ranks i and j. The search ends when no set can
+    carry more, or after `STEPS` steps; `best` is the best set found so far.
     """
 
     def __init__(self, free: list[list[float]]) -> None:
         self.k = len(free)
         self.best: list[Ring] = []
         self.steps_left = STEPS
-        # A ring enters and leaves each rank: half of what its links carry is the most.
+        # A ring uses two links of each rank, so all rings together get at most half of what its
+        # links carry.
         self.bound = min(sum(row) for row in free) / 2
         self.least = 1e-9 * max(map(max, free))
 
@@ -185,7 +186,7 @@ class _Search:
             ways = {rank: len(linked[rank] & usable) for rank in left}
             if min(ways.values()) < 2:
                 return
-            # The rank with the fewest ways on first: later it might have none.
+            # The rank with the fewest links left comes first, because later it might have none.
             for rank in sorted(linked[path[-1]] & left, key=lambda rank: (ways[rank], rank)):
                 yield from extend((*path, rank), left - {rank})
 

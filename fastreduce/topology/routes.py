@@ -17,10 +17,10 @@ def routes_from(graph: nx.DiGraph, src: str) -> dict[str, Route]:
     """From ``src`` to each node it can reach: the direct link, or else the widest route, among
     those the shortest, then the fastest.
 
-    Two searches, because a wide detour to a node that lies behind a narrow link must not win over
-    the direct way there: the first finds how wide a route to each node can be, the second the
-    shortest one among those that are so wide. No route leads through a GPU. An unknown
-    bandwidth counts as narrower than any known one, an unknown latency as none.
+    There are two searches. The first finds how wide a route to each node can be, the second the
+    shortest route of that width. With one search a wide detour on the way to a node behind a narrow
+    link would win over the direct way there. No route leads through a GPU. An unknown bandwidth
+    counts as narrower than any known one, an unknown latency as zero.
     """
     width = {edge: attributes["bytes_per_s"] or 0 for edge, attributes in graph.edges.items()}
     narrowness, _ = _search(graph, src, float("-inf"), lambda cost, link: max(cost, -width[link]))
@@ -42,8 +42,8 @@ def _search(
 ) -> tuple[dict[str, Cost], dict[str, str]]:
     """Dijkstra's search: each node's least cost, and the node before it on the way there.
 
-    ``extend`` gives the cost after one more link, or None where the link may not be used. Among
-    equals the node found first wins, so that the answer depends on the graph's order only.
+    ``extend`` gives the cost after one more link, or None if the link may not be used. Of equal
+    costs the one found first wins, so that the answer depends only on the graph's order.
     """
     costs: dict[str, Cost] = {}
     parents: dict[str, str] = {}

@@ -21,7 +21,7 @@ from .download import OFFICIAL_FILES, download
 FILES = tuple(name.removesuffix(".gz") for name in OFFICIAL_FILES)
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 SAMPLE = Path(__file__).parent / "sample"
-# As torchvision lays it out below its root, so that either program finds the other's files.
+# torchvision's folders below its root, so that either program finds the other's files.
 TORCHVISION_LAYOUT = Path("FashionMNIST", "raw")
 VARIABLE = "FASTREDUCE_DATA"
 CLASSES = 10
@@ -77,9 +77,10 @@ def load(folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
 def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the four IDX files, plain or ``.gz``.
 
-    Looked for in ``folder``, else $FASTREDUCE_DATA: what is named must be there, or it is a
-    FileNotFoundError. With neither, where Debian's package puts them, then in the cache folder,
-    then downloaded to there; offline it is the sample that the package ships, and a warning.
+    Looks in ``folder``, else in $FASTREDUCE_DATA; if the files are not there, it raises
+    FileNotFoundError. With neither it looks where Debian's package puts them, then in the cache
+    folder, and then downloads them to the cache folder. If that fails, it returns the sample that
+    the package ships, with a warning.
 
     >>> find_folder(SAMPLE) == SAMPLE
     True
@@ -160,7 +161,8 @@ def read_idx(path: Path) -> Tensor:
     torch.Size([2000])
     """
     raw = _unzipped(path)
-    # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then each one's size.
+    # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then the size of each
+    # dimension.
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(
             f"{path}: found {raw[:4].hex(' ') or 'no bytes'} at its start, wanted 00 00 08, "

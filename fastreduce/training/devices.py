@@ -1,4 +1,4 @@
-"""Which devices a training runs on, and which replica is on which."""
+"""Which devices a training runs on, and which replica is on which device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CPU = torch.device("cpu")
 def usable_devices(names: Sequence[str] | None = None) -> list[torch.device]:
     """Return the devices of these names; without names all GPUs, or the CPU if there is none.
 
-    GPUs count where fastreduce was built with the engines to reduce on them.
+    GPUs count only if fastreduce was built with its CUDA engines.
 
-    Raises ValueError for a name that is no device or one that this machine has not.
+    Raises ValueError for a name that is not a device, or not one of this machine.
 
     >>> usable_devices(["cpu", "cpu"])
     [device(type='cpu'), device(type='cpu')]
@@ -30,9 +30,9 @@ def usable_devices(names: Sequence[str] | None = None) -> list[torch.device]:
 def _usable_device(name: str) -> torch.device:
     try:
         probe = torch.zeros((), device=name)
-        # Read back: a device that computes nothing ("meta") makes tensors, but no values.
+        # Read back, because the "meta" device makes tensors, but no values.
         probe.item()
-    # What torch raises depends on what is missing; for a build without CUDA an AssertionError.
+    # What torch raises depends on what is missing; a build without CUDA raises AssertionError.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         here = ", ".join(map(str, usable_devices()))
@@ -54,7 +54,7 @@ def default_replicas(devices: Sequence[torch.device]) -> int:
 def deal_devices(devices: Sequence[torch.device], replicas: int) -> tuple[torch.device, ...]:
     """Return the device of each of ``replicas``, dealt out over ``devices`` in turn.
 
-    Raises ValueError where a device would get no replica.
+    Raises ValueError if a device would get no replica.
 
     >>> deal_devices([CPU], 2)
     (device(type='cpu'), device(type='cpu'))

@@ -34,8 +34,8 @@ OFFICIAL_FILES = {
 
 TRIES = 3
 PAUSE_S = 0.5
-# To reach the server, and between two pieces of data. A machine without a network waits for the
-# first of them once, as a server that the first try does not reach is not tried again.
+# The limits to reach the server, and between two pieces of data. If the first try does not reach
+# the server there is no second, so a machine without a network waits for the first limit only once.
 CONNECT_TIMEOUT_S = 4.0
 READ_TIMEOUT_S = 10.0
 CHUNK_BYTES = 1 << 16
@@ -50,10 +50,10 @@ def download(
 ) -> None:
     """Bring ``files``, a map of names to SHA-256, from ``url`` into ``folder``.
 
-    A file that is there already is left alone. One appears under its name only when it is whole
-    and its SHA-256 is right; until then it is ``NAME.part``, which the next try, also of another
-    process, resumes. Raises DownloadError after the last try, or after the first where that does
-    not reach the server; OSError where nothing can be written.
+    A file that exists is left alone. A new file gets its name only when it is complete and its
+    SHA-256 is right; until then it is ``NAME.part``, which the next try resumes, even in another
+    process. Raises DownloadError after the last try, or after the first if it does not reach the
+    server, and OSError if nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     reached = False
@@ -75,7 +75,7 @@ def _fetch_with_retries(url: str, path: Path, sha256: str, reached: bool) -> Non
 
 
 def _tries_after(error: Exception, reached: bool) -> int:
-    """Return how often a file is tried in all when ``error`` has come up."""
+    """Return how many tries a file gets in all after ``error``."""
     if isinstance(error, HTTPError):
         return 1 if 400 <= error.code < 500 else TRIES
     return 1 if isinstance(error, URLError) and not reached else TRIES
@@ -97,7 +97,8 @@ def _append_rest(url: str, part: Path) -> None:
     try:
         response = _open(Request(url, headers=headers))
     except HTTPError as error:
-        # Nothing lies behind what is there: it is whole, or it is wrong, and its hash will tell.
+        # There is nothing after what we have: it is complete, or wrong, and its hash will tell
+        # which.
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have_bytes:
             return
         raise
@@ -125,8 +126,8 @@ def _append_rest(url: str, part: Path) -> None:
 def _open(request: Request) -> Any:
     """Open ``request`` within CONNECT_TIMEOUT_S in all.
 
-    A socket's timeout does not bound the look-up of the name, and counts anew for each address
-    of the host; so another thread opens it, and is left behind when it takes too long.
+    A socket's timeout does not limit the look-up of the name, and starts again for each address of
+    the host. So another thread opens the request, and is left behind if it takes too long.
     """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -23,7 +23,7 @@ class ReplicasDiffer(RuntimeError):
 def split_batch(
     X: Tensor, y: Tensor, devices: Sequence[Device]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Deal the rows of ``X`` and ``y`` out over ``devices``, in order, each row once.
+    """Divide the rows of ``X`` and ``y`` among ``devices``, in order, each row once.
 
     Sizes differ by at most one; with fewer rows than devices the last shards are empty.
     The same device may be named several times.
@@ -49,7 +49,7 @@ def split_batch(
 
 
 def loop_allreduce(gradients: list[list[Tensor]]) -> None:
-    """Sum by the book's loop, parameter by parameter: what `fastreduce.allreduce` replaces.
+    """Sum with the book's loop over the parameters, which `fastreduce.allreduce` replaces.
 
     Replica 0 adds up the others' tensors, then the sum is copied back to each.
 
@@ -91,11 +91,11 @@ def train_batch(
 ) -> list[Tensor]:
     """Train all replicas on one batch: forward, backward, allreduce, update.
 
-    ``X`` holds images as `lenet` takes them and ``y`` int64 labels, ``(n,)``;
-    ``device_params[i]`` is the replica on ``devices[i]``. All gradients of all replicas go
-    through one call of ``allreduce``. The step is ``lr / n`` times the gradient of the summed
-    loss, however the batch was split. Returns each shard's summed loss, detached, on its device:
-    reading it is left to the caller, as it waits for the device.
+    ``X`` holds images as `lenet` takes them and ``y`` int64 labels, ``(n,)``; ``device_params[i]``
+    is the replica on ``devices[i]``. All gradients of all replicas go through one call of
+    ``allreduce``. The step is ``lr / n`` times the gradient of the summed loss, however the batch
+    was split. Returns each shard's summed loss, detached, on its device; it is not read here,
+    because reading waits for the device.
 
     Raises ValueError as `split_batch` does, and what ``allreduce`` raises.
 
@@ -132,7 +132,7 @@ def accuracy(
     *,
     batch_size: int = 256,
 ) -> float:
-    """Return the share of ``X`` that is classified as ``y``, each replica judging its part.
+    """Return the share of ``X`` that is classified as ``y``; each replica classifies its shard.
 
     ``batch_size`` is what one replica takes at a time. Raises ValueError for no image at all.
 

@@ -27,13 +27,13 @@ METRICS, PICTURE = "metrics.jsonl", "learning_curve.png"
 class Metrics:
     """Writes ``metrics.jsonl``: first the configuration, then each epoch as it ends.
 
-    Raises FileExistsError where the file is there already: an earlier run's is never replaced.
+    Raises FileExistsError if the file exists: that of an earlier run is never replaced.
     """
 
     def __init__(self, path: Path, config: Config, data: FashionMNIST) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Created here and now, so that a run that cannot be kept is not begun.
+        # Created now, so that a run does not begin if its results cannot be written.
         path.open("x").close()
         self._append(_preamble(config, data))
 
@@ -43,7 +43,7 @@ class Metrics:
         self._append({**asdict(epoch), "loss": loss, "allreduce_share": epoch.allreduce_share})
 
     def _append(self, line: dict[str, Any]) -> None:
-        # Opened for each line: what was reached is on disk, however the run ends.
+        # Opened for each line, so that each is on disk however the run ends.
         with self.path.open("a", encoding="utf-8") as file:
             print(json.dumps(line, allow_nan=False), file=file)
 
@@ -68,13 +68,13 @@ def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:
 
 
 def run_folder(out: Path | None) -> Path:
-    """Return the folder for the files of a new run, which are not there yet.
+    """Return a folder for a new run's files that does not hold them yet.
 
-    That is ``out``; without it ``runs/lenet``, or where that holds a run ``runs/lenet-2``,
+    It is ``out``; without ``out`` it is ``runs/lenet``, or if that holds a run ``runs/lenet-2``,
     ``runs/lenet-3`` and so on. Nothing is written.
 
-    Raises FileExistsError where ``out`` holds a run, as one is never overwritten;
-    NotADirectoryError where it is a file or below one; PermissionError where it cannot be written.
+    Raises FileExistsError if ``out`` holds a run, because a run is never overwritten;
+    NotADirectoryError if it is a file or below one; PermissionError if it cannot be written.
     """
     folder = out or next(path for path in _numbered(DEFAULT_OUT) if not _kept_in(path))
     if kept := _kept_in(folder):
@@ -102,8 +102,8 @@ def _kept_in(folder: Path) -> list[str]:
 
 def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:
     """Draw loss and test accuracy over the epochs, side by side, as a PNG at ``path``."""
-    # Imported here, as it takes longer than an import of fastreduce may; and Figure, not pyplot,
-    # as that would choose a backend for the whole process.
+    # Imported here, because it is slow to import. Figure and not pyplot, because pyplot chooses a
+    # backend for the whole process.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")

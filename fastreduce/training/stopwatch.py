@@ -27,7 +27,7 @@ class Stopwatch(Protocol):
 
 
 class HostStopwatch:
-    """Reads the host's clock: right where an operation has ended when its call returns.
+    """Reads the host's clock. Right for devices whose operations end before their call returns.
 
     >>> watch = HostStopwatch()
     >>> with watch:
@@ -52,7 +52,8 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """Records events on the device's current stream: the host's clock only sees the launch."""
+    """Records events on the device's current stream, because the host's clock sees only
+    launches."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Settings of torch that hold while something runs, and are then what they were."""
+"""Settings of torch for a ``with`` block, restored at its end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-# Shards of up to so many rows are computed on one thread. Measured with 8 rows on 2 cores: a step
-# takes 9 ms on one thread and 6 ms on two, but an epoch on two took 14 to 81 s, not 4, while
-# other processes ran.
+# Shards of up to so many rows are computed on one thread. Measured with 8 rows on 2 cores,
+# 2026-11-21: a step takes 9 ms on one thread and 6 ms on two; but while other processes ran, an
+# epoch on two threads took 14 to 81 s instead of 4 s.
 ONE_THREAD_ROWS = 16
 
 
@@ -17,8 +17,8 @@ ONE_THREAD_ROWS = 16
 def threads_for(shard_rows: float, devices: Sequence[torch.device]) -> Iterator[None]:
     """Compute small shards on one thread, so that other processes do not slow them down.
 
-    Threads that share a small operation wait for each other by spinning. With another process on
-    one of their cores they wait for most of the time.
+    Threads that share a small operation wait for each other by spinning. If another process uses
+    one of their cores, most of the time is spent waiting.
     """
     before = torch.get_num_threads()
     if shard_rows <= ONE_THREAD_ROWS and all(device.type == "cpu" for device in devices):

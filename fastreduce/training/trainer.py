@@ -22,8 +22,9 @@ from .parallel import accuracy, check_replicas, loop_allreduce, train_batch
 from .stopwatch import stopwatch
 from .torch_settings import deterministic_cudnn, threads_for
 
-# What suits the shipped sample: of the whole set's batches it has only 40. Measured with seeds 0 to
-# 6, two replicas on one CPU core: test accuracy 0.805 to 0.848, 20 to 30 s of CPU time.
+# For the shipped sample, which has only 40 batches of the whole set's size. Measured with seeds 0
+# to 6, two replicas on one CPU core, 2026-11-21: test accuracy 0.805 to 0.848, 20 to 30 s of CPU
+# time.
 SAMPLE_SETTINGS: dict[str, Any] = {"batch_size": 16, "lr": 0.08, "epochs": 3}
 
 logger = logging.getLogger(__name__)
@@ -31,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Config:
-    """What a training run is: two runs of equal configs on one machine give the same bits.
+    """The settings of a training run. Two runs of equal configs on one machine give the same bits.
 
     ``devices`` names one device per replica, the same one several times if need be.
     ``batch_size`` counts the examples of all replicas together. ``allreduce`` is "auto", "loop" or
     the name of an algorithm. ``steps`` bounds the steps of an epoch. ``init`` is as in
     `initial_params`. The defaults are for the whole set; `SAMPLE_SETTINGS` are for the sample.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for a setting that makes no sense.
 
     >>> Config(devices=(torch.device("cpu"),) * 2, allreduce="loop").batch_size
     256
@@ -78,10 +79,10 @@ class Config:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch reached: mean loss while training, accuracy after it, seconds of each part.
+    """One epoch: the mean loss while training, the accuracy after it, and the seconds of each part.
 
-    ``epoch_s`` is the training steps' time, ``allreduce_s`` of it in allreduce; the evaluation
-    comes on top.
+    ``epoch_s`` is the time of the training steps, including ``allreduce_s`` but not
+    ``evaluation_s``.
     """
 
     epoch: int
@@ -110,7 +111,7 @@ class Trainer:
         self._generator = torch.Generator().manual_seed(config.seed)
         params = initial_params(self._generator, init=config.init)
         self.device_params = [get_params(params, device) for device in config.devices]
-        # All on the first device: a batch is then picked, and split, without the host.
+        # All images on the first device, so that batches are picked and split without the host.
         self._train, self._test = (s.to(config.devices[0]) for s in (data.train, data.test))
         self._watch = stopwatch(config.devices[0])
         self._progress = progress
@@ -120,7 +121,8 @@ class Trainer:
         if config.init == "book" and steps < 2 * PLATEAU_STEPS:
             logger.warning(
                 "The book's init keeps LeNet on a plateau, at the accuracy of a guess, for about "
-                "%d steps (three epochs of the whole set at batch 256); this run takes %d.",
+                "%d steps at batch 256 and lr 0.2 (more than an epoch of the whole set, and longer "
+                "at a lower lr); this run takes %d.",
                 PLATEAU_STEPS,
                 steps,
             )
@@ -128,7 +130,7 @@ class Trainer:
     def epochs(self) -> Iterator[Epoch]:
         """Train ``config.epochs`` epochs, and yield each as it ends.
 
-        Raises ReplicasDiffer where an epoch leaves replicas that are not bit-identical.
+        Raises ReplicasDiffer if the replicas are not bit-identical after an epoch.
         """
         for number in range(1, self.config.epochs + 1):
             yield self._run_epoch(number)
@@ -159,9 +161,9 @@ class Trainer:
     def _train_on(self, batches: Sequence[Tensor], title: str) -> float:
         """Take one step per batch of row numbers; return the sum of all examples' losses."""
         devices = self.config.devices
-        # Added up where they are: to read a loss in the loop would make every step wait.
+        # Added up on the devices, because reading a loss in the loop would make every step wait.
         losses = [torch.zeros((), device=d) for d in devices]
-        hidden = None if self._progress else True  # None: where stderr is no terminal.
+        hidden = None if self._progress else True  # None: hidden if stderr is no terminal.
         shard_rows = self.config.batch_size / len(devices)
         with deterministic_cudnn(), threads_for(shard_rows, devices):
             for rows in tqdm(batches, title, unit="step", leave=False, disable=hidden):
@@ -189,7 +191,7 @@ class Trainer:
 
 
 def closing_line(epochs: Sequence[Epoch], devices: Sequence[torch.device]) -> str:
-    """Return the book's last line: accuracy reached, mean seconds an epoch, devices."""
+    """Return the book's last line: test accuracy, mean seconds per epoch, devices."""
     mean_s = sum(epoch.epoch_s for epoch in epochs) / len(epochs)
     return f"test acc: {epochs[-1].test_accuracy:.2f}, {mean_s:.1f} sec/epoch on {list(devices)}"
 
@@ -206,9 +208,9 @@ def train(
 ) -> list[Epoch]:
     """Train LeNet on Fashion-MNIST with ``num_gpus`` replicas, and print the book's last line.
 
-    Replicas are dealt out over the GPUs that there are; without any, they share the CPU.
-    ``init`` is the book's ``0.01 * randn`` here, and "kaiming" learns from the first step on
-    (`initial_params`). ``data`` is found by `load` if not given. Returns what each epoch reached.
+    Replicas are dealt out over the GPUs of this machine; without a GPU they share the CPU. The
+    default ``init`` is the book's ``0.01 * randn``; "kaiming" learns from the first step on
+    (`initial_params`). Without ``data`` the data is found by `load`. Returns one `Epoch` each.
     Raises ValueError as `Config` does, and what `load` and `fastreduce.allreduce` raise.
 
     Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Training".
@@ -217,7 +219,7 @@ def train(
     >>> [epoch] = train(2, 256, 0.2, num_epochs=1, steps=1, data=load(SAMPLE))  # doctest: +ELLIPSIS
     test acc: 0..., ... sec/epoch on [device(type=...), device(type=...)]
     """
-    # No more devices than replicas, as a device would be left without one.
+    # No more devices than replicas, so that each device has one.
     devices = deal_devices(usable_devices()[: max(1, num_gpus)], num_gpus)
     config = Config(devices, batch_size, lr, num_epochs, steps=steps, init=init)
     epochs = list(Trainer(config, data or load()).epochs())

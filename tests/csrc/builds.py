@@ -15,8 +15,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 VIRTUAL_CUDA = Path(__file__).parent / "virtual_cuda"
 FOR_VIRTUAL_CUDA = (f"-I{VIRTUAL_CUDA}", "-Wno-unknown-pragmas")
 CXX = os.environ.get("CXX", "g++")
-WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized")  # as in setup.py
-FLAGS = ("-std=c++20", "-O1", "-g1", *WARNINGS, "-ffp-contract=off", "-pthread")
+FLAGS = ("-std=c++20", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-pthread")
 SANITIZERS = {
     "plain": (),
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

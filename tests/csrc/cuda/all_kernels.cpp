@@ -1,5 +1,5 @@
 // Every kernel of both machines, for g++ and the virtual runtime. With -DONLY=T those of one dtype, and
-// of bytes, with which peers.cu proves its pairs. Without optimisation they compile in seconds. The
+// of bytes, with which peers.cpp proves its pairs. Without optimisation they compile in seconds. The
 // CPU's other instruction sets have the same bits (tests/test_bits.py).
 #include "cpu/reduce_range.h"
 #include "cuda/reduce_rows.cuh"

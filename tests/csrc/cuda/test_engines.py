@@ -144,58 +144,62 @@ def test_control_a_launch_of_what_must_wait_is_found(said_of):
 
 MUTANTS = {
     "one wait dropped": Mutant(
-        "cuda/enqueue.cu",
+        "cuda/enqueue.cpp",
         "if (known_[lane][other] >= behind[other]) continue;",
         "if (true) continue;",
         "orders",
         "unordered",
     ),
     "lanes do not wait for torch's streams": Mutant(
-        "cuda/events.cu",
+        "cuda/events.cpp",
         "    wait(call.hub().stream.get(), ready.get());",
         "    (void)ready;",
         "orders",
         "",
     ),
     "torch's streams do not wait for the lanes": Mutant(
-        "cuda/events.cu",
+        "cuda/events.cpp",
         "    wait(current.stream, call.hub().joined.get());",
         "",
         "orders",
         "",
     ),
     "the default stream of one device taken for another's": Mutant(
-        "cuda/events.cu",
+        "cuda/events.cpp",
         "const DeviceGuard there(current.device);",
         "",
         "orders",
         "unordered",
     ),
     "one lane is not joined": Mutant(
-        "cuda/events.cu", "    wait(call.hub().stream.get(), lane->joined.get());", "", "orders", ""
+        "cuda/events.cpp",
+        "    wait(call.hub().stream.get(), lane->joined.get());",
+        "",
+        "orders",
+        "",
     ),
     "a replay does not wait for the lanes' memory": Mutant(
-        "cuda/events.cu", "if (cached.uses_host) join(call);", "", "beside", "unordered"
+        "cuda/events.cpp", "if (cached.uses_host) join(call);", "", "beside", "unordered"
     ),
     "lanes do not wait for a replay that uses their memory": Mutant(
-        "cuda/events.cu", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
+        "cuda/events.cpp", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
     ),
     "a user's capture takes everybody's lanes": Mutant(
-        "cuda/events.cu",
+        "cuda/events.cpp",
         "lanes_[{device, index, capture}]",
         "lanes_[{device, index, capture ? CaptureId() : capture}]",
         "beside",
         "",
     ),
     "a copy that cannot be captured": Mutant(
-        "cuda/enqueue.cu",
+        "cuda/enqueue.cpp",
         "cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice,",
         "cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,",
         "orders",
         "cudaErrorStreamCaptureUnsupported",
     ),
     "one wrong source": Mutant(
-        "cuda/launch.cu",
+        "cuda/launch.cpp",
         "for (int buffer : *buffers) args_",
         "for (int buffer : *buffers) buffer ^= 1, args_",
         "orders",
@@ -205,21 +209,21 @@ MUTANTS = {
         "cuda/reduce_rows.cuh", ": Range{tail, end};", ": Range{tail, end + 1};", "orders", ""
     ),
     "one peer not enabled": Mutant(
-        "cuda/peers.cu",
+        "cuda/peers.cpp",
         "= cudaDeviceEnablePeerAccess(other, 0);",
         "= other == 1 ? cudaSuccess : cudaDeviceEnablePeerAccess(other, 0);",
         "orders",
         "peer",
     ),
     "a proof does not wait for its data": Mutant(
-        "cuda/peers.cu",
+        "cuda/peers.cpp",
         '  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");',
         "",
         "orders",
         "unordered",
     ),
     "half a page of the host used too early": Mutant(
-        "cuda/lanes.cu",
+        "cuda/lanes.cpp",
         "if (emptied_[half]) cuda_check",
         "if (false) cuda_check",
         "no peers",

@@ -61,7 +61,7 @@ MUTANTS = {
         "avg of f32",
     ),
     "averages divide at every step, on GPUs": Mutant(
-        "cuda/launch.cu",
+        "cuda/launch.cpp",
         "op_ == Op::avg && instruction->completes ? ranks : 1",
         "op_ == Op::avg && instruction->srcs.size() > 1 ? ranks : 1",
         "float",
@@ -110,7 +110,7 @@ MUTANTS = {
         "special data",
     ),
     "the last source first": Mutant(
-        "cuda/launch.cu",
+        "cuda/launch.cpp",
         "for (int buffer : *buffers) args_",
         "for (int buffer : std::vector<int>(buffers->rbegin(), buffers->rend())) args_",
         "float",
@@ -139,14 +139,14 @@ MUTANTS = {
         "wrong byte",
     ),
     "an alignment believed that only most buffers have": Mutant(
-        "cuda/launch.cu",
+        "cuda/launch.cpp",
         "for (int buffer : used) differing",
         "for (int buffer : {used.front(), used.back()}) differing",
         "float",
         "",
     ),
     "slices that are not the shard together": Mutant(
-        "cuda/enqueue.cu",
+        "cuda/enqueue.cpp",
         "std::min(row.elems - begin, per_slice)",
         "std::min(row.elems - begin, std::min<int64_t>(per_slice, 64))",
         "float",

@@ -21,12 +21,12 @@ class Source(NamedTuple):
 
 # Undefined behaviour is looked for in the engines; in the tests that takes long to compile.
 TEST_OPTIONS = ("-fno-sanitize=undefined",)
-# By what a mutant changes: virtual_launch.cpp includes launch.cu.
+# By what a mutant changes: virtual_launch.cpp includes launch.cpp.
 ENGINES = {
     "virtual runtime": Source(VIRTUAL_CUDA / "all.cpp"),
-    "cuda/launch.cu": Source(HERE / "virtual_launch.cpp"),
+    "cuda/launch.cpp": Source(HERE / "virtual_launch.cpp"),
     **{
-        f"cuda/{x}.cu": Source(CSRC / "cuda" / f"{x}.cu")
+        f"cuda/{x}.cpp": Source(CSRC / "cuda" / f"{x}.cpp")
         for x in ("tiles", "events", "enqueue", "lanes", "peers", "proofs")
     },
 }

@@ -1,4 +1,4 @@
-// launch.cu for the virtual runtime, which asks of every launch what it reads and writes.
+// launch.cpp for the virtual runtime, which asks of every launch what it reads and writes.
 #include "cuda/launch.h"
 
 namespace fastreduce {
@@ -20,4 +20,4 @@ void declare_accesses(const LaunchArgs& args, int, Out& out) {
 
 }  // namespace fastreduce
 
-#include "cuda/launch.cu"
+#include "cuda/launch.cpp"

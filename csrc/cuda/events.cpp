@@ -15,7 +15,7 @@
 namespace fastreduce {
 namespace {
 
-// Graphs kept: a training step repeats a handful of calls, and each graph holds its pointers' table.
+// The most graphs to keep. A training step repeats a few calls, and each graph holds a table of pointers.
 constexpr size_t kMaxGraphs = 64;
 
 bool graphs_wanted() {
@@ -33,7 +33,7 @@ int64_t rank_bytes(const std::vector<Table>& tables) {
   return bytes;
 }
 
-// A device's stream as torch sees it.
+// A device and torch's current stream on it.
 struct Current {
   int device;
   cudaStream_t stream;
@@ -50,7 +50,7 @@ class EventsEngine {
     GraphExec exec;  // empty until the second use
     bool uses_host;
   };
-  // Who takes part in one call.
+  // The lanes and streams of one call.
   struct CallLanes {
     CaptureId capture;  // the user's, if the call is captured
     std::vector<Lane*> lanes;
@@ -77,9 +77,8 @@ class EventsEngine {
   std::list<Cached> graphs_;  // most recently used first
 };
 
-// What a user captures gets lanes that no other call uses, and keeps them until the process ends: the
-// captured graph may be replayed at any time, also while another call is under way, and both would
-// write to the same staging memory.
+// A call that the user captures gets lanes that no other call uses, until the process ends. The user may replay the
+// graph while another call runs, and both would otherwise write to the same staging memory.
 Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
   auto& lane = lanes_[{device, index, capture}];
   if (!lane) lane = std::make_unique<Lane>(device);
@@ -120,7 +119,7 @@ void wait(cudaStream_t stream, cudaEvent_t event) {
 
 void record(cudaEvent_t event, cudaStream_t stream) { cuda_check(cudaEventRecord(event, stream), "cudaEventRecord"); }
 
-// The hub comes after what is on torch's streams, and torch's streams after the hub.
+// `before` makes the hub's stream wait for torch's streams; `after` makes torch's streams wait for the hub's.
 void EventsEngine::before(const CallLanes& call) {
   for (const Current& current : call.currents) {
     Event& ready = ready_[{current.device, current.stream}];
@@ -140,7 +139,7 @@ void EventsEngine::after(const CallLanes& call) {
   }
 }
 
-// The other lanes come after the hub, and the hub after them.
+// `fork` makes the other lanes wait for the hub; `join` makes the hub wait for them.
 void EventsEngine::fork(const CallLanes& call) {
   if (call.lanes.size() == 1) return;
   const DeviceGuard guard(call.hub().device);
@@ -197,8 +196,8 @@ void EventsEngine::capture(Cached& cached, const Schedule& schedule, const std::
   cached.exec = GraphExec(exec);
 }
 
-// A graph knows the hub's stream only. If it uses the lanes' memory it must come after what the lanes
-// do, and before what they do next.
+// Launching a graph orders it on the hub's stream only. If it uses the lanes' staging memory, it must also come after
+// earlier work of the lanes and before later work.
 void EventsEngine::replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
                           const CallLanes& call) {
   const DeviceGuard guard(call.hub().device);
@@ -236,7 +235,7 @@ void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& table
       replay(*entry, schedule, tables, call);
     after(call);
   } catch (...) {
-    // Half of the call may be under way: when the error arrives nothing runs on the tensors any more.
+    // Half of the call may be running. Wait, so that nothing works on the tensors when the error is raised.
     if (!call.capture)
       for (Lane* lane : call.lanes) lane->synchronize();
     cudaGetLastError();

@@ -12,7 +12,7 @@
 namespace fastreduce {
 namespace {
 
-// The grid that fills the device: asked once for each kernel and device.
+// The number of blocks that fills the device, computed once per kernel and device.
 int full_grid(Kernel kernel, int device) {
   static std::mutex mutex;
   static std::map<std::tuple<Kernel, int>, int> known;
@@ -29,8 +29,8 @@ int full_grid(Kernel kernel, int device) {
   return grid;
 }
 
-// Vectors need all buffers at multiples of 16 bytes after the same few single elements. Where buffers
-// lie otherwise to each other, which torch's allocations never do, all elements are single ones.
+// Vectors can be used if, after the same few single elements, all buffers are at multiples of 16 bytes. torch's
+// allocations always are; otherwise all elements are handled one by one.
 void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used, int64_t elem_bytes) {
   constexpr uintptr_t kVectorBytes = 16;
   const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
@@ -98,7 +98,7 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int rank
   num_pointers_ += num_pointers;
 }
 
-// The largest tiles that leave none of the blocks without one, if the smallest do.
+// Takes the largest tiles that give every block at least one, or the smallest tiles if none do.
 void Launcher::cut_into_tiles(int blocks) {
   for (int64_t bytes = kMaxTileBytes; bytes >= kMinTileBytes; bytes /= 2) {
     args_.tile_elems = static_cast<int32_t>(bytes / elem_bytes_);

@@ -21,7 +21,7 @@ std::string uuid_of(int device) {
   return text;
 }
 
-// A line: this key, a blank, and the problem, if there was one.
+// A line of the file is this key, which ends with a blank, then the problem if there was one, then a full stop.
 std::string key_of(int device, int other) {
   int driver = 0;
   cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
@@ -41,8 +41,8 @@ std::optional<std::string> Proofs::find(int device, int other) const {
   return std::nullopt;
 }
 
-// One write of one line: what other processes append lies before or behind it. A line that was cut
-// off lacks its full stop. Where the file cannot be written the next process tries out again.
+// A line is written at once, so that lines of other processes come before or after it. A line that was cut off has no
+// full stop. If the file cannot be written, the next process tries the pair out again.
 void Proofs::keep(int device, int other, const std::string& problem) const {
   if (path_.empty()) return;
   std::ostringstream line;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kProofBytes = 64 * 1024;
 
-// A value that tells its address, so that a transfer to the wrong place shows.
+// Each value depends on its address, so that a transfer to the wrong place shows.
 std::vector<unsigned char> pattern(unsigned salt) {
   std::vector<unsigned char> bytes(kProofBytes);
   for (size_t i = 0; i < bytes.size(); ++i)
@@ -23,7 +23,7 @@ std::vector<unsigned char> pattern(unsigned salt) {
   return bytes;
 }
 
-// cudaMemcpy may return when the host's bytes are read and have not yet arrived.
+// cudaMemcpy may return when it has read the host's bytes but they have not arrived yet, so this synchronizes.
 void fill(int device, const DeviceMemory& memory, const std::vector<unsigned char>& bytes) {
   const DeviceGuard guard(device);
   cuda_check(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
@@ -52,7 +52,7 @@ void copy_by_engine(cudaStream_t stream, const DeviceMemory& dst, const DeviceMe
   cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
-// "" where kernel reads, kernel writes and the copy engine all carry the data, else what did not.
+// "" if kernel reads, kernel writes and the copy engine all move the data correctly, else what went wrong.
 std::string failure(int device, int other) {
   const DeviceMemory here = allocate_device(device, kProofBytes), there = allocate_device(other, kProofBytes);
   const DeviceGuard guard(device);
@@ -73,7 +73,7 @@ std::string failure(int device, int other) {
   return "";
 }
 
-// "" where it can, else why not.
+// "" if `device` can use the memory of `other`, else why not.
 std::string try_out(int device, int other, const Proofs& proofs) {
   int can = 0;
   cuda_check(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
@@ -88,7 +88,7 @@ std::string try_out(int device, int other, const Proofs& proofs) {
   const std::optional<std::string> before = proofs.find(device, other);
   const std::string problem = before ? *before : failure(device, other);
   if (!before) proofs.keep(device, other, problem);
-  // The copy engine would use the broken path too as long as it is enabled.
+  // While peer access is enabled, the copy engine would also use the broken path.
   if (!problem.empty() && status == cudaSuccess)
     cuda_check(cudaDeviceDisablePeerAccess(other), "cudaDeviceDisablePeerAccess");
   return problem;

@@ -52,7 +52,8 @@ int Enqueue::lane_of(size_t launch) const {
   return rank == kHost ? 0 : lane_of_rank_[rank];
 }
 
-// A lane is behind whatever the tasks it waited for were behind: latest first, most waits are moot.
+// A lane that waits for a task also comes after everything that the task came after. So the latest tasks are waited
+// for first, and most other waits are then unnecessary.
 void Enqueue::wait(size_t launch, int slice) {
   const int lane = lane_of(launch);
   for (int earlier : waits_[launch]) {
@@ -114,11 +115,10 @@ void Enqueue::for_each_slice(const Table& table, int shard, int slice, const Vis
   }
 }
 
-// A large copy between this lane's device and another goes to the copy engine, if it is the only
-// instruction of its launch: several copies would run there one after the other, while one kernel runs
-// them at the same time. It is enqueued by cudaMemcpyAsync, which does the same as cudaMemcpyPeerAsync
-// where peer access is enabled, and which can be captured. A copy between two other devices is left to
-// the kernel, because whether those two have peer access is not known here.
+// A large copy between this lane's device and another goes to the copy engine, if it is the only instruction of its
+// launch: the copy engine would run several copies one after the other, and one kernel runs them at the same time.
+// cudaMemcpyAsync does the same as cudaMemcpyPeerAsync if peer access is enabled, and can be captured. A copy between
+// two other devices is left to the kernel, because whether those two have peer access is not known here.
 void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
                                Lane& lane) {
   Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
@@ -151,9 +151,9 @@ void Enqueue::execute_staged(const Instruction& instruction, const Table& table,
   });
 }
 
-// What the executing device cannot reach passes the host's memory: such sources are copied into scratch
-// memory of the device first; such destinations get the result from a destination that the device
-// reaches, or from scratch memory.
+// Data of buffers that the executing device cannot reach passes through host memory. Such sources are first copied to
+// scratch memory of the device. Such destinations get the result from a destination that the device can reach, or
+// from scratch memory.
 void Enqueue::execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                             int64_t elems, Lane& lane) {
   const int64_t bytes = elems * table.elem_bytes;

@@ -1,5 +1,0 @@
-#include "cuda/reduce_rows.cuh"
-
-namespace fastreduce {
-Kernel cuda_kernel(DType dtype, Op op) { return dispatch<Kernel>(Elements{}, dtype, op, CudaKernel{}); }
-}  // namespace fastreduce
