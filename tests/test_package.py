@@ -46,28 +46,38 @@ class TestImport:
         *(f"fastreduce.{x}" for x in ("cli", "doctor", "simulation", "topology", "training")),
     )
 
-    def test_is_light(self):
-        code = "import sys, torch; before = set(sys.modules); import fastreduce; "
-        new = output_of(code + "print(*sorted(set(sys.modules) - before))").split()
+    def test_is_light_and_leaves_torch_as_it_was(self):
+        code = """
+            import sys, torch, warnings
+            state = lambda: (torch.get_num_threads(), torch.get_default_dtype(),
+                             torch.is_grad_enabled(), torch.random.get_rng_state().sum().item())
+            before, loaded = state(), set(sys.modules)
+            warnings.simplefilter("error")
+            import fastreduce
+            print(state() == before, *sorted(set(sys.modules) - loaded))
+        """
+        same, *new = output_of(code).split()
+        assert same == "True"
         assert "fastreduce" in new
         assert [x for x in new if x.startswith(self.HEAVY)] == []
 
-    def test_control_what_is_heavy_would_show(self):
-        code = "import sys, fastreduce; fastreduce.topology, fastreduce.draw; print(*sys.modules)"
+    def test_is_not_there_before_it_is_asked_for(self):
+        """Nor is anything missing then; what is heavy would show above."""
+        modules = [x.name for x in pkgutil.iter_modules(fastreduce.__path__) if x.name[0] != "_"]
+        code = f"""
+            import sys, fastreduce
+            known = dir(fastreduce)
+            for x in {[*modules, *fastreduce.__all__]}:
+                assert x in known and getattr(fastreduce, x) is not None, x
+            fastreduce.topology.preset("dgx1"), fastreduce.training.train
+            print(*sys.modules)
+        """
         loaded = output_of(code).split()
         assert {"networkx", "fastreduce.topology", "fastreduce.simulation"} <= {*loaded}
 
-    def test_leaves_torch_as_it_was(self):
-        code = """
-            import torch, warnings
-            state = lambda: (torch.get_num_threads(), torch.get_default_dtype(),
-                             torch.is_grad_enabled(), torch.random.get_rng_state().sum().item())
-            before = state()
-            warnings.simplefilter("error")
-            import fastreduce
-            print(state() == before)
-        """
-        assert output_of(code) == "True"
+    def test_control_what_is_nowhere_is_an_attribute_error(self):
+        with pytest.raises(AttributeError, match="module 'fastreduce' has no attribute 'nothing'"):
+            fastreduce.nothing  # noqa: B018
 
 
 def test_an_extension_that_does_not_load_says_how_to_get_one():
@@ -81,21 +91,6 @@ def test_an_extension_that_does_not_load_says_how_to_get_one():
     """
     said = output_of(code)
     assert torch.__version__ in said and "pip install" in said
-
-
-class TestReached:
-    """What ``import fastreduce`` does not load is there when it is asked for."""
-
-    def test_after_import_fastreduce_alone(self):
-        modules = [x.name for x in pkgutil.iter_modules(fastreduce.__path__) if x.name[0] != "_"]
-        wanted = [*modules, *fastreduce.__all__]
-        code = "import fastreduce; known = dir(fastreduce)\n"
-        code += f"for x in {wanted}: assert x in known and getattr(fastreduce, x) is not None, x\n"
-        output_of(code + "print(fastreduce.topology.preset('dgx1'), fastreduce.training.train)")
-
-    def test_control_what_is_not_there_is_an_attribute_error(self):
-        with pytest.raises(AttributeError, match="module 'fastreduce' has no attribute 'nothing'"):
-            fastreduce.nothing  # noqa: B018
 
 
 class TestNames:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sweeps import one_in
 
 TESTS = """
     import pytest
@@ -38,7 +39,7 @@ def last_lines(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", one_in(2, ["2", "0"], "cases"))
 def test_the_last_line_says_what_was_left_out(last_lines, processes):
     counts, last = last_lines("-n", processes)
     assert counts.startswith("1 passed")
@@ -47,6 +48,7 @@ def test_the_last_line_says_what_was_left_out(last_lines, processes):
     )
 
 
+@pytest.mark.sweep("cases")
 def test_what_was_not_asked_for_is_not_counted(last_lines):
     counts, last = last_lines("-k", "short or mutant")
     assert counts.startswith("1 passed")

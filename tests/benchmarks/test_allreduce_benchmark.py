@@ -26,6 +26,7 @@ from figures import summary
 from pictures import draw
 from report import about_auto, conclude, header, line
 from rotation import Rotation
+from sweeps import one_in
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CPU = [torch.device("cpu")]
@@ -65,7 +66,7 @@ def test_an_engine_that_cannot_run_here():
     assert "none of the engines events can run here" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGTERM, signal.SIGKILL], "cases"))
 def test_one_that_is_stopped_leaves_what_it_has(tmp_path, number):
     # With a factor of 1 from size to size it never ends.
     flags = ["-b", "4K", "-e", "4K", "-f", "1", "-k", "2", "-o", "max", "--algorithm", "auto"]
