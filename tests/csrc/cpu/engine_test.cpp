@@ -72,7 +72,8 @@ Schedule ring(int k) {
   std::vector<Instruction> steps;
   for (int shard = 0; shard < k; ++shard) {
     for (int hop = 1; hop < k; ++hop)
-      steps.push_back({(shard + hop) % k, shard, {(shard + hop - 1) % k, (shard + hop) % k}, {(shard + hop) % k}, hop == k - 1});
+      steps.push_back(
+          {(shard + hop) % k, shard, {(shard + hop - 1) % k, (shard + hop) % k}, {(shard + hop) % k}, hop == k - 1});
     for (int hop = 0; hop < k - 1; ++hop)
       steps.push_back({(shard + hop) % k, shard, {(shard + hop + k - 1) % k}, {(shard + hop) % k}, false});
   }
@@ -133,8 +134,7 @@ T expected(int ranks, int64_t i) {
 
 void on_three_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
   std::vector<std::thread> workers;
-  for (int64_t w = 0; w < 3; ++w)
-    workers.emplace_back([&body, tasks, w] { body(tasks * w / 3, tasks * (w + 1) / 3); });
+  for (int64_t w = 0; w < 3; ++w) workers.emplace_back([&body, tasks, w] { body(tasks * w / 3, tasks * (w + 1) / 3); });
   for (std::thread& worker : workers) worker.join();
 }
 
@@ -161,7 +161,8 @@ void run(DType dtype, const Case& one) {
     }
     const int64_t shard_elems = (elems + one.program.shards - 1) / one.program.shards;
     for (int64_t begin = 0; begin < elems; begin += shard_elems) {
-      table.rows.push_back({static_cast<int>(begin / shard_elems), std::min(shard_elems, elems - begin), table.pointers.size()});
+      table.rows.push_back(
+          {static_cast<int>(begin / shard_elems), std::min(shard_elems, elems - begin), table.pointers.size()});
       for (Buffer& buffer : of_ranks) table.pointers.push_back(buffer.data() + begin * sizeof(T));
     }
   }
@@ -216,7 +217,8 @@ int main(int argc, char**) {
   for (int k : {1, 2, 3, 4, 8, 9})
     for (const std::vector<int64_t>& elems : lists)
       for (int64_t offset : {0, 1}) {
-        const std::string name = std::to_string(k) + " ranks, " + std::to_string(elems.back()) + " elements, offset " + std::to_string(offset);
+        const std::string name = std::to_string(k) + " ranks, " + std::to_string(elems.back()) + " elements, offset " +
+                                 std::to_string(offset);
         const Case by_leader{"leader, " + name, leader(k), elems, offset};
         const Case by_shards{"sharded, " + name, sharded(k), elems, offset};
         const Case by_ring{"ring, " + name, ring(k), elems, offset};

@@ -39,8 +39,7 @@ int64_t Content::elem_bytes() const {
 }
 
 bool Content::is_of_shards() const {
-  return std::find(named_.holds_one_shard.begin(), named_.holds_one_shard.end(), true) !=
-         named_.holds_one_shard.end();
+  return std::find(named_.holds_one_shard.begin(), named_.holds_one_shard.end(), true) != named_.holds_one_shard.end();
 }
 
 template <class Visit>
@@ -74,7 +73,7 @@ Table Content::table(const std::vector<std::byte*>& memory) const {
 
 template <class T>
 std::vector<T> Content::contributed(const Images& images, const std::vector<int>& goal, const std::vector<int64_t>& at,
-                           int64_t elems) const {
+                                    int64_t elems) const {
   std::vector<T> result(elems), values(goal.size());
   for (int64_t i = 0; i < elems; ++i) {
     for (size_t g = 0; g < goal.size(); ++g) values[g] = get<T>(images[goal[g]], at[goal[g]], i);

@@ -171,7 +171,8 @@ Config machine_for(const std::string& mode) {
   Config config{.devices = 8, .linear = true};
   if (mode == "orders") config.verify_writes = true;
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
-  if (mode == "no peers" || mode == "pieces" || mode == "beside") config = {.devices = 4, .peers = none, .linear = true};
+  if (mode == "no peers" || mode == "pieces" || mode == "beside")
+    config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};

@@ -7,8 +7,8 @@
 
 #include "content.h"
 #include "cuda/engines.h"
-#include "cuda/raii.h"
 #include "cuda/lanes.h"
+#include "cuda/raii.h"
 
 namespace engines_test {
 

@@ -1,16 +1,15 @@
 // matrix_test PROGRAMS EVERY: of all (program, ranks, dtype, operation) every EVERY-th, on each engine,
 // so that all pairs with what else a call may be meet. Prints "N cases right".
 #include "choices.h"
-#include "machine.h"
 #include "cpu/tiles.h"
+#include "machine.h"
 
 using namespace engines_test;
 
 namespace {
 
 const std::vector<std::vector<int64_t>> kLengths = {
-    {0},          {1},      {2, 0, 7}, {63, 64, 65}, {257, 3, 64}, {4099},
-    {1030, 1, 9}, {17000},  std::vector<int64_t>(260, 2),
+    {0}, {1}, {2, 0, 7}, {63, 64, 65}, {257, 3, 64}, {4099}, {1030, 1, 9}, {17000}, std::vector<int64_t>(260, 2),
 };
 
 // Vectors of 16 bytes from the first element, or behind a few single ones; of 8; of 4; none.

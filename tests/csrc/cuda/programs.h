@@ -86,7 +86,7 @@ inline std::vector<Named> read_programs(const std::string& path) {
 // A program of its own, for which no engine has kept anything.
 inline Schedule copy_of(const Schedule& other) {
   return Schedule(other.ranks, other.buffers, other.shards, other.instructions, other.waits, other.launches,
-                 other.whole_tensors);
+                  other.whole_tensors);
 }
 
 // Two instructions on one shard, of which one writes what the other reads or writes.

@@ -7,13 +7,9 @@
 namespace virtual_cuda {
 namespace {
 
-bool covers(const Access& outer, const Access& inner) {
-  return outer.begin <= inner.begin && inner.end <= outer.end;
-}
+bool covers(const Access& outer, const Access& inner) { return outer.begin <= inner.begin && inner.end <= outer.end; }
 
-bool conflict(const Access& a, const Access& b) {
-  return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end;
-}
+bool conflict(const Access& a, const Access& b) { return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end; }
 
 bool before(int timeline, uint32_t tick, const Clock& clock) {
   return tick == 0 || (static_cast<size_t>(timeline) < clock.size() && clock[timeline] >= tick);
@@ -36,8 +32,7 @@ std::vector<std::string>& all_violations() {
 // One text once, and not without end: a loop repeats itself.
 void Checker::report(const std::string& violation) {
   auto& texts = all_violations();
-  if (texts.size() < 100 && std::find(texts.begin(), texts.end(), violation) == texts.end())
-    texts.push_back(violation);
+  if (texts.size() < 100 && std::find(texts.begin(), texts.end(), violation) == texts.end()) texts.push_back(violation);
 }
 
 // A timeline whose end the host has waited for is before everything to come: it can be used again.

@@ -32,7 +32,7 @@ class Checker {
   bool check_free(const Allocation& allocation);  // false: queued work still uses it
   void report(const std::string& violation);
 
-  Clock host;                                 // what the host knows to be done
+  Clock host;                                   // what the host knows to be done
   std::set<std::pair<int, int>> enabled_peers;  // (device, whose memory its kernels may touch)
 
  private:
@@ -48,7 +48,7 @@ class Checker {
 
   Memory& memory_;
   std::map<uintptr_t, std::vector<Past>> history_;  // by allocation; 0: the process's ordinary memory
-  std::vector<uint32_t> last_tick_;  // by timeline
+  std::vector<uint32_t> last_tick_;                 // by timeline
   std::vector<int> retired_;
 };
 

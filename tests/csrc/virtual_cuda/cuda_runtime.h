@@ -70,18 +70,15 @@ cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attri
 cudaError_t occupancy(int* blocks, int block_size, size_t dynamic_smem_bytes);
 
 template <class Args>
-concept Declares = requires(const Args& args, int device, Accesses& out) {
-  declare_accesses(args, device, out);
-};
+concept Declares = requires(const Args& args, int device, Accesses& out) { declare_accesses(args, device, out); };
 
 }  // namespace virtual_cuda
 
 template <class... Expected, class... Actual>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
-                               Actual&&... args) {
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...), Actual&&... args) {
   auto bound = std::tuple<std::decay_t<Expected>...>(std::forward<Actual>(args)...);
-  virtual_cuda::Launch launch{reinterpret_cast<const void*>(kernel), typeid(kernel).name(),
-                              (size_t{0} + ... + sizeof(Expected)), {}, {}};
+  virtual_cuda::Launch launch{
+      reinterpret_cast<const void*>(kernel), typeid(kernel).name(), (size_t{0} + ... + sizeof(Expected)), {}, {}};
   if constexpr (sizeof...(Expected) == 1) {
     using Args = std::tuple_element_t<0, decltype(bound)>;
     launch.args_name = typeid(Args).name();

@@ -106,9 +106,8 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return call("cudaDeviceCanAccessPeer", [&](Runtime& rt) {
-    *can = can_access(rt, rt.valid_device(device), rt.valid_device(peer));
-  });
+  return call("cudaDeviceCanAccessPeer",
+              [&](Runtime& rt) { *can = can_access(rt, rt.valid_device(device), rt.valid_device(peer)); });
 }
 
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {

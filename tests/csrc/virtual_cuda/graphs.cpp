@@ -18,8 +18,7 @@ void Runtime::not_while_capturing(const char* name) {
   const cudaStreamCaptureMode mode = host_thread().mode;
   if (mode == cudaStreamCaptureModeRelaxed) return;
   for (const auto& capture : captures) {
-    const bool own = capture->thread == std::this_thread::get_id() &&
-                     capture->mode != cudaStreamCaptureModeRelaxed;
+    const bool own = capture->thread == std::this_thread::get_id() && capture->mode != cudaStreamCaptureModeRelaxed;
     const bool global = mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
     if (own || global) capture_error(*capture, cudaErrorStreamCaptureUnsupported, name);
   }
@@ -27,8 +26,7 @@ void Runtime::not_while_capturing(const char* name) {
 
 void Runtime::not_captured(CUstream_st& stream, const char* name) {
   if (!stream.capture) return;
-  capture_error(*stream.capture, cudaErrorStreamCaptureUnsupported,
-                std::string(name) + " of a captured stream");
+  capture_error(*stream.capture, cudaErrorStreamCaptureUnsupported, std::string(name) + " of a captured stream");
 }
 
 void Runtime::end_capture(std::shared_ptr<Capture> capture) {
@@ -124,8 +122,7 @@ void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
 
 using namespace virtual_cuda;
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
-                                     unsigned long long* id) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id) {
   return call("cudaStreamGetCaptureInfo", [&](Runtime& rt) {
     const auto& capture = rt.stream(handle).capture;
     if (capture && id != nullptr) *id = capture->id;
@@ -141,10 +138,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
-  return call(
-      "cudaStreamEndCapture",
-      [&](Runtime& rt) { *graph = rt.graphs.add(finish_capture(rt, rt.stream(stream))); },
-      [&](Runtime& rt) { finish_capture(rt, rt.stream(stream)); });
+  return call("cudaStreamEndCapture", [&](Runtime& rt) {
+    *graph = rt.graphs.add(finish_capture(rt, rt.stream(stream)));
+  }, [&](Runtime& rt) { finish_capture(rt, rt.stream(stream)); });
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -155,15 +151,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return call("cudaGraphInstantiate", [&](Runtime& rt) {
     CUgraphExec_st created;
     created.graph = rt.graphs.at(graph);
-    for (int lane = 0; lane < created.graph.lanes; ++lane)
-      created.lanes.push_back(rt.new_queue(host_thread().device));
+    for (int lane = 0; lane < created.graph.lanes; ++lane) created.lanes.push_back(rt.new_queue(host_thread().device));
     *exec = rt.execs.add(std::move(created));
   });
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  return call("cudaGraphLaunch",
-              [&](Runtime& rt) { launch_graph(rt, rt.execs.at(exec), rt.stream(stream)); });
+  return call("cudaGraphLaunch", [&](Runtime& rt) { launch_graph(rt, rt.execs.at(exec), rt.stream(stream)); });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

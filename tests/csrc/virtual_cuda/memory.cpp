@@ -14,7 +14,7 @@ namespace virtual_cuda {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kGuard = 512;         // also the alignment of allocations
+constexpr size_t kGuard = 512;          // also the alignment of allocations
 constexpr unsigned char kFresh = 0xcb;  // new memory is not zero
 constexpr unsigned char kCanary = 0xc7;
 constexpr size_t kAddresses = size_t{8} << 30;  // a range, most of it never backed by memory
@@ -24,8 +24,7 @@ size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 // What lies round an allocation: [first page, begin) and [end, end of the last page).
 struct Pages {
   uintptr_t begin, end;
-  explicit Pages(const Allocation& a)
-      : begin(a.begin - kGuard), end(begin + whole_pages(a.end - begin + kGuard)) {}
+  explicit Pages(const Allocation& a) : begin(a.begin - kGuard), end(begin + whole_pages(a.end - begin + kGuard)) {}
   void* data() const { return reinterpret_cast<void*>(begin); }
   size_t bytes() const { return end - begin; }
 };
@@ -114,8 +113,7 @@ std::string Memory::describe(uintptr_t begin, uintptr_t end) {
                             : device == kHost ? "pinned memory"
                                               : "device " + std::to_string(device);
   const auto after = allocations_.upper_bound(begin);
-  if (device == kNobody || after == allocations_.begin())
-    return std::to_string(end - begin) + " bytes of " + where;
+  if (device == kNobody || after == allocations_.begin()) return std::to_string(end - begin) + " bytes of " + where;
   const Allocation& a = std::prev(after)->second;
   return "bytes " + std::to_string(begin - a.begin) + " to " + std::to_string(end - a.begin) + " of " +
          std::to_string(a.end - a.begin) + " on " + where;

@@ -11,8 +11,8 @@
 
 namespace virtual_cuda {
 
-constexpr int kHost = -1;     // pinned
-constexpr int kNobody = -2;   // ordinary memory of the process, or none
+constexpr int kHost = -1;    // pinned
+constexpr int kNobody = -2;  // ordinary memory of the process, or none
 
 struct Allocation {
   uintptr_t begin, end;

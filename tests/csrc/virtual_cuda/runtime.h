@@ -120,8 +120,7 @@ struct Runtime {
   // queues.cpp
   Queue* new_queue(int device);
   void retire(Queue* queue);
-  Node* enqueue(Queue& queue, std::shared_ptr<const Work> work, std::vector<Node*> after = {},
-                const Clock& clock = {});
+  Node* enqueue(Queue& queue, std::shared_ptr<const Work> work, std::vector<Node*> after = {}, const Clock& clock = {});
   void wait(Node* node);
   bool is_done(Node* node);  // a little work goes on meanwhile, or a host that polls would never see it
   void wait_queue(Queue& queue);
@@ -137,7 +136,7 @@ struct Runtime {
 
   // graphs.cpp
   [[noreturn]] void capture_error(Capture& capture, cudaError_t code, const std::string& why);
-  void not_while_capturing(const char* call);             // where a capture forbids unsafe calls
+  void not_while_capturing(const char* call);                // where a capture forbids unsafe calls
   void not_captured(CUstream_st& stream, const char* call);  // where this stream is in a capture
   void end_capture(std::shared_ptr<Capture> capture);
   void leave_capture(CUstream_st& stream);  // destroyed in the middle of it

@@ -6,8 +6,7 @@
 namespace virtual_cuda {
 
 Queue* Runtime::new_queue(int device) {
-  queues.push_back(std::make_unique<Queue>(device, checker.new_timeline(), rng(), config.max_delay_us,
-                                           !config.linear));
+  queues.push_back(std::make_unique<Queue>(device, checker.new_timeline(), rng(), config.max_delay_us, !config.linear));
   return queues.back().get();
 }
 
@@ -17,8 +16,7 @@ void Runtime::retire(Queue* queue) {
   queue->close();
 }
 
-Node* Runtime::enqueue(Queue& queue, std::shared_ptr<const Work> work, std::vector<Node*> after,
-                       const Clock& clock) {
+Node* Runtime::enqueue(Queue& queue, std::shared_ptr<const Work> work, std::vector<Node*> after, const Clock& clock) {
   join(queue.clock, clock);
   checker.tick(queue.timeline, queue.clock);
   Node& node = nodes.emplace_back();

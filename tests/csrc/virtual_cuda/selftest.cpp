@@ -17,8 +17,7 @@ void check(bool condition, const char* text, const char* file, int line) {
   if (condition) return;
   ++failures;
   std::printf("%s:%d: %s\n", file, line, text);
-  for (const auto& violation : virtual_cuda::violations())
-    std::printf("  violation: %s\n", violation.c_str());
+  for (const auto& violation : virtual_cuda::violations()) std::printf("  violation: %s\n", violation.c_str());
 }
 
 bool reported(const std::string& words) {

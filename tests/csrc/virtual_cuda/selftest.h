@@ -20,8 +20,8 @@ std::vector<Test>& tests();
 struct Register {
   Register(const char* name, void (*run)()) { tests().push_back({name, run}); }
 };
-#define TEST(name)                                             \
-  static void name();                                          \
+#define TEST(name)                                              \
+  static void name();                                           \
   static const selftest::Register register_##name(#name, name); \
   static void name()
 

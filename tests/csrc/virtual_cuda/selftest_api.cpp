@@ -4,9 +4,8 @@
 using namespace selftest;
 
 TEST(the_last_error_stays_until_it_is_read) {
-  virtual_cuda::reset({.devices = 3,
-                       .peers = {{false, true, false}, {true, false, true}, {true, true, false}},
-                       .max_peers = 1});
+  virtual_cuda::reset(
+      {.devices = 3, .peers = {{false, true, false}, {true, false, true}, {true, true, false}}, .max_peers = 1});
   int can = 0;
   OK(cudaDeviceCanAccessPeer(&can, 0, 1));
   CHECK(can == 1);

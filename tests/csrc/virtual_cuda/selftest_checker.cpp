@@ -209,8 +209,7 @@ TEST(leaks_are_found) {
     if (what == "memory") OK(cudaMalloc(&memory, 1));
     if (what == "streams" || what == "graphs" || what == "captures")
       OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    if (what == "graphs" || what == "captures")
-      OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    if (what == "graphs" || what == "captures") OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     if (what == "graphs") OK(cudaStreamEndCapture(stream, &graph));
     virtual_cuda::check_clean();
     CHECK(reported(what));

@@ -23,8 +23,7 @@ void Runtime::submit(CUstream_st& stream, std::shared_ptr<const Work> work) {
   Capture& capture = *stream.capture;
   require(!capture.invalid, cudaErrorStreamCaptureInvalidated);
   const auto lane = std::find(capture.streams.begin(), capture.streams.end(), &stream);
-  capture.graph.items.push_back(
-      {std::move(work), stream.frontier, static_cast<int>(lane - capture.streams.begin())});
+  capture.graph.items.push_back({std::move(work), stream.frontier, static_cast<int>(lane - capture.streams.begin())});
   stream.frontier = {static_cast<int>(capture.graph.items.size()) - 1};
 }
 
@@ -124,8 +123,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return call("cudaStreamWaitEvent",
-              [&](Runtime& rt) { wait_event(rt, rt.stream(stream), rt.events.at(event)); });
+  return call("cudaStreamWaitEvent", [&](Runtime& rt) { wait_event(rt, rt.stream(stream), rt.events.at(event)); });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {

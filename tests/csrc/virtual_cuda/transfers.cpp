@@ -25,14 +25,13 @@ void release(Runtime& rt, const char* name, bool host, void* pointer) {
   Allocation* allocation = rt.memory.find(address(pointer));
   const bool whole = allocation != nullptr && allocation->begin == address(pointer) && !allocation->freed;
   if (!whole || (allocation->device == kHost) != host) {
-    rt.report(std::string(name) + " of what is no allocation: " +
-              rt.memory.describe(address(pointer), address(pointer)));
+    rt.report(std::string(name) +
+              " of what is no allocation: " + rt.memory.describe(address(pointer), address(pointer)));
     throw Error{cudaErrorInvalidValue};
   }
   if (!rt.checker.check_free(*allocation)) rt.wait_all();
   if (!rt.memory.release(*allocation))
-    rt.report("out of bounds: something wrote next to " +
-              rt.memory.describe(allocation->begin, allocation->end));
+    rt.report("out of bounds: something wrote next to " + rt.memory.describe(allocation->begin, allocation->end));
 }
 
 // Which side is a device must be what the caller says it is.
@@ -44,9 +43,7 @@ void check_kind(const Runtime& rt, const void* dst, const void* src, cudaMemcpyK
   require(from_device == (rt.memory.device_of(address(src)) >= 0), cudaErrorInvalidValue);
 }
 
-bool pageable(const Runtime& rt, const void* pointer) {
-  return rt.memory.device_of(address(pointer)) == kNobody;
-}
+bool pageable(const Runtime& rt, const void* pointer) { return rt.memory.device_of(address(pointer)) == kNobody; }
 
 void copy(Runtime& rt, void* dst, const void* src, size_t bytes, CUstream_st& stream, bool blocks) {
   if (bytes == 0) return;
@@ -82,8 +79,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch) {
 }  // namespace virtual_cuda
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  return call("cudaMalloc",
-              [&](Runtime& rt) { allocate(rt, "cudaMalloc", host_thread().device, pointer, bytes); });
+  return call("cudaMalloc", [&](Runtime& rt) { allocate(rt, "cudaMalloc", host_thread().device, pointer, bytes); });
 }
 
 cudaError_t cudaFree(void* pointer) {
@@ -122,14 +118,12 @@ cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind 
   return call("cudaMemcpy", [&](Runtime& rt) {
     rt.not_while_capturing("cudaMemcpy");
     check_kind(rt, dst, src, kind);
-    const bool on_devices =
-        rt.memory.device_of(address(dst)) >= 0 && rt.memory.device_of(address(src)) >= 0;
+    const bool on_devices = rt.memory.device_of(address(dst)) >= 0 && rt.memory.device_of(address(src)) >= 0;
     copy(rt, dst, src, bytes, rt.stream(nullptr), !on_devices);
   });
 }
 
-cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return call("cudaMemcpyAsync", [&](Runtime& rt) {
     check_kind(rt, dst, src, kind);
     copy(rt, dst, src, bytes, rt.stream(stream), false);

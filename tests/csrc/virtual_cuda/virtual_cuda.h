@@ -43,7 +43,7 @@ struct Lie {
 };
 
 struct Config {
-  int devices = 2;  // 0: every call finds no device
+  int devices = 2;                            // 0: every call finds no device
   std::vector<std::vector<bool>> peers = {};  // peers[d][e]: d can reach e's memory; empty: all can
   std::vector<Lie> lies = {};
   uint64_t seed = 1;
@@ -53,7 +53,7 @@ struct Config {
   bool verify_writes = false;  // linear only: look for writes that the kernel did not declare
   int max_peers = 16;          // enabled by one device; 8 on machines without a switch
   int multiprocessors = 4;
-  int block_threads = 1;  // of every block as many run, or as many as the launch asks for
+  int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
   size_t memory_bytes = size_t{1} << 30;  // of each device
 };
 

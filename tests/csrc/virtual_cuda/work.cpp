@@ -11,8 +11,7 @@ namespace {
 
 std::string demangled(const char* name) {
   int status = 0;
-  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status),
-                                                   std::free);
+  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
   return text ? text.get() : name;
 }
 
@@ -104,8 +103,7 @@ std::string place(const Runtime& rt, uintptr_t address) {
 }  // namespace
 
 SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch launch, int device) {
-  Work work{"kernel(" + demangled(launch.args_name) + ") on device " + std::to_string(device), device, true,
-            {}, {}};
+  Work work{"kernel(" + demangled(launch.args_name) + ") on device " + std::to_string(device), device, true, {}, {}};
   Accesses accesses;
   if (launch.declare)
     launch.declare(device, accesses);
@@ -125,9 +123,8 @@ SharedWork copy_work(Runtime& rt, void* dst, const void* src, size_t bytes, int 
   accesses.writes(dst, bytes);
   auto run = [dst, src, bytes](Rng&, bool) { std::memmove(dst, src, bytes); };
   Losses losses = copy_losses(rt, rt.memory.device_of(from), rt.memory.device_of(to), {to, to + bytes, true});
-  return std::make_shared<const Work>(Work{"copy from " + place(rt, from) + " to " + place(rt, to), device,
-                                           false, std::move(accesses.ranges),
-                                           losing(run, std::move(losses))});
+  return std::make_shared<const Work>(Work{"copy from " + place(rt, from) + " to " + place(rt, to), device, false,
+                                           std::move(accesses.ranges), losing(run, std::move(losses))});
 }
 
 SharedWork upload_work(void* dst, const void* src, size_t bytes, int device) {
