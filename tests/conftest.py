@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from reference import threads
@@ -15,6 +16,9 @@ from sweeps import (  # noqa: F401
     pytest_testnodedown,
     pytest_unconfigure,
 )
+
+import fastreduce
+from fastreduce.plan.table_files import _tuned
 
 # The tests do not depend on whether this machine is tuned, and leave that as it was.
 DATA_HOME = tempfile.TemporaryDirectory()
@@ -35,3 +39,17 @@ def one_thread() -> Iterator[None]:
     """Tests that are about threads ask for them: elsewhere, on a busy machine, they only wait."""
     with threads(1):
         yield
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Where tables are kept, of a machine that is not tuned; what a test tuned is forgotten."""
+
+    def forget() -> None:
+        _tuned.cache_clear()
+        fastreduce._C.forget_schedules()
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    forget()
+    yield tmp_path / "data" / "fastreduce"
+    forget()

@@ -108,7 +108,9 @@ SWITCHES = FakeNvml.SWITCHES
 
 def test_without_the_package_that_asks_the_driver(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(RuntimeError, match="through the package nvidia-ml-py, which is not there"):
+    with pytest.raises(
+        RuntimeError, match="found no package nvidia-ml-py; pip install nvidia-ml-py"
+    ):
         detect()
 
 

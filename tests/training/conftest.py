@@ -2,7 +2,7 @@
 
 import gzip
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,6 @@ from torch import Tensor
 from fastreduce.training import FashionMNIST, Split
 
 WriteSet = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So small tensors gain nothing from threads, which wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def idx_bytes(values: Tensor) -> bytes:
