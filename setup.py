@@ -116,6 +116,7 @@ def extension_arguments() -> dict:
         sources += [*Path("csrc/cuda").glob("*.cpp"), *Path("csrc/cuda").glob("*.cu")]
     includes = [f"-I{Path('csrc').absolute()}"]
     includes += [option for path in include_paths() for option in ("-isystem", path)]
+    # -O2: the kernels name their vector registers (csrc/cpu/simd.h), so -O3 would only take longer.
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
     # instruction set. -fopenmp only compiles: torch's own OpenMP runtime, already a dependency of
     # libtorch_cpu, is the one to share threads with, so none is linked.
@@ -126,7 +127,7 @@ def extension_arguments() -> dict:
         depends=sorted(str(path) for path in Path("csrc").rglob("*.*h")),
         extra_compile_args={
             "cxx": [
-                *("-std=c++20", "-O3", "-g0", *warnings, "-ffp-contract=off", "-fopenmp"),
+                *("-std=c++20", "-O2", "-g0", *warnings, "-ffp-contract=off", "-fopenmp"),
                 *includes,
             ],
             # -fmad=false: no product is fused into a sum, so the bits are the CPU's.

@@ -131,14 +131,14 @@ std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards, cons
                                     std::move(launches), whole_tensors);
 }
 
-std::string place(const Devices& devices) {
+std::string place(const std::vector<c10::Device>& devices) {
   TORCH_CHECK_VALUE(!devices.empty(), "no devices: want one per rank");
   for (const c10::Device& device : devices)
     TORCH_CHECK_VALUE(device.type() == devices.front().type(), "devices are ", devices.front(), " and ", device,
                       "; want all ranks on GPUs or all on the CPU");
   Engine* engine = find_engine(devices.front().type());
   TORCH_CHECK_VALUE(engine, "this build of fastreduce has no engine for ", devices.front());
-  return engine->place(devices);
+  return engine->place(Devices(devices.begin(), devices.end()));
 }
 
 // By the operation's name: the dtypes for which it is defined.

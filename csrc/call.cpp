@@ -4,7 +4,6 @@
 
 #include <array>
 #include <sstream>
-#include <utility>
 
 #include "check.h"
 #include "dtypes.h"
@@ -14,13 +13,18 @@
 namespace fastreduce {
 namespace {
 
-constexpr std::array<std::pair<const char*, Collective>, 5> kCollectives = {{
-    {"allreduce", Collective::allreduce},
-    {"reduce", Collective::reduce},
-    {"broadcast", Collective::broadcast},
-    {"reduce_scatter", Collective::reduce_scatter},
-    {"all_gather", Collective::all_gather},
-}};
+constexpr std::array kCollectives = {Collective::allreduce, Collective::reduce, Collective::broadcast,
+                                     Collective::reduce_scatter, Collective::all_gather};
+
+template <class Values>
+auto parse(const char* kind, const std::string& name, const Values& values) {
+  std::string known;
+  for (const auto value : values) {
+    if (name == name_of(value)) return value;
+    known += std::string(known.empty() ? "" : ", ") + name_of(value);
+  }
+  TORCH_CHECK_VALUE(false, "unknown ", kind, " '", name, "'; known are ", known);
+}
 
 std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)>& engines() {
   static std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)> by_type{};
@@ -43,9 +47,8 @@ std::string TensorLists::where(int64_t rank, int64_t index) const {
 }
 
 Devices Call::devices() const {
-  Devices devices;
-  for (int64_t rank = 0; rank < ranks(); ++rank)
-    devices.push_back(outputs.per_rank > 0 ? outputs.at(rank, 0).device() : c10::Device(c10::kCPU));
+  Devices devices(ranks(), c10::Device(c10::kCPU));
+  for (int64_t rank = 0; rank < ranks() && outputs.per_rank > 0; ++rank) devices[rank] = outputs.at(rank, 0).device();
   return devices;
 }
 
@@ -59,29 +62,20 @@ int64_t Call::nbytes() const {
   return bytes;
 }
 
-Collective parse_collective(const std::string& name) {
-  std::string known;
-  for (const auto& [each, collective] : kCollectives) {
-    if (name == each) return collective;
-    known += std::string(known.empty() ? "" : ", ") + each;
-  }
-  TORCH_CHECK_VALUE(false, "unknown collective '", name, "'; known are ", known);
-}
-
 const char* name_of(Collective collective) {
-  for (const auto& [name, known] : kCollectives)
-    if (known == collective) return name;
+  switch (collective) {
+    case Collective::allreduce: return "allreduce";
+    case Collective::reduce: return "reduce";
+    case Collective::broadcast: return "broadcast";
+    case Collective::reduce_scatter: return "reduce_scatter";
+    case Collective::all_gather: return "all_gather";
+  }
   return "";
 }
 
-Op parse_op(const std::string& name) {
-  std::string known;
-  for (Op op : every_op()) {
-    if (name == name_of(op)) return op;
-    known += std::string(known.empty() ? "" : ", ") + name_of(op);
-  }
-  TORCH_CHECK_VALUE(false, "unknown op '", name, "'; known are ", known);
-}
+Collective parse_collective(const std::string& name) { return parse("collective", name, kCollectives); }
+
+Op parse_op(const std::string& name) { return parse("op", name, every_op()); }
 
 void run(const Call& call) {
   check(call);

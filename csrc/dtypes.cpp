@@ -58,9 +58,12 @@ const char* name_of(Op op) {
   return name;
 }
 
-std::vector<Op> every_op() {
-  std::vector<Op> all;
-  for_each(Operations{}, [&]<class O>(O) { all.push_back(O::op); });
+const std::vector<Op>& every_op() {
+  static const std::vector<Op> all = [] {
+    std::vector<Op> ops;
+    for_each(Operations{}, [&]<class O>(O) { ops.push_back(O::op); });
+    return ops;
+  }();
   return all;
 }
 

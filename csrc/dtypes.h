@@ -25,7 +25,7 @@ std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op);
 Arithmetic moved(c10::ScalarType type);
 
 const char* name_of(Op op);
-std::vector<Op> every_op();
+const std::vector<Op>& every_op();
 // "sum, avg", or "" for a dtype that cannot be reduced at all.
 std::string ops_of(c10::ScalarType type);
 

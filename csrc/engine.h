@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <functional>
@@ -13,7 +14,7 @@
 
 namespace fastreduce {
 
-using Devices = std::vector<c10::Device>;  // by rank
+using Devices = c10::SmallVector<c10::Device, 16>;  // by rank
 
 // Runs schedules over the memory of one type of device.
 class Engine {

@@ -183,11 +183,6 @@ constexpr List<A..., B...> joined(List<A...>, List<B...>) {
 }
 using Elements = decltype(joined(joined(Integers{}, Floats{}), Floats8{}));
 
-// Whether separate code for each number of sources is worth its size. Not for types and operations that are rarely
-// used with much data, and not for float8, whose time goes into conversions.
-template <class T, class O>
-constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
-
 template <class T, class O>
 using Stored = std::conditional_t<O::ignores_sign, Unsigned<T>, T>;
 

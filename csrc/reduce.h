@@ -14,86 +14,108 @@
 #define FASTREDUCE_UNROLL _Pragma("unroll")
 #define FASTREDUCE_NO_UNROLL _Pragma("unroll 1")
 #else
-#define FASTREDUCE_UNROLL _Pragma("GCC unroll 8")
+#define FASTREDUCE_UNROLL _Pragma("GCC unroll 16")
 #define FASTREDUCE_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
 namespace fastreduce {
 namespace {
 
-// The four operations below work on V elements that a thread holds in registers. An engine that has
-// better ones for its type of pointer overloads them. `load` starts a load and returns what `widen`
-// reads later; for plain pointers that is the pointer itself, because CPUs start loads early on their own.
+// The operations below work on the elements that a thread holds in registers: an array of `Part`, which is one element
+// or several side by side. An engine that has better operations for its type of pointer or part overloads them. `load`
+// starts a load and returns what `widen` reads later; for plain pointers that is the pointer itself, because CPUs start
+// loads early on their own.
 template <class Src>
 C10_HOST_DEVICE C10_ALWAYS_INLINE Src load(Src src) {
   return src;
 }
 
-template <int V, class T, class A>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(const T* src, A (&acc)[V]) {
-  for (int v = 0; v < V; ++v) acc[v] = static_cast<A>(src[v]);
+template <class T, class Part, int N>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void widen(const T* src, Part (&acc)[N]) {
+  using A = Accumulator<T>;
+  constexpr int kElems = sizeof(Part) / sizeof(A);
+  if constexpr (std::is_same_v<T, A>) {
+    FASTREDUCE_UNROLL
+    for (int n = 0; n < N; ++n) std::memcpy(&acc[n], src + n * kElems, sizeof(Part));
+  } else {
+    for (int v = 0; v < N * kElems; ++v) reinterpret_cast<A*>(acc)[v] = static_cast<A>(src[v]);
+  }
 }
 
-template <int V, class T, class A>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void narrow(const A (&acc)[V], T* values) {
-  for (int v = 0; v < V; ++v) values[v] = static_cast<T>(acc[v]);
+template <class Part, int N, class T, int V>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void narrow(const Part (&acc)[N], T (&values)[V]) {
+  for (int v = 0; v < V; ++v) values[v] = static_cast<T>(reinterpret_cast<const Accumulator<T>*>(acc)[v]);
 }
 
-template <int V, class T>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const T (&values)[V], T* dst) {
-  std::memcpy(dst, values, sizeof values);
+template <class Part, int N, class T>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const Part (&values)[N], T* dst) {
+  if constexpr (std::is_same_v<T, Part>) {
+    std::memcpy(dst, values, sizeof values);
+  } else {
+    FASTREDUCE_UNROLL
+    for (int n = 0; n < N; ++n) std::memcpy(dst + n * (sizeof(Part) / sizeof(T)), &values[n], sizeof(Part));
+  }
 }
 
-// Folds the sources first .. first + N - 1, as far as they are below `num_srcs`, into acc. All loads are started
+// Folds the sources first .. first + S - 1, as far as they are below `num_srcs`, into acc. All loads are started
 // before the first one is waited for.
-template <class O, int V, int N, class Srcs, class A>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, A (&acc)[V]) {
-  decltype(load(srcs[0] + at)) loaded[N]{};  // compilers cannot see that what is not loaded is not used
+template <class O, int S, class Srcs, class Part, int N>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, Part (&acc)[N]) {
+  decltype(load(srcs[0] + at)) loaded[S]{};  // compilers cannot see that what is not loaded is not used
   FASTREDUCE_UNROLL
-  for (int s = 0; s < N; ++s)
+  for (int s = 0; s < S; ++s)
     if (first + s < num_srcs) loaded[s] = load(srcs[first + s] + at);
   FASTREDUCE_UNROLL
-  for (int s = 0; s < N; ++s) {
+  for (int s = 0; s < S; ++s) {
     if (first + s >= num_srcs) break;
     if (first + s == 0) {
-      widen<V>(loaded[s], acc);
+      widen(loaded[s], acc);
       continue;
     }
-    A next[V];
-    widen<V>(loaded[s], next);
-    for (int v = 0; v < V; ++v) acc[v] = O::fold(acc[v], next[v]);
+    Part next[N];
+    widen(loaded[s], next);
+    FASTREDUCE_UNROLL
+    for (int n = 0; n < N; ++n) acc[n] = O::fold(acc[n], next[n]);
   }
 }
 
-// How many sources are loaded at a time if their number is not known at compile time. One for float8, whose
-// conversions take longer than its loads.
-template <class T>
-constexpr int kLoadsAtATime = is_float8<T> ? 1 : 4;
+// How many sources are loaded at a time if their number is not known at compile time. One for plain pointers, because
+// CPUs start loads early on their own, and for float8, whose conversions take longer than its loads.
+template <class T, class Src>
+constexpr int kLoadsAtATime = std::is_pointer_v<Src> || is_float8<T> ? 1 : 4;
 
-// Reduces one vector of V elements. K and D are the numbers of sources and destinations if they are known at compile
-// time, else 0; srcs[i] and dsts[i] are pointers of any kind. All loads come before the stores, so a destination may
-// be one of the sources. `divisor` matters for averages only.
-template <class T, class O, int K, int D, int V, class Srcs, class Dsts>
+// Reduces one vector of V elements. K is the number of sources if it is known at compile time, else 0; srcs[i] and
+// dsts[i] are pointers of any kind. All loads come before the stores, so a destination may be one of the sources.
+// `divisor` matters for averages only.
+template <class T, class O, int K, int V, class Part = Accumulator<T>, class Srcs, class Dsts>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts, int num_dsts,
                                                      int64_t at, int divisor) {
-  Accumulator<T> acc[V];
+  using A = Accumulator<T>;
+  constexpr int N = V * sizeof(A) / sizeof(Part);
+  Part acc[N];
   if constexpr (K > 0) {
-    fold_in<O, V, K>(srcs, K, 0, at, acc);
+    fold_in<O, K>(srcs, K, 0, at, acc);
   } else {
-    for (int v = 0; v < V; ++v) acc[v] = {};  // the first source overwrites it; compilers cannot know
+    FASTREDUCE_UNROLL
+    for (int n = 0; n < N; ++n) acc[n] = Part{};  // the first source overwrites it; compilers cannot know
+    constexpr int S = kLoadsAtATime<T, decltype(srcs[0] + at)>;
     FASTREDUCE_NO_UNROLL
-    for (int s = 0; s < num_srcs; s += kLoadsAtATime<T>) fold_in<O, V, kLoadsAtATime<T>>(srcs, num_srcs, s, at, acc);
+    for (int s = 0; s < num_srcs; s += S) fold_in<O, S>(srcs, num_srcs, s, at, acc);
   }
   if constexpr (O::divides)
-    if (divisor != 1)
-      for (int v = 0; v < V; ++v) acc[v] = acc[v] / static_cast<Accumulator<T>>(divisor);
-  T result[V];
-  narrow<V>(acc, result);
-  if constexpr (D > 0) {
-    FASTREDUCE_UNROLL
-    for (int d = 0; d < D; ++d) store<V>(result, dsts[d] + at);
+    if (divisor != 1) {
+      FASTREDUCE_UNROLL
+      for (int n = 0; n < N; ++n) acc[n] = acc[n] / static_cast<A>(divisor);
+    }
+  const auto store_all = [&](const auto& values) {
+    for (int d = 0; d < num_dsts; ++d) store(values, dsts[d] + at);
+  };
+  if constexpr (std::is_same_v<T, A>) {
+    store_all(acc);
   } else {
-    for (int d = 0; d < num_dsts; ++d) store<V>(result, dsts[d] + at);
+    T values[V];
+    narrow(acc, values);
+    store_all(values);
   }
 }
 

@@ -1,13 +1,21 @@
 // The kernels as function pointers, one set for each CPU instruction set.
 #pragma once
 
-// What reduce.h includes is also included here, before any `#pragma GCC target`. Otherwise inline functions in them
-// would be compiled for AVX-512, and the linker could keep that copy for all CPUs.
+// What ops.h and reduce.h include is also included here, before any `#pragma GCC target`. Otherwise inline functions in
+// them would be compiled for AVX-512, and the linker could keep that copy for all CPUs. ops.h itself comes after the
+// pragma, so that its functions are compiled for the same instruction set as the kernels that they are part of.
+#include <c10/macros/Macros.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e4m3fnuz.h>
+#include <c10/util/Float8_e5m2.h>
+#include <c10/util/Float8_e5m2fnuz.h>
+#include <c10/util/Half.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-
-#include "ops.h"
+#include <type_traits>
 
 // With g++ on x86-64 a pragma compiles a file for one instruction set; elsewhere there is only the baseline.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -17,11 +25,8 @@
 
 namespace fastreduce {
 
-#ifdef FASTREDUCE_X86_KERNELS
-constexpr bool kBaselineIsTheBest = false;
-#else
-constexpr bool kBaselineIsTheBest = true;
-#endif
+enum class DType;
+enum class Op;
 
 // dsts <- op(srcs) over `elems` elements of every buffer; a destination may be one of the sources. `divisor` is the
 // number of ranks if this completes the sum of an average, else 1.
@@ -29,11 +34,11 @@ using Reduce = void (*)(const std::byte* const* srcs, int num_srcs, std::byte* c
                         int divisor);
 
 // nullptr if the operation is not defined for the dtype.
-using Select = Reduce (*)(DType dtype, Op op, int num_srcs);
+using Select = Reduce (*)(DType dtype, Op op);
 
-Reduce select_baseline(DType dtype, Op op, int num_srcs);
-Reduce select_avx2(DType dtype, Op op, int num_srcs);
-Reduce select_avx512(DType dtype, Op op, int num_srcs);
+Reduce select_baseline(DType dtype, Op op);
+Reduce select_avx2(DType dtype, Op op);
+Reduce select_avx512(DType dtype, Op op);
 
 // The best set that this CPU can run, or the one that FASTREDUCE_CPU=baseline|avx2|avx512 names.
 struct CpuKernels {

@@ -29,14 +29,14 @@ class Pointers {
 struct Tiles {
   const Schedule& schedule;
   const Table& table;
-  Select select;
+  Reduce reduce;
   int64_t tile_elems;
   std::vector<int64_t> first_tile;  // by row, and the total behind the last
 
   Tiles(const Schedule& schedule, const Table& table)
       : schedule(schedule),
         table(table),
-        select(cpu_kernels().select),
+        reduce(cpu_kernels().select(table.dtype, table.op)),
         tile_elems(std::max<int64_t>(1, kTileBytes / table.elem_bytes)),
         first_tile(table.rows.size() + 1, 0) {
     for (size_t r = 0; r < table.rows.size(); ++r)
@@ -63,7 +63,7 @@ struct Tiles {
     for (int s = 0; s < num_srcs; ++s) srcs[s] = buffers[instruction.srcs[s]] + at * table.elem_bytes;
     for (int d = 0; d < num_dsts; ++d) dsts[d] = buffers[instruction.dsts[d]] + at * table.elem_bytes;
     const int divisor = table.op == Op::avg ? schedule.divisor(instruction) : 1;
-    select(table.dtype, table.op, num_srcs)(srcs, num_srcs, dsts, num_dsts, elems, divisor);
+    reduce(srcs, num_srcs, dsts, num_dsts, elems, divisor);
   }
 };
 

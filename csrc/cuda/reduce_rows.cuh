@@ -95,6 +95,11 @@ struct Range {
 template <class T, int K, int V = kVectorElems<T, 16>>
 constexpr int kVectors = K == 1 ? 4 : std::max(1, std::min({8 / K, 16 / V, 48 / (K * V)}));
 
+// Whether separate code for each number of sources is worth its size. Not for types and operations that are rarely
+// used with much data, and not for float8, whose time goes into conversions.
+template <class T, class O>
+constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
+
 // One instruction on one row of the launch.
 template <class T, class O>
 struct Step {
@@ -118,8 +123,8 @@ struct Step {
         const auto pack = load(srcs[0] + at);
         for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
       } else {
-        reduce_vector<T, O, K, 0, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
-                                               instruction.divisor);
+        reduce_vector<T, O, K, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
+                                            instruction.divisor);
       }
     }
     return at;

@@ -1,6 +1,10 @@
 // Every kernel of both machines, for g++ and the virtual runtime. With -DONLY=T those of one dtype, and
 // of bytes, with which peers.cpp proves its pairs. Without optimisation they compile in seconds. The
 // CPU's other instruction sets have the same bits (tests/test_bits.py).
+namespace fastreduce {
+constexpr int kSimdBytes = 16;
+}
+
 #include "cpu/reduce_range.h"
 #include "cuda/reduce_rows.cuh"
 
@@ -30,10 +34,10 @@ struct Wanted {
 
 Kernel cuda_kernel(DType dtype, Op op) { return dispatch<Kernel>(Elements{}, dtype, op, Wanted<Kernel, CudaKernel>{}); }
 
-Reduce select_baseline(DType dtype, Op op, int num_srcs) {
-  return dispatch<Reduce>(Elements{}, dtype, op, Wanted<Reduce, CpuKernel<true>>{{num_srcs}});
+Reduce select_baseline(DType dtype, Op op) {
+  return dispatch<Reduce>(Elements{}, dtype, op, Wanted<Reduce, CpuKernel>{});
 }
-Reduce select_avx2(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }
-Reduce select_avx512(DType dtype, Op op, int num_srcs) { return select_baseline(dtype, op, num_srcs); }
+Reduce select_avx2(DType dtype, Op op) { return select_baseline(dtype, op); }
+Reduce select_avx512(DType dtype, Op op) { return select_baseline(dtype, op); }
 
 }  // namespace fastreduce

@@ -83,7 +83,7 @@ std::vector<Arithmetic> every_arithmetic() {
   for (int dtype = static_cast<int>(std::size(kDTypeNames)) - 1; dtype >= 0; --dtype)
     for (int op = 0; op < static_cast<int>(std::size(kOpNames)); ++op) {
       const Arithmetic one{static_cast<DType>(dtype), static_cast<Op>(op)};
-      if (cpu_kernels().select(one.dtype, one.op, 2)) all.push_back(one);
+      if (cpu_kernels().select(one.dtype, one.op)) all.push_back(one);
     }
   return all;
 }
