@@ -95,8 +95,9 @@ struct Range {
 template <class T, int K, int V = kVectorElems<T, 16>>
 constexpr int kVectors = K == 1 ? 4 : std::max(1, std::min({8 / K, 16 / V, 48 / (K * V)}));
 
-// Whether separate code for each number of sources is worth its size. Not for types and operations that are rarely
-// used with much data, and not for float8, whose time goes into conversions.
+// Whether separate code for 2, 3, 4 and 8 sources is worth its size. For 5 to 7, as for more than 8, the loop has half
+// of 8 loads in flight (predicted: little slower). Not for types and operations that are rarely used with much data,
+// and not for float8, whose time goes into conversions.
 template <class T, class O>
 constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
 
@@ -138,9 +139,6 @@ struct Step {
         case 2: return packs<2, 16, kVectors<T, 2>>(at, end);
         case 3: return packs<3, 16, kVectors<T, 3>>(at, end);
         case 4: return packs<4, 16, kVectors<T, 4>>(at, end);
-        case 5: return packs<5, 16, kVectors<T, 5>>(at, end);
-        case 6: return packs<6, 16, kVectors<T, 6>>(at, end);
-        case 7: return packs<7, 16, kVectors<T, 7>>(at, end);
         case 8: return packs<8, 16, kVectors<T, 8>>(at, end);
       }
     }
