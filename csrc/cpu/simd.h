@@ -9,8 +9,12 @@ namespace fastreduce {
 namespace {
 
 template <class T>
-  requires std::is_arithmetic_v<T>
 struct SimdOf {
+  using type = T;
+};
+template <class T>
+  requires std::is_arithmetic_v<T>
+struct SimdOf<T> {
   typedef T type __attribute__((vector_size(kSimdBytes)));
 };
 template <class T>

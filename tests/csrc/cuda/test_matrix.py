@@ -69,8 +69,8 @@ MUTANTS = {
     ),
     "averages divide twice": Mutant(
         "reduce.h",
-        "acc[v] / static_cast<Accumulator<T>>(divisor)",
-        "acc[v] / static_cast<Accumulator<T>>(divisor) / static_cast<Accumulator<T>>(divisor)",
+        "acc[n] / static_cast<A>(divisor)",
+        "acc[n] / static_cast<A>(divisor) / static_cast<A>(divisor)",
         "float",
         "avg of f32",
     ),
