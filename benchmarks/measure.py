@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import platform
+import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +35,8 @@ def alternate(
     timer: Callable[[C, int], float] | None = None,
     most_repeats: int = 1 << 20,
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each contender: a sample per round, all contenders in turn.
+    """Seconds of one call of each contender: a sample per round, all contenders in turn, in another
+    order in each round, since a contender may find the caches as the one before it left them.
 
     ``timer(contender, repeats)`` returns the seconds of so many calls; default: the host's clock.
     """
@@ -45,9 +47,9 @@ def alternate(
         wanted = round(SAMPLE_S / max(timer(call, 1), 1e-7))
         repeats[name] = min(max(1, wanted), most_repeats)
     samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            samples[name].append(timer(call, repeats[name]) / repeats[name])
+    for round_ in range(rounds):
+        for name in random.Random(round_).sample(list(contenders), len(contenders)):
+            samples[name].append(timer(contenders[name], repeats[name]) / repeats[name])
     return samples
 
 

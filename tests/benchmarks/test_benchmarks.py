@@ -103,9 +103,12 @@ class TestCompiled:
 class TestMeasure:
     def test_all_contenders_in_turn(self):
         called = []
-        samples = alternate({x: partial(called.append, x) for x in "ab"}, 3, 1, most_repeats=1)
-        assert called == [*"aabb", *"ab" * 3]
-        assert {name: len(found) for name, found in samples.items()} == {"a": 3, "b": 3}
+        samples = alternate({x: partial(called.append, x) for x in "ab"}, 8, 1, most_repeats=1)
+        assert called[:4] == [*"aabb"]  # each once to warm up and once to choose the repeats
+        rounds = list(zip(called[4::2], called[5::2], strict=True))
+        assert len(rounds) == 8
+        assert set(rounds) == {("a", "b"), ("b", "a")}  # nobody always comes first
+        assert {name: len(found) for name, found in samples.items()} == {"a": 8, "b": 8}
 
     def test_the_columns_of_nccl_tests(self):
         found = bandwidth(10**9, 0.5, 4)
