@@ -10,7 +10,7 @@ namespace {
 
 // How many registers of one source are reduced at a time. Float8 spends its time in conversions. With these numbers,
 // one loop for any number of sources took 0.91 to 1.06 of the time of separate code for 2, 3, ... 8 sources (geometric
-// mean of 60 cases of float32, bfloat16 and float16, 64 KiB to 8 MiB, 2 to 8 ranks; 2 Xeon cores with AVX-512,
+// mean of 54 cases of float32, bfloat16 and float16, 64 KiB to 8 MiB, 2 to 8 ranks; 2 Xeon cores with AVX-512,
 // 2026-11-22).
 template <class T>
 constexpr int kRegisters = is_float8<T>                      ? 1
