@@ -6,16 +6,10 @@
 // instruction set (cpu/reduce_*.cpp), and one copy must never be linked in place of another.
 #pragma once
 
-#include <c10/macros/Macros.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Float8_e4m3fn.h>
-#include <c10/util/Float8_e4m3fnuz.h>
-#include <c10/util/Float8_e5m2.h>
-#include <c10/util/Float8_e5m2fnuz.h>
-#include <c10/util/Half.h>
-
 #include <cstdint>
 #include <type_traits>
+
+#include "element_types.h"
 
 namespace fastreduce {
 

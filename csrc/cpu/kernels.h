@@ -4,18 +4,12 @@
 // What ops.h and reduce.h include is also included here, before any `#pragma GCC target`. Otherwise inline functions in
 // them would be compiled for AVX-512, and the linker could keep that copy for all CPUs. ops.h itself comes after the
 // pragma, so that its functions are compiled for the same instruction set as the kernels that they are part of.
-#include <c10/macros/Macros.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Float8_e4m3fn.h>
-#include <c10/util/Float8_e4m3fnuz.h>
-#include <c10/util/Float8_e5m2.h>
-#include <c10/util/Float8_e5m2fnuz.h>
-#include <c10/util/Half.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
+
+#include "element_types.h"
 
 // With g++ on x86-64 a pragma compiles a file for one instruction set; elsewhere there is only the baseline.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
