@@ -44,7 +44,7 @@ std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op) {
                           type == c10::ScalarType::ComplexDouble;
   if (is_complex && op != Op::sum && op != Op::avg) return std::nullopt;
   const auto dtype = element_of(is_complex ? c10::toRealValueType(type) : type);
-  if (!dtype || !dispatch<bool>(Elements{}, *dtype, op, IsDefined{})) return std::nullopt;
+  if (!dtype || !dispatch<bool>(*dtype, op, IsDefined{})) return std::nullopt;
   return Arithmetic{*dtype, op, is_complex ? 2 : 1};
 }
 

@@ -61,6 +61,6 @@ C10_ALWAYS_INLINE void narrow(const Simd<float> (&acc)[N], c10::BFloat16 (&value
 #include "cpu/reduce_range.h"
 
 namespace fastreduce {
-Reduce select_avx2(DType dtype, Op op) { return dispatch<Reduce>(Elements{}, dtype, op, CpuKernel{}); }
+Reduce select_avx2(DType dtype, Op op) { return dispatch<Reduce>(dtype, op, CpuKernel{}); }
 }  // namespace fastreduce
 #endif

@@ -6,6 +6,6 @@ constexpr int kSimdBytes = 16;
 
 namespace fastreduce {
 
-Reduce select_baseline(DType dtype, Op op) { return dispatch<Reduce>(Elements{}, dtype, op, CpuKernel{}); }
+Reduce select_baseline(DType dtype, Op op) { return dispatch<Reduce>(dtype, op, CpuKernel{}); }
 
 }  // namespace fastreduce

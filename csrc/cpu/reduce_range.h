@@ -35,11 +35,8 @@ void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, 
 }
 
 struct CpuKernel {
-  template <class T, class Operation>
+  template <class T, class O>
   Reduce make() const {
-    // One kernel for sum and avg: for a sum, a branch per vector skips the division. (Not on GPUs, where the division
-    // would take registers from the loads.)
-    using O = std::conditional_t<std::is_same_v<Operation, Sum> && !is_integer<T>, Avg, Operation>;
     return reduce<T, O>;
   }
 };

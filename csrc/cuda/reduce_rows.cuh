@@ -145,9 +145,11 @@ struct Step {
     return at;
   }
 
+  // One source is copied, because converting it and back could change the bits of a NaN.
   template <int Bytes>
   __device__ void rest(int at, int end) const {
-    instruction.num_srcs == 1 ? packs<1, Bytes, 1>(at, end) : packs<0, Bytes, 1>(at, end);
+    constexpr bool converts = !std::is_same_v<T, Accumulator<T>>;
+    converts&& instruction.num_srcs == 1 ? packs<1, Bytes, 1>(at, end) : packs<0, Bytes, 1>(at, end);
   }
 
   __device__ void run(int elems, bool vectors) const {

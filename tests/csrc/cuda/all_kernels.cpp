@@ -32,11 +32,9 @@ struct Wanted {
 
 }  // namespace
 
-Kernel cuda_kernel(DType dtype, Op op) { return dispatch<Kernel>(Elements{}, dtype, op, Wanted<Kernel, CudaKernel>{}); }
+Kernel cuda_kernel(DType dtype, Op op) { return dispatch<Kernel>(dtype, op, Wanted<Kernel, CudaKernel>{}); }
 
-Reduce select_baseline(DType dtype, Op op) {
-  return dispatch<Reduce>(Elements{}, dtype, op, Wanted<Reduce, CpuKernel>{});
-}
+Reduce select_baseline(DType dtype, Op op) { return dispatch<Reduce>(dtype, op, Wanted<Reduce, CpuKernel>{}); }
 Reduce select_avx2(DType dtype, Op op) { return select_baseline(dtype, op); }
 Reduce select_avx512(DType dtype, Op op) { return select_baseline(dtype, op); }
 

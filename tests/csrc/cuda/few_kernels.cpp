@@ -6,9 +6,8 @@
 namespace fastreduce {
 
 Kernel cuda_kernel(DType dtype, Op op) {
-  if (dtype == DType::f32 && op == Op::sum) return CudaKernel{}.make<float, Sum>();
-  if (dtype == DType::f32 && op == Op::avg) return CudaKernel{}.make<float, Avg>();
-  if (dtype == DType::bf16 && op == Op::sum) return CudaKernel{}.make<c10::BFloat16, Sum>();
+  if (dtype == DType::f32 && (op == Op::sum || op == Op::avg)) return CudaKernel{}.make<float, Avg>();
+  if (dtype == DType::bf16 && op == Op::sum) return CudaKernel{}.make<c10::BFloat16, Avg>();
   if (dtype == DType::f64 && op == Op::max) return CudaKernel{}.make<double, Max>();
   if (dtype == DType::i64 && op == Op::prod) return CudaKernel{}.make<uint64_t, Prod>();
   if (dtype == DType::u8 && (op == Op::sum || op == Op::bxor))

@@ -13,7 +13,7 @@ from torch.utils.cpp_extension import include_paths
 KERNELS = """
 #include "cuda/reduce_rows.cuh"
 namespace fastreduce {
-Kernel kernels[] = {reduce_rows<float, Sum>, reduce_rows<c10::BFloat16, Sum>};
+Kernel kernels[] = {reduce_rows<float, Avg>, reduce_rows<c10::BFloat16, Avg>};
 }
 """
 OPTIONS = ("-cubin", "-arch=sm_90", "-std=c++20", "-O3", "-fmad=false", "--expt-relaxed-constexpr")
