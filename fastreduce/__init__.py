@@ -37,12 +37,14 @@ if TYPE_CHECKING:
         cli,
         doctor,
         folders,
+        parallel,
         plan,
         simulation,
         topology,
         training,
         units,
     )
+    from fastreduce.parallel import DataParallel, Whole
     from fastreduce.plan.explain import explain
     from fastreduce.simulation.pictures import draw
     from fastreduce.simulation.simulate import simulate
@@ -51,8 +53,10 @@ __version__ = "0.1.0"  # pyproject.toml reads it from here
 
 __all__ = [
     "HOST",
+    "DataParallel",
     "Instruction",
     "Program",
+    "Whole",
     "algorithm",
     "algorithms",
     "all_gather",
@@ -69,12 +73,14 @@ __all__ = [
 # Loaded when first asked for: an allreduce needs none of them, and networkx alone takes 0.3 s to
 # import on 2 cores.
 _LAZY_NAMES = {
+    "DataParallel": "fastreduce.parallel",
+    "Whole": "fastreduce.parallel",
     "draw": "fastreduce.simulation",
     "explain": "fastreduce.plan.explain",
     "simulate": "fastreduce.simulation",
 }
 _LAZY_MODULES = {
-    *("cli", "doctor", "folders", "plan", "simulation", "topology", "training", "units")
+    *("cli", "doctor", "folders", "parallel", "plan", "simulation", "topology", "training", "units")
 }
 
 

@@ -1,0 +1,109 @@
+#include "replicas.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <map>
+
+#include "call.h"
+
+namespace fastreduce {
+namespace {
+
+namespace autograd = torch::autograd;
+using NodePointer = decltype(autograd::Edge::function);  // std::shared_ptr before torch 2.12
+
+template <class Made, class... Args>
+NodePointer make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<autograd::Node>>)
+    return std::make_shared<Made>(std::forward<Args>(args)...);
+  else
+    return c10::make_intrusive<Made>(std::forward<Args>(args)...);
+}
+
+// A gradient that nobody else may look at, so that a sum may be written into it.
+at::Tensor own(at::Tensor grad) {
+  const bool alone = grad.use_count() == 1 && grad.storage().use_count() == 1 && grad.is_non_overlapping_and_dense();
+  return alone ? grad : grad.clone(at::MemoryFormat::Contiguous);
+}
+
+class SumOfReplicas final : public autograd::Node {
+ public:
+  // Of the nodes that are ready, the engine runs those with the highest number first. This is that of the nodes that
+  // write .grad, so that a sum does not wait for the rest of the backward pass.
+  SumOfReplicas(autograd::edge_list&& params, int64_t ranks)
+      : Node(/*sequence_nr=*/UINT64_MAX, std::move(params)), ranks_(ranks) {}
+
+  std::string name() const override { return "SumOfReplicas"; }
+
+  autograd::variable_list apply(autograd::variable_list&& grads) override {
+    const int64_t count = static_cast<int64_t>(grads.size()) / ranks_;
+    autograd::variable_list sums(count);
+    // The parameters whose gradients come from the same ranks are one call.
+    std::map<std::vector<int64_t>, std::vector<int64_t>> params_by_ranks;
+    for (int64_t param = 0; param < count; ++param) {
+      if (!task_should_compute_output(param)) continue;
+      std::vector<int64_t> ranks;
+      bool dense = !c10::GradMode::is_enabled();
+      for (int64_t rank = 0; rank < ranks_; ++rank) {
+        const at::Tensor& grad = grads[rank * count + param];
+        if (!grad.defined()) continue;
+        ranks.push_back(rank);
+        dense = dense && grad.layout() == at::kStrided;
+      }
+      if (dense && ranks.size() > 1)
+        params_by_ranks[ranks].push_back(param);
+      else
+        for (int64_t rank : ranks) add(grads[rank * count + param], sums[param]);
+    }
+    for (const auto& [ranks, params] : params_by_ranks) {
+      Call call{Collective::reduce, {}, {}};
+      call.outputs.name = "gradients";
+      call.outputs.ranks = static_cast<int64_t>(ranks.size());
+      call.outputs.per_rank = static_cast<int64_t>(params.size());
+      for (int64_t rank : ranks)
+        for (int64_t param : params) call.outputs.flat.push_back(own(std::move(grads[rank * count + param])));
+      run(call);
+      for (size_t i = 0; i < params.size(); ++i) sums[params[i]] = call.outputs.flat[i];
+    }
+    for (int64_t param = 0; param < count; ++param)
+      if (sums[param].defined()) sums[param] = sums[param].to(device_of(param));
+    return sums;
+  }
+
+ private:
+  static void add(const at::Tensor& grad, at::Tensor& sum) {
+    if (!sum.defined())
+      sum = grad;
+    else if (grad.layout() == at::kStrided)  // torch adds a sparse tensor to a dense one, and not the other way round
+      sum = grad.to(sum.device()).add(sum);
+    else
+      sum = sum.add(grad.to(sum.device()));
+  }
+
+  // The first replica's, which has the parameters themselves.
+  c10::Device device_of(int64_t param) const { return input_metadata(param).device(); }
+
+  int64_t ranks_;
+};
+
+}  // namespace
+
+std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories) {
+  std::vector<Tensors> replicas;
+  for (const Tensors& memory : memories)
+    for (Tensors& replica = replicas.emplace_back(); const at::Tensor& values : memory)
+      replica.push_back(values.detach());
+  const bool follows = c10::GradMode::is_enabled() &&
+                       std::any_of(params.begin(), params.end(), [](const auto& p) { return p.requires_grad(); });
+  if (!follows) return replicas;
+  const auto node = make_node<SumOfReplicas>(autograd::collect_next_edges(params), memories.size());
+  for (const Tensors& replica : replicas)
+    for (size_t i = 0; i < params.size(); ++i)  // a frozen parameter keeps its place, but gets no gradient
+      autograd::set_history(params[i].requires_grad() ? replica[i] : at::Tensor(), node);
+  return replicas;
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,19 @@
+// The parameters of a model's replicas, joined to the model's own by autograd.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace fastreduce {
+
+using Tensors = std::vector<at::Tensor>;
+
+// `memories` holds, for each replica, the values of `params` on its device; it may be the params' own memory. Returns
+// tensors on the same memory, which autograd takes for results of an operation on `params`: the backward pass waits
+// until it has the gradients of all replicas, sums them by one `reduce`, in ascending order of the replicas, and gives
+// the sum to `params`, on their device. A replica that has not used a parameter adds nothing; if none has, the
+// parameter gets no gradient. Sparse gradients, and those that shall be differentiated again, are summed by torch.
+std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories);
+
+}  // namespace fastreduce

@@ -1,0 +1,145 @@
+"""Cuts a batch into one shard per replica, and joins the replicas' outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Marks an argument of `DataParallel` that every replica gets whole, and not a shard of.
+
+    ``value`` is a tensor, or tensors in tuples, lists, dicts and dataclasses; each replica gets it
+    on its device. Scalars (0-dim tensors) and what is no tensor need no mark.
+
+    >>> import torch, fastreduce
+    >>> class Scaled(torch.nn.Linear):
+    ...     def forward(self, x, scale):
+    ...         return super().forward(x * scale)
+    >>> model = fastreduce.DataParallel(Scaled(3, 2), devices=["cpu", "cpu"])
+    >>> model(torch.ones(4, 3), fastreduce.Whole(torch.tensor([1.0, 2.0, 3.0]))).shape
+    torch.Size([4, 2])
+    """
+
+    value: Any
+
+
+def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
+    """How many of ``rows`` each shard gets: in proportion to ``shares``, together all of them.
+
+    What is left over by rounding down goes to the largest remainders, the first ones if equal.
+
+    >>> sizes_of_shards(10, [1, 1, 1]), sizes_of_shards(10, [2, 1])
+    ([4, 3, 3], [7, 3])
+    """
+    exact = [rows * share / sum(shares) for share in shares]
+    sizes = [int(part) for part in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: (sizes[i] - exact[i], i))
+    for i in by_remainder[: rows - sum(sizes)]:
+        sizes[i] += 1
+    return sizes
+
+
+def _known(tree: Any) -> bool:
+    """Whether pytree takes ``tree`` apart; a dataclass that it does not know yet is registered."""
+    kind = type(tree)
+    if (
+        dataclasses.is_dataclass(kind)
+        and not isinstance(tree, Whole)
+        and kind not in pytree.SUPPORTED_NODES
+    ):
+        pytree.register_dataclass(kind)
+    return False
+
+
+def _is_cut(leaf: Any, batch_dim: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > batch_dim
+
+
+def rows_of(tree: Any, batch_dim: int) -> int:
+    """The number of examples: the length along ``batch_dim`` of all tensors that are cut."""
+    leaves, _ = pytree.tree_flatten(tree, is_leaf=_known)
+    lengths = {leaf.shape[batch_dim] for leaf in leaves if _is_cut(leaf, batch_dim)}
+    if not lengths:
+        raise ValueError(
+            "DataParallel: found no tensor to cut into shards, wanted at least one with a "
+            f"dimension {batch_dim}"
+        )
+    if len(lengths) > 1:
+        listed = ", ".join(
+            f"{leaf.shape[batch_dim]} in {''.join(map(str, path)).lstrip('.')}"
+            for path, leaf in pytree.tree_flatten_with_path(tree, is_leaf=_known)[0]
+            if _is_cut(leaf, batch_dim)
+        )
+        raise ValueError(
+            f"DataParallel: found different numbers of examples along dimension {batch_dim}: "
+            f"{listed}; wanted as many everywhere. Mark what every replica shall get whole: "
+            "fastreduce.Whole(tensor)"
+        )
+    rows: int = lengths.pop()
+    if rows == 0:
+        raise ValueError("DataParallel: found no example in the batch, wanted at least one")
+    return rows
+
+
+def cut(
+    tree: Any, sizes: Sequence[int], devices: Sequence[torch.device], batch_dim: int
+) -> list[Any]:
+    """One tree per size, with that many examples, on that device. Tensors are views if they can."""
+    leaves, shape = pytree.tree_flatten(tree, is_leaf=_known)
+
+    def on(device: torch.device, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device, non_blocking=True)
+        return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), value)
+
+    columns = []
+    for leaf in leaves:
+        if _is_cut(leaf, batch_dim):
+            parts: Sequence[Any] = leaf.split(list(sizes), batch_dim)
+        else:
+            parts = [leaf.value if isinstance(leaf, Whole) else leaf] * len(sizes)
+        columns.append([on(device, part) for device, part in zip(devices, parts, strict=True)])
+    return [pytree.tree_unflatten(list(row), shape) for row in zip(*columns, strict=True)]
+
+
+def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
+    """The outputs of all shards as one, on ``device``.
+
+    Tensors are joined along ``batch_dim``; those without that dimension, such as one loss per
+    shard, are stacked. What is no tensor must be equal in all shards.
+    """
+    flat = [pytree.tree_flatten(output, is_leaf=_known) for output in outputs]
+    if not any(isinstance(leaf, Tensor) for leaf in flat[0][0]):
+        raise ValueError(
+            f"DataParallel: forward returned {type(outputs[0]).__name__} without a tensor; wanted "
+            "a tensor, or tensors in tuples, lists, dicts or dataclasses"
+        )
+    for shard, (_, shape) in enumerate(flat):
+        if shape != flat[0][1]:
+            raise ValueError(
+                f"DataParallel: the output of shard {shard} is built as {shape}, but that of shard "
+                f"0 as {flat[0][1]}; wanted the same of all, or they cannot be joined"
+            )
+    joined = [_joined(same, device, batch_dim) for same in zip(*(x for x, _ in flat), strict=True)]
+    return pytree.tree_unflatten(joined, flat[0][1])
+
+
+def _joined(same: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
+    first = same[0]
+    if not isinstance(first, Tensor):
+        if any(other != first for other in same):
+            raise ValueError(
+                f"DataParallel: the shards' outputs hold {', '.join(map(repr, same))}, which are "
+                "no tensors and cannot be joined; wanted the same value of all"
+            )
+        return first
+    here = [x.to(device, non_blocking=True) for x in same]
+    return torch.cat(here, batch_dim) if first.dim() > batch_dim else torch.stack(here)

@@ -1,0 +1,78 @@
+"""Every rule about what `DataParallel` takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
+    if devices is None:
+        count = torch.cuda.device_count()
+        devices = [f"cuda:{i}" for i in range(count)] or ["cpu"]
+    named = []
+    for device in devices:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if found.type not in ("cpu", "cuda"):
+            raise ValueError(f"DataParallel: found device {found}, wanted cpu or cuda devices")
+        named.append(
+            torch.device("cuda", torch.cuda.current_device())
+            if found.type == "cuda" and found.index is None
+            else found
+        )
+    if not named:
+        raise ValueError("DataParallel: found no device, wanted one per replica")
+    if len({device.type for device in named}) > 1:
+        raise ValueError(
+            f"DataParallel: found devices {', '.join(map(str, named))}; wanted all replicas on "
+            "GPUs or all on the CPU"
+        )
+    return named
+
+
+def check_module(module: Any, parallel: type[nn.Module]) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"DataParallel: found {type(module).__name__}, wanted an nn.Module")
+    if isinstance(module, parallel):
+        raise ValueError("DataParallel: this module is wrapped already; use it as it is")
+    kind = type(module).__name__
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ValueError(f"DataParallel: found a {kind}; wanted the bare module: pass its .module")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            f"DataParallel: found a {kind}, which cannot be copied for each replica; "
+            "wanted the nn.Module that it was compiled from"
+        )
+
+
+def check_settings(
+    k: int, batch_dim: int, shares: Sequence[float] | None, reproducible: int | None
+) -> None:
+    if not (isinstance(batch_dim, int) and batch_dim >= 0):
+        raise ValueError(f"DataParallel: found batch_dim={batch_dim}, wanted 0 or more")
+    if reproducible is not None:
+        if shares is not None:
+            raise ValueError(
+                "DataParallel: found reproducible and shares; wanted one of them, because "
+                "micro-shards are of one size whoever computes them"
+            )
+        if not (isinstance(reproducible, int) and reproducible >= max(k, 1)):
+            raise ValueError(
+                f"DataParallel: found reproducible={reproducible} micro-shards for {k} replicas, "
+                "wanted at least one per replica"
+            )
+    if shares is None:
+        return
+    if len(shares) != k:
+        raise ValueError(
+            f"DataParallel: found {len(shares)} shares for {k} replicas, wanted as many"
+        )
+    for replica, share in enumerate(shares):
+        if not (isinstance(share, int | float) and math.isfinite(share) and share > 0):
+            raise ValueError(
+                f"DataParallel: found share {share!r} of replica {replica}, wanted a number above 0"
+            )

@@ -1,0 +1,170 @@
+"""Data-parallel training of any `nn.Module` in one process."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreduce.parallel.checks import check_module, listed
+from fastreduce.parallel.dealer import Dealer
+
+
+class DataParallel(nn.Module):
+    """A module whose batches are dealt to replicas, in one process.
+
+    The object takes the place of ``module``: parameters, buffers, names, attributes, methods and
+    class are the module's own, and what changes one changes the other. Calling it cuts the
+    arguments into one shard per replica, runs the replicas and joins their outputs; gradients are
+    summed over the replicas while autograd goes backward, and ``parameter.grad`` is that of the
+    whole batch.
+
+    Args:
+        module: any `nn.Module` with parameters that can be copied by `copy.deepcopy`. It stays the
+            first replica.
+        devices: one per replica; the first is the module's own. The same device may be named
+            several times: such replicas share the parameters' memory. By default every GPU, or one
+            replica on the CPU.
+        batch_dim: the dimension of tensors along which they are cut and joined. Tensors without it
+            (scalars), and what is no tensor, go to every replica; so does what is marked with
+            `fastreduce.Whole`.
+        shares: for each replica, its part of the batch relative to the others', for devices that
+            are not equally fast; [2, 1] deals two thirds and one third.
+        reproducible: cut every batch into this many micro-shards instead, whose gradients are
+            summed in one order whoever computes them. Then any number of replicas, up to that of
+            micro-shards, gives the same bits, if the operations of the model give the same bits
+            from run to run.
+
+    Arguments of a call: tensors, and tensors in tuples, lists, dicts and dataclasses. Outputs are
+    joined on the first device; those without a batch dimension, as one loss per shard, are stacked.
+    A batch smaller than the number of replicas leaves the last ones idle.
+
+    Gradients: replicas are summed in ascending order by one `reduce` over all parameters. A replica
+    that has not used a parameter adds nothing. Hooks of the module run once per replica; hooks of a
+    parameter see the summed gradient once.
+
+    Buffers: every replica begins a forward pass with the module's; what the first replica makes of
+    them stays. So BatchNorm normalizes with each replica's own statistics, and its running
+    statistics are those of the first replica.
+
+    Random numbers: in training each shard has a seed of its own, drawn from torch's.
+
+    Raises:
+        TypeError, ValueError: the module cannot be replicated, or devices or settings make no
+            sense; on a call, arguments that cannot be cut or outputs that cannot be joined.
+
+    Source: the interface is that of `torch.nn.DataParallel`.
+
+    >>> import torch, fastreduce
+    >>> net = torch.nn.Linear(2, 1)
+    >>> model = fastreduce.DataParallel(net, devices=["cpu", "cpu"])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> X, y = torch.randn(8, 2), torch.randn(8, 1)
+    >>> torch.nn.functional.mse_loss(model(X), y).backward()
+    >>> optimizer.step()
+    >>> list(model.state_dict())
+    ['weight', 'bias']
+    """
+
+    __slots__ = ("_parallel",)
+    _parallel: Dealer
+
+    def __new__(cls, module: nn.Module, *_: Any, **__: Any) -> DataParallel:
+        check_module(module, DataParallel)
+        # The object has the module's own attributes and class: names, state and methods are those
+        # of the bare module, and a change to one is a change to the other.
+        parallel = object.__new__(_class_for(type(module)))  # type: ignore[arg-type]
+        object.__setattr__(parallel, "__dict__", vars(module))
+        return parallel
+
+    def __init__(
+        self,
+        module: nn.Module,
+        devices: Iterable[torch.device | str | int] | None = None,
+        *,
+        batch_dim: int = 0,
+        shares: Sequence[float] | None = None,
+        reproducible: int | None = None,
+    ) -> None:
+        parallel = Dealer(module, listed(devices), batch_dim, shares, reproducible)
+        object.__setattr__(self, "_parallel", parallel)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._parallel.forward(args, kwargs)
+
+    forward = __call__
+
+    def backward(
+        self,
+        loss_fn: Callable[..., Tensor | tuple[Tensor, Tensor | float]],
+        inputs: Any,
+        *targets: Any,
+        reduction: str | None = None,
+    ) -> Tensor:
+        """Compute the loss on each replica, and the gradient of the loss of the whole batch.
+
+        No outputs are joined, so this moves less between devices than a loss of ``model(X)``.
+
+        Args:
+            loss_fn: takes a replica's output and its shards of ``targets``; returns a tensor of one
+                element, which is a mean or a sum over the shard's examples; or a pair of a sum and
+                its weight, such as a number of tokens. The batch's loss is then the sum of all sums
+                divided by that of all weights.
+            inputs: what the module takes. A tuple becomes several arguments, a dict keyword
+                arguments; put one tuple that is a single argument into another.
+            targets: cut like the inputs.
+            reduction: "mean" or "sum": what ``loss_fn`` makes of a shard's examples. By default
+                ``loss_fn.reduction`` where there is such an attribute, as in torch's loss modules,
+                else "mean".
+
+        Returns the loss of the whole batch, a detached 0-dim tensor on the first device.
+
+        Raises:
+            ValueError: a loss is not a tensor of one element, not finite (on the CPU; on GPUs
+                looking would wait for them) or has no graph; arguments cannot be cut; or, at the
+                first call, the shards' losses do not make that of the whole batch, which means that
+                ``loss_fn`` is no mean (or sum) over examples. No gradient has changed then.
+
+        >>> import torch, fastreduce
+        >>> model = fastreduce.DataParallel(torch.nn.Linear(2, 3), devices=["cpu", "cpu"])
+        >>> X, y = torch.randn(5, 2), torch.tensor([0, 1, 2, 0, 1])
+        >>> loss = model.backward(torch.nn.functional.cross_entropy, X, y)
+        >>> model.weight.grad.shape
+        torch.Size([3, 2])
+        """
+        return self._parallel.backward(loss_fn, inputs, targets, reduction)
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The device of each replica."""
+        return list(self._parallel.replicas.devices)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "module" and "module" not in self._modules:
+            return self._parallel.replicas.net  # as scripts written for nn.DataParallel say
+        return super().__getattr__(name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
+        copied = DataParallel(copy.deepcopy(self._parallel.replicas.net, memo), **self._settings())
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return _rebuilt, (self._parallel.replicas.net, self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        return {"devices": self.devices, **self._parallel.settings}
+
+
+def _rebuilt(module: nn.Module, settings: dict[str, Any]) -> DataParallel:
+    return DataParallel(module, **settings)
+
+
+@functools.cache
+def _class_for(kind: type[nn.Module]) -> type[DataParallel]:
+    """The class of a parallel ``kind``, of that name, so that it prints as the bare module."""
+    return type(kind.__name__, (DataParallel, kind), {"__slots__": (), "__doc__": kind.__doc__})

@@ -1,0 +1,114 @@
+"""Deals batches to replicas, and takes their outputs and losses together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
+from fastreduce.parallel.checks import check_settings
+from fastreduce.parallel.losses import combine, total
+from fastreduce.parallel.replicas import Replicas
+
+
+class Dealer:
+    """What a `DataParallel` has beyond the module: replicas, and how a batch is dealt to them."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        devices: list[torch.device],
+        batch_dim: int,
+        shares: Sequence[float] | None,
+        reproducible: int | None,
+    ) -> None:
+        check_settings(len(devices), batch_dim, shares, reproducible)
+        self.settings = {"batch_dim": batch_dim, "shares": shares, "reproducible": reproducible}
+        self.replicas = Replicas(net, devices)
+        self.batch_dim = batch_dim
+        shards = reproducible or len(devices)
+        self.owners = [shard * len(devices) // shards for shard in range(shards)]
+        self.shares = list(shares or [1] * shards)
+        self.alone = shards == 1
+        self.checked: set[str] = set()
+        self.replicas.update()
+
+    def deal(self, tree: Any) -> tuple[list[int], list[int], list[Any]]:
+        """The shards that are not empty: their owners, sizes and parts of ``tree``."""
+        rows = rows_of(tree, self.batch_dim)
+        sizes = sizes_of_shards(rows, self.shares)
+        devices = [self.replicas.devices[owner] for owner in self.owners]
+        parts = cut(tree, sizes, devices, self.batch_dim)
+        kept = [i for i, size in enumerate(sizes) if size]
+        return [self.owners[i] for i in kept], [sizes[i] for i in kept], [parts[i] for i in kept]
+
+    def run(self, owners: list[int], calls: list[tuple[Any, Any]]) -> list[Any]:
+        if self.alone:
+            return [self.replicas.net(*args, **kwargs) for args, kwargs in calls]
+        return self.replicas.run(owners, calls)
+
+    def forward(self, args: Any, kwargs: Any) -> Any:
+        owners, _, parts = self.deal(_Arguments(args, kwargs))
+        outputs = self.run(owners, [(part.args, part.kwargs) for part in parts])
+        return outputs[0] if self.alone else join(outputs, self.replicas.devices[0], self.batch_dim)
+
+    def backward(
+        self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
+    ) -> Tensor:
+        owners, sizes, parts = self.deal(_Batch(inputs, targets))
+        outputs = self.run(owners, [_as_call(part.inputs) for part in parts])
+        losses = [
+            loss_fn(output, *part.targets) for output, part in zip(outputs, parts, strict=True)
+        ]
+        if reduction is None:
+            reduction = getattr(loss_fn, "reduction", "mean")
+        scaled = combine(losses, sizes, reduction)
+        found = total(scaled, self.replicas.devices[0])
+        if reduction not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
+            self._check_loss(loss_fn, outputs, targets, found)
+            self.checked.add(reduction)
+        torch.autograd.backward(scaled)
+        return found
+
+    def _check_loss(
+        self, loss_fn: Callable[..., Any], outputs: Sequence[Any], targets: Any, found: Tensor
+    ) -> None:
+        """Once, compare with the loss of the joined outputs: means of means would go unnoticed."""
+        device = self.replicas.devices[0]
+        with torch.no_grad():
+            try:
+                joined = join(outputs, device, self.batch_dim)
+            except ValueError:
+                return  # outputs that only the loss function can read
+            (moved,) = cut(targets, [rows_of(targets, self.batch_dim)], [device], self.batch_dim)
+            whole = loss_fn(joined, *moved).reshape(()).to(found)
+        tolerance = torch.finfo(found.dtype).eps ** 0.5
+        if not torch.allclose(whole, found, rtol=tolerance, atol=tolerance):
+            raise ValueError(
+                f"backward: the loss of the whole batch is {whole.item():.6g}, but the shards' "
+                f"make {found.item():.6g}, so it is not their mean over examples (or sum, with "
+                'reduction="sum"); let the loss function return a sum and its weight, such as a '
+                "number of tokens, or call loss_fn(model(X), y).backward()"
+            )
+
+
+@dataclass
+class _Arguments:
+    args: Any
+    kwargs: Any
+
+
+@dataclass
+class _Batch:
+    inputs: Any
+    targets: Any
+
+
+def _as_call(inputs: Any) -> tuple[Any, Any]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}

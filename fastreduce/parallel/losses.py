@@ -1,0 +1,68 @@
+"""Makes of the shards' losses that of the whole batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def combine(losses: Sequence[Any], sizes: Sequence[int], reduction: str) -> list[Tensor]:
+    """Weigh the shards' losses so that their sum is the loss of the whole batch.
+
+    A loss is a tensor of one element, whose ``reduction`` over the shard's examples (``sizes``) is
+    "mean" or "sum"; or a pair of a sum and its weight (a number of tokens), whose quotient over the
+    whole batch is the loss. Returns 0-dim tensors.
+    """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"backward: found reduction {reduction!r}, wanted 'mean' or 'sum'")
+    pairs = [isinstance(loss, tuple) and len(loss) == 2 for loss in losses]
+    values = [loss[0] for loss in losses] if all(pairs) else list(losses)
+    for shard, value in enumerate(values):
+        _check(shard, value)
+    if all(pairs):
+        total = sum(float(weight) for _, weight in losses)
+        if not total > 0:
+            raise ValueError(
+                f"backward: the weights of all shards' losses add up to {total}, wanted a sum "
+                "above 0"
+            )
+        factors = [1 / total] * len(values)
+    else:
+        rows = sum(sizes)
+        factors = [size / rows if reduction == "mean" else 1.0 for size in sizes]
+    values = [value.reshape(()) if value.dim() else value for value in values]
+    return [x if f == 1.0 else x * f for x, f in zip(values, factors, strict=True)]
+
+
+def total(losses: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The sum of what `combine` returned, detached, on ``device``; it must be finite."""
+    here = [loss.detach().to(device) for loss in losses]
+    found = here[0] if len(here) == 1 else torch.stack(here).sum()
+    # On a GPU, looking at the value would wait for all its work.
+    if device.type == "cpu" and not math.isfinite(found.item()):
+        shard = next((i for i, x in enumerate(here) if not math.isfinite(x.item())), None)
+        where = "sum of all shards' losses" if shard is None else f"loss of shard {shard}"
+        raise ValueError(
+            f"backward: the {where} is {found.item()}, wanted a finite number; no gradient was "
+            "computed"
+        )
+    return found
+
+
+def _check(shard: int, loss: Any) -> None:
+    wanted = "wanted a tensor of one element, or a pair of one and its weight"
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"backward: the loss of shard {shard} is {type(loss).__name__}; {wanted}")
+    if loss.numel() != 1:
+        raise ValueError(
+            f"backward: the loss of shard {shard} has shape {tuple(loss.shape)}; {wanted}"
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            f"backward: the loss of shard {shard} depends on no parameter that requires grad; "
+            "was it computed under torch.no_grad(), detached, or are all parameters frozen?"
+        )

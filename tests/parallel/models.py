@@ -1,0 +1,127 @@
+"""Models, losses and batches that the tests of DataParallel train."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+ROWS, FEATURES, CLASSES = 7, 6, 5
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+class Tied(nn.Module):
+    """Two modules share a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.two.weight = self.one.weight
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.two(self.one(x).tanh()))
+
+
+class Branching(nn.Module):
+    """`rare` is used only for shards that have a positive first feature in their first row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.usual, self.rare = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)
+        self.never = nn.Linear(2, 2)
+
+    def forward(self, x):
+        positive = (x[:, :1] > 0).to(x.dtype)
+        y = self.usual(x)
+        return y + positive * self.rare(x) if positive.any() else y
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(FEATURES, 4, batch_first=True)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.lstm(x[:, None, :].expand(-1, 3, -1))[0][:, -1])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant: bool = False) -> None:
+        super().__init__()
+        self.body, self.head, self.use_reentrant = mlp(), nn.Linear(CLASSES, CLASSES), use_reentrant
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()  # or the reentrant kind computes no gradient at all
+        return self.head(checkpoint(self.body, x, use_reentrant=self.use_reentrant))
+
+
+class Embedded(nn.Module):
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, CLASSES, sparse=sparse)
+
+    def forward(self, x):
+        return self.table((x[:, 0].abs() * 3).long() % 10)
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(FEATURES, CLASSES, dtype=torch.complex128))
+
+    def forward(self, x):
+        return (x.to(torch.complex128) @ self.w).abs()
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(FEATURES, 2, 8, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.layer(x[:, None, :].expand(-1, 3, -1)).mean(1))
+
+
+def frozen() -> nn.Module:
+    net = mlp()
+    net[0].requires_grad_(False)
+    return net
+
+
+def weight_normed() -> nn.Module:
+    net = mlp()
+    nn.utils.parametrizations.weight_norm(net[0])
+    return net
+
+
+MODELS = {
+    "mlp": mlp,
+    "tied": Tied,
+    "branching": Branching,
+    "lstm": Recurrent,
+    "checkpoint": Checkpointed,
+    "reentrant checkpoint": lambda: Checkpointed(use_reentrant=True),
+    "embedding": lambda: Embedded(sparse=False),
+    "sparse embedding": lambda: Embedded(sparse=True),
+    "complex": Complex,
+    "transformer": Attention,
+    "frozen": frozen,
+    "weight norm": weight_normed,
+}
+
+
+def batch(rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    X = torch.randn(rows, FEATURES, generator=generator, dtype=torch.float64)
+    return X, torch.randint(CLASSES, (rows,), generator=generator)
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name]().double()

@@ -1,0 +1,118 @@
+"""How a batch is cut into shards, and how outputs are joined."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fastreduce import DataParallel, Whole
+from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("rows", "shares", "sizes"),
+    [
+        (10, [1, 1], [5, 5]),
+        (10, [1, 1, 1], [4, 3, 3]),
+        (11, [1, 1, 1], [4, 4, 3]),
+        (2, [1, 1, 1, 1], [1, 1, 0, 0]),
+        (10, [2, 1], [7, 3]),
+        (9, [2, 1], [6, 3]),
+        (1, [1, 99], [0, 1]),
+    ],
+)
+def test_sizes(rows, shares, sizes):
+    assert sizes_of_shards(rows, shares) == sizes
+
+
+@given(st.integers(0, 10_000), st.lists(st.floats(0.01, 100), min_size=1, max_size=16))
+def test_every_row_is_in_one_shard(rows, shares):
+    sizes = sizes_of_shards(rows, shares)
+    assert sum(sizes) == rows
+    for size, share in zip(sizes, shares, strict=True):
+        assert abs(size - rows * share / sum(shares)) < 1 + 1e-6
+
+
+@dataclasses.dataclass
+class Sample:
+    image: torch.Tensor
+    label: Any
+
+
+@pytest.mark.parametrize(
+    ("tree", "shards"),
+    [
+        (torch.arange(3), [torch.arange(2), torch.tensor([2])]),
+        ((torch.arange(3), 5), [(torch.arange(2), 5), (torch.tensor([2]), 5)]),
+        ({"x": torch.arange(3)}, [{"x": torch.arange(2)}, {"x": torch.tensor([2])}]),
+        (
+            Sample(torch.arange(3), "a"),
+            [Sample(torch.arange(2), "a"), Sample(torch.tensor([2]), "a")],
+        ),
+        (
+            [torch.arange(3), torch.tensor(7), Whole(torch.arange(2)), None],
+            [
+                [torch.arange(2), torch.tensor(7), torch.arange(2), None],
+                [torch.tensor([2]), torch.tensor(7), torch.arange(2), None],
+            ],
+        ),
+    ],
+    ids=["tensor", "tuple", "dict", "dataclass", "scalars and whole arguments"],
+)
+def test_cut(tree, shards):
+    assert rows_of(tree, 0) == 3
+    assert repr(cut(tree, [2, 1], [CPU, CPU], 0)) == repr(shards)
+
+
+def test_another_batch_dimension():
+    tree = {"x": torch.arange(6).reshape(2, 3), "vector": torch.arange(5)}
+    assert rows_of(tree, 1) == 3
+    first, second = cut(tree, [2, 1], [CPU, CPU], 1)
+    assert first["x"].tolist() == [[0, 1], [3, 4]] and second["x"].tolist() == [[2], [5]]
+    assert first["vector"] is not None and len(second["vector"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("outputs", "joined"),
+    [
+        ([torch.tensor([1]), torch.tensor([2, 3])], torch.tensor([1, 2, 3])),
+        ([torch.tensor(1.0), torch.tensor(2.0)], torch.tensor([1.0, 2.0])),
+        (
+            [{"y": (torch.tensor([1]), "mean", 4)}, {"y": (torch.tensor([2]), "mean", 4)}],
+            {"y": (torch.tensor([1, 2]), "mean", 4)},
+        ),
+        (
+            [Sample(torch.tensor([1]), None), Sample(torch.tensor([2]), None)],
+            Sample(torch.tensor([1, 2]), None),
+        ),
+    ],
+    ids=["tensors", "scalars", "nested", "dataclass"],
+)
+def test_join(outputs, joined):
+    assert repr(join(outputs, CPU, 0)) == repr(joined)
+
+
+class Two(nn.Linear):
+    def forward(self, sample, *, scale, mask):
+        return {"logits": super().forward(sample.image) * scale + mask, "rows": len(sample.image)}
+
+
+def test_a_model_of_dataclasses_keywords_and_whole_arguments():
+    model = DataParallel(Two(3, 2), devices=["cpu", "cpu"])
+    sample, mask = Sample(torch.randn(4, 3), None), torch.randn(2)
+    found = model(sample, scale=2.0, mask=Whole(mask))
+    wanted = model.module(sample, scale=2.0, mask=mask)
+    torch.testing.assert_close(found["logits"], wanted["logits"])
+    assert found["rows"] == 2
+
+
+def test_one_replica_takes_whole_arguments_too():
+    model = DataParallel(Two(3, 2), devices=["cpu"])
+    sample = Sample(torch.randn(4, 3), None)
+    assert model(sample, scale=2.0, mask=Whole(torch.randn(2)))["rows"] == 4

@@ -1,0 +1,171 @@
+"""The gradient is that of the whole batch on one device, whatever the split."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from models import CLASSES, MODELS, batch, made
+from torch import nn
+
+from fastreduce import DataParallel
+from fastreduce.parallel.replicas import Replicas
+
+
+def dense(gradient):
+    return gradient.to_dense() if gradient.layout != torch.strided else gradient
+
+
+def assert_same_gradients(model, wanted, tolerance=1e-10):
+    for (name, ours), (_, theirs) in zip(
+        model.named_parameters(), wanted.named_parameters(), strict=True
+    ):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if ours.grad is not None:
+            torch.testing.assert_close(
+                dense(ours.grad), dense(theirs.grad), rtol=tolerance, atol=tolerance, msg=name
+            )
+
+
+def token_weighted(logits, y):
+    kept = y % 2 == 0
+    return F.cross_entropy(logits[kept], y[kept], reduction="sum"), kept.sum()
+
+
+def whole_token_weighted(logits, y):
+    total, weight = token_weighted(logits, y)
+    return total / weight
+
+
+LOSSES = {
+    "mean": (F.cross_entropy, F.cross_entropy),
+    "sum": (nn.CrossEntropyLoss(reduction="sum"), nn.CrossEntropyLoss(reduction="sum")),
+    "token-weighted": (token_weighted, whole_token_weighted),
+}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_gradients_of_a_gathered_loss(name, k):
+    bare = made(name)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * k)
+    X, y = batch()
+    wanted, found = bare(X), model(X)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    F.cross_entropy(wanted, y).backward()
+    F.cross_entropy(found, y).backward()
+    assert_same_gradients(model, bare)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_a_loss_per_shard(name, loss):
+    bare = made(name)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
+    X, y = batch()
+    per_shard, whole = LOSSES[loss]
+    wanted = whole(bare(X), y)
+    wanted.backward()
+    found = model.backward(per_shard, X, y)
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-10, atol=1e-10)
+    assert_same_gradients(model, bare)
+
+
+@given(
+    rows=st.integers(1, 12),
+    k=st.integers(1, 5),
+    shares=st.none() | st.lists(st.floats(0.1, 10), min_size=5, max_size=5),
+    accumulated=st.integers(1, 3),
+)
+def test_any_split_of_any_batch(rows, k, shares, accumulated):
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * k, shares=shares and shares[:k])
+    X, y = batch(rows)
+    for _ in range(accumulated):
+        F.cross_entropy(bare(X), y).backward()
+        model.backward(F.cross_entropy, X, y)
+    assert_same_gradients(model, bare)
+
+
+def test_control_means_of_uneven_shards_are_not_the_mean():
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
+    X, y = batch()
+    F.cross_entropy(bare(X), y).backward()
+    model.backward(lambda logits, y: (F.cross_entropy(logits, y), 1), X, y)
+    with pytest.raises(AssertionError):
+        assert_same_gradients(model, bare)
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_replicas_follow_the_optimizer(optimizer, share):
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
+    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
+    ours = optimizer(model.parameters(), lr=0.1)
+    theirs = optimizer(bare.parameters(), lr=0.1)
+    for rows in (7, 2, 12):
+        X, y = batch(rows)
+        for net, opt in ((bare, theirs), (model, ours)):
+            opt.zero_grad()
+            F.cross_entropy(net(X), y).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            opt.step()
+    for found, wanted in zip(model.parameters(), bare.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_derivatives_of_derivatives():
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch()
+    for net in (bare, model):
+        inputs = X.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(net(inputs).square().sum(), inputs, create_graph=True)
+        slope.square().sum().backward()
+    assert_same_gradients(model, bare)
+
+
+def test_parameter_gradients_that_are_differentiated_again():
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch()
+    for net in (bare, model):
+        parameters = list(net.parameters())
+        slopes = torch.autograd.grad(net(X).square().mean(), parameters, create_graph=True)
+        sum(slope.square().sum() for slope in slopes).backward()
+    assert_same_gradients(model, bare)
+
+
+def test_one_backward_of_two_forwards():
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    for net in (bare, model):
+        (net(batch(5)[0]).sum() + net(batch(6)[0]).square().sum()).backward()
+    assert_same_gradients(model, bare)
+
+
+def test_under_autocast():
+    torch.manual_seed(0)
+    bare = nn.Linear(6, CLASSES)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X = torch.randn(8, 6)
+    for net in (bare, model):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = net(X)
+        assert found.dtype == torch.bfloat16
+        found.float().square().mean().backward()
+    assert_same_gradients(model, bare, tolerance=2e-2)
+
+
+def test_gradients_get_the_users_hooks_once():
+    model = DataParallel(made("mlp"), ["cpu"] * 3)
+    seen = []
+    weight = next(model.parameters())
+    weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    X, y = batch()
+    model.backward(F.cross_entropy, X, y)
+    assert len(seen) == 1 and torch.equal(seen[0], weight.grad)

@@ -1,0 +1,206 @@
+"""A wrapped module is the bare module: names, state, attributes, and changes between steps."""
+
+import copy
+import io
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import ROWS, batch, made, mlp
+from torch import nn
+
+import fastreduce
+from fastreduce import DataParallel
+
+
+@pytest.fixture
+def net():
+    return made("mlp")
+
+
+@pytest.fixture
+def model(net):
+    return DataParallel(net, ["cpu"] * 2)
+
+
+def step(model, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    optimizer.zero_grad()
+    X, y = batch()
+    model.backward(F.cross_entropy, X, y)
+    optimizer.step()
+
+
+def test_names_and_state_have_no_prefix(net, model):
+    assert (
+        list(model.state_dict())
+        == list(net.state_dict())
+        == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    )
+    assert [name for name, _ in model.named_parameters()] == list(net.state_dict())
+    assert all(a is b for a, b in zip(model.parameters(), net.parameters(), strict=True))
+
+
+def test_it_prints_as_the_bare_module(net, model):
+    assert repr(model) == repr(net)
+
+
+def test_it_is_an_instance_of_both_classes(model):
+    assert isinstance(model, nn.Sequential) and isinstance(model, DataParallel)
+
+
+def test_indexing_attributes_and_methods_are_the_modules_own(net, model):
+    assert model[0] is net[0] and len(model) == 3
+    assert model.module is net
+    model.note = "kept"
+    assert net.note == "kept"
+
+
+def test_load_state_dict_into_either(net, model):
+    other = mlp().double().state_dict()
+    model.load_state_dict(other)
+    assert torch.equal(net[0].weight, other["0.weight"])
+    X, _ = batch()
+    torch.testing.assert_close(model(X), net(X))
+
+
+def test_train_and_eval_reach_every_replica():
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, x):
+            seen.append(self.training)
+            return super().forward(x)
+
+    model = DataParallel(Spy(3, 2), ["cpu"] * 2)
+    model(torch.ones(2, 3))
+    model.eval()
+    model(torch.ones(2, 3))
+    assert seen == [True, True, False, False]
+
+
+def test_simple_attributes_follow(model):
+    model = DataParallel(nn.Sequential(nn.Dropout(0.0), nn.Linear(3, 3)), ["cpu"] * 2)
+    model[0].p = 1.0
+    assert torch.equal(model(torch.ones(2, 3)), model[1].bias.expand(2, 3))
+
+
+def test_deepcopy_is_another_parallel_model(model):
+    other = copy.deepcopy(model)
+    step(other)
+    assert isinstance(other, DataParallel) and len(other.devices) == 2
+    assert not torch.equal(other[0].weight, model[0].weight)
+
+
+def test_saving_the_whole_model(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert isinstance(loaded, DataParallel)
+    X, _ = batch()
+    torch.testing.assert_close(loaded(X), model(X))
+
+
+def test_averaged_weights(model):
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    step(model)
+    averaged.update_parameters(model)
+    X, _ = batch()
+    assert averaged(X).shape == (ROWS, 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net[0].requires_grad_(False),
+        lambda net: setattr(net[2], "weight", nn.Parameter(torch.zeros(5, 8).double())),
+        lambda net: net.append(nn.Linear(5, 5).double()),
+        lambda net: net.__setitem__(1, nn.ReLU()),
+        lambda net: net[0].weight.data.zero_(),
+        lambda net: setattr(net[0], "bias", None),
+        lambda net: net.__setitem__(2, nn.Linear(8, 6).double()),
+    ],
+    ids=["freeze", "replace", "add", "another module", "write .data", "drop", "resize"],
+)
+def test_changes_between_two_steps(change):
+    bare, model = made("mlp"), DataParallel(made("mlp"), ["cpu"] * 3)
+    for net in (bare, model):
+        step_of = model.backward if net is model else lambda f, X, y: f(bare(X), y).backward()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        X, y = batch()
+        step_of(F.cross_entropy, X, y)
+        optimizer.step()
+        torch.manual_seed(3)
+        change(net)
+        net.zero_grad()
+        step_of(F.cross_entropy, X, y)
+    for (name, ours), theirs in zip(model.named_parameters(), bare.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10, msg=name)
+
+
+def test_another_dtype_after_a_step(model):
+    step(model)
+    model.float()
+    X, _ = batch()
+    assert model(X.float()).dtype == torch.float32
+
+
+def test_batchnorm_has_each_replicas_statistics_and_the_first_ones_running_buffers():
+    torch.manual_seed(0)
+    bare = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).double()
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch(8)
+    outputs = model(X)
+    torch.testing.assert_close(
+        outputs, torch.cat([copy.deepcopy(bare)(X[:4]), copy.deepcopy(bare)(X[4:])])
+    )
+    bare(X[:4])
+    for name, buffer in bare.named_buffers():
+        assert torch.equal(buffer, dict(model.named_buffers())[name]), name
+
+
+def test_two_forwards_through_batchnorm_before_a_backward():
+    model = DataParallel(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), ["cpu"] * 2)
+    (model(torch.randn(8, 6)).sum() + model(torch.randn(8, 6)).square().sum()).backward()
+
+
+def test_hooks_run_for_each_replica(model):
+    shapes = []
+    model.register_forward_hook(lambda module, args, output: shapes.append(tuple(output.shape)))
+    X, _ = batch()
+    model(X)
+    assert shapes == [(4, 5), (3, 5)]
+
+
+def test_evaluation_keeps_no_graph(model):
+    with torch.no_grad():
+        assert not model(batch()[0]).requires_grad
+
+
+def test_an_exception_in_forward_leaves_the_module_as_it_was(net, model):
+    parameters = list(net.parameters())
+    with pytest.raises(RuntimeError):
+        model(torch.ones(4, 99).double())
+    assert all(a is b for a, b in zip(net.parameters(), parameters, strict=True))
+    step(model)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_module(backend):
+    bare = made("mlp")
+    model = DataParallel(torch.compile(copy.deepcopy(bare), backend=backend), ["cpu"] * 2)
+    X, y = batch(8)
+    F.cross_entropy(bare(X), y).backward()
+    model.backward(F.cross_entropy, X, y)
+    for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
+
+
+def test_importing_fastreduce_does_not_load_it():
+    import subprocess
+
+    code = "import sys, fastreduce; assert 'fastreduce.parallel' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert fastreduce.DataParallel is DataParallel

@@ -1,0 +1,173 @@
+"""Bad input: what is raised, in which words, and that nothing has changed."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import batch, made
+from torch import nn
+
+from fastreduce import DataParallel
+
+
+class Returns(nn.Linear):
+    def __init__(self, result):
+        super().__init__(6, 5)
+        self.result = [result]
+
+    def forward(self, x):
+        return self.result[0](x, super().forward(x)) if callable(self.result[0]) else self.result[0]
+
+
+class Outside(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 5)
+        self.others = [torch.zeros(3, requires_grad=True)]
+
+
+class Stale(nn.Linear):
+    """Reads its parameter from a list."""
+
+    def __init__(self):
+        super().__init__(6, 5)
+        self.held = [self.weight]
+
+    def forward(self, x):
+        return x @ self.held[0].T
+
+
+class Uncopyable(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 5)
+        self.file = (number for number in range(3))
+
+
+def linear(**settings):
+    return DataParallel(nn.Linear(6, 5), ["cpu"] * 2, **settings)
+
+
+CPU2 = ["cpu", "cpu"]
+WRAPPING = {
+    "no module": (lambda: DataParallel(lambda x: x), TypeError, "found function, wanted an nn.Mod"),
+    "a tensor": (lambda: DataParallel(torch.ones(2)), TypeError, "found Tensor"),
+    "meta": (lambda: DataParallel(nn.Linear(2, 2, device="meta"), CPU2), ValueError,
+             "parameter weight is on meta, but the first replica"),
+    "no parameters": (lambda: DataParallel(nn.ReLU(), CPU2), ValueError, "ReLU has no parameters"),
+    "lazy": (lambda: DataParallel(nn.LazyLinear(2), CPU2), ValueError,
+             "parameter weight is not initialized yet; run one batch"),
+    "wrapped": (lambda: DataParallel(linear(), CPU2), ValueError, "wrapped already"),
+    "nn.DataParallel": (lambda: DataParallel(nn.DataParallel(nn.Linear(2, 2)), CPU2), ValueError,
+                        "wanted the bare module: pass its .module"),
+    "scripted": (lambda: DataParallel(torch.jit.script(nn.Linear(2, 2)), CPU2), ValueError,
+                 "cannot be copied for each replica"),
+    "tensor outside": (lambda: DataParallel(Outside(), CPU2), ValueError,
+                       r"shape \(3,\) that requires grad but is not one of its parameters"),
+    "uncopyable": (lambda: DataParallel(Uncopyable(), CPU2), ValueError, "cannot be copied"),
+    "no device": (lambda: DataParallel(nn.Linear(2, 2), []), ValueError, "found no device"),
+    "kinds of devices": (lambda: DataParallel(nn.Linear(2, 2), ["cpu", "cuda:0"]), ValueError,
+                         "found devices cpu, cuda:0; wanted all"),
+    "meta devices": (lambda: DataParallel(nn.Linear(2, 2), ["meta"]), ValueError,
+                     "found device meta, wanted cpu or cuda"),
+    "unknown device": (lambda: DataParallel(nn.Linear(2, 2), ["gpu"]), RuntimeError, "gpu"),
+    "elsewhere": (lambda: DataParallel(nn.Linear(2, 2), ["cuda:0", "cuda:0"]), ValueError,
+                  r"is on cpu, but the first replica.*cuda:0"),
+    "shares": (lambda: linear(shares=[1]), ValueError, "found 1 shares for 2 replicas"),
+    "no share": (lambda: linear(shares=[1, 0]), ValueError, "share 0 of replica 1"),
+    "bad share": (lambda: linear(shares=["a", 1]), ValueError, "share 'a' of replica 0"),
+    "no micro-shards": (lambda: linear(reproducible=0), ValueError, "found reproducible=0"),
+    "few micro-shards": (lambda: linear(reproducible=1), ValueError, "reproducible=1 .*2 repl"),
+    "both": (lambda: linear(reproducible=4, shares=[2, 1]), ValueError, "reproducible and shares"),
+    "batch_dim": (lambda: linear(batch_dim=-1), ValueError, "found batch_dim=-1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_wrapping(name):
+    call, error, words = WRAPPING[name]
+    with pytest.raises(error, match=words):
+        call()
+
+
+def loss(logits, y):
+    return F.cross_entropy(logits, y)
+
+
+X, Y = (x.float() if x.is_floating_point() else x for x in batch(6))
+
+
+def raising(*_):
+    raise KeyError("mine")
+
+
+STEPS = {
+    "different lengths": (linear, lambda m: m.backward(loss, X, Y[:5]), ValueError,
+                          r"6 in inputs, 5 in targets\[0\]; wanted as many"),
+    "no example": (linear, lambda m: m(X[:0]), ValueError, "no example in the batch"),
+    "nothing to cut": (linear, lambda m: m(torch.tensor(1.0)), ValueError, "no tensor to cut"),
+    "no tensor out": (lambda: DataParallel(Returns("word"), CPU2), lambda m: m(X), ValueError,
+                      "forward returned str without a tensor"),
+    "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),
+                         lambda m: m(X), ValueError, "no tensors and cannot be joined"),
+    "other shapes out": (lambda: DataParallel(Returns(lambda x, y: [y] * len(x)), CPU2),
+                         lambda m: m(X[:5]), ValueError, "the output of shard 1 is built as"),
+    "vector loss": (linear, lambda m: m.backward(lambda o, y: o.sum(1), X, Y), ValueError,
+                    r"loss of shard 0 has shape \(3,\)"),
+    "number as loss": (linear, lambda m: m.backward(lambda o, y: 3.0, X, Y), TypeError,
+                       "loss of shard 0 is float"),
+    "infinite loss": (linear, lambda m: m.backward(lambda o, y: o.sum() / 0, X, Y), ValueError,
+                      "loss of shard 0 is -?inf|loss of shard 0 is nan"),
+    "detached loss": (linear, lambda m: m.backward(lambda o, y: o.sum().detach(), X, Y), ValueError,
+                      "depends on no parameter"),
+    "under no_grad": (linear, lambda m: torch.no_grad()(m.backward)(loss, X, Y), ValueError,
+                      "depends on no parameter"),
+    "unknown reduction": (linear, lambda m: m.backward(loss, X, Y, reduction="max"), ValueError,
+                          "found reduction 'max'"),
+    "no weight": (linear, lambda m: m.backward(lambda o, y: (o.sum(), 0), X, Y), ValueError,
+                  "add up to 0"),
+    "a pair and a loss": (linear,
+                          lambda m: m.backward(
+                              lambda o, y: (o.sum(), 3) if X[0] in o else o.sum(), X, Y),
+                          (TypeError, ValueError, RuntimeError), ""),
+    "loss that is no mean": (linear, lambda m: m.backward(lambda o, y: o.sum(), X, Y), ValueError,
+                             "the loss of the whole batch is .* but the shards' make"),
+    "wrong features": (linear, lambda m: m(X[:, :5]), RuntimeError, "shapes"),
+    "a hook that raises": (linear,
+                           lambda m: (m.register_forward_hook(raising), m(X)), KeyError, "mine"),
+    "stale reference": (lambda: DataParallel(Stale(), CPU2), lambda m: m.backward(loss, X, Y),
+                        RuntimeError, "used parameter weight through another reference"),
+    "moved away": (linear, lambda m: (m.to("meta"), m(X)), ValueError, "weight is on meta"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps(name):
+    make, call, error, words = STEPS[name]
+    model = make()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=words):
+        call(model)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    if name != "moved away":
+        for key, value in model.state_dict().items():
+            assert torch.equal(value, before[key])
+
+
+def test_backward_twice():
+    model = linear()
+    total = model(X).square().sum()
+    total.backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        total.backward()
+
+
+def test_the_bare_models_optimizer_is_fine():
+    net = made("mlp")
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    model = DataParallel(net, CPU2)
+    before = net[0].weight.clone()
+    rows, labels = batch()
+    model.backward(F.cross_entropy, rows, labels)
+    optimizer.step()
+    assert not torch.equal(net[0].weight, before)
+    torch.testing.assert_close(model(rows), net(rows))
