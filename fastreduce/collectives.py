@@ -1,7 +1,8 @@
 """The public calls. Each is one call into the extension.
 
 All take a list with one tensor per rank, or one list of tensors per rank (the gradients of a whole
-model in one call), and return None: results are written in place. Where the ranks' shapes, dtypes
+model in one call), and return None, or with ``async_op=True`` the work to wait for: results are
+written in place. Where the ranks' shapes, dtypes
 or devices differ, or tensors share memory, a ValueError says which rank and tensor, and nothing has
 been written. While a call runs, Python cannot react to Ctrl-C: KeyboardInterrupt is raised when it
 returns.
@@ -13,11 +14,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from fastreduce import _C
 from fastreduce.algorithms import Algorithm
 from fastreduce.program import Program
+from fastreduce.work import Work, begin, finish, in_flight
 
 if TYPE_CHECKING:
     from torch.distributed import ReduceOp
@@ -27,8 +30,12 @@ Op: TypeAlias = "str | ReduceOp | ReduceOp.RedOpType"
 
 
 def allreduce(
-    tensors: Tensors, op: Op = "sum", *, algorithm: str | Program | Algorithm = "auto"
-) -> None:
+    tensors: Tensors,
+    op: Op = "sum",
+    *,
+    algorithm: str | Program | Algorithm = "auto",
+    async_op: bool = False,
+) -> Work | None:
     """Leave the reduction of all ranks' tensors in every one of them, in place.
 
     Args:
@@ -50,6 +57,10 @@ def allreduce(
             program. Under `torch.compile` only names. "auto" chooses by size, ranks and devices:
             ``FASTREDUCE_ALGORITHM`` if it is set, else the fastest that `fastreduce tune` measured,
             else the documented default (`fastreduce.explain` shows the choice).
+        async_op: return a `fastreduce.work.Work` at once, and do the work meanwhile (in a thread
+            on the CPU). The tensors must be left alone until its ``wait()`` has returned, which
+            also raises the errors below. Other collectives wait until what is in flight is done;
+            where 32 calls are in flight, the next one waits for room.
 
     Bits: ranks are summed in ascending order, beginning with rank 0's value, so leader, sharded,
     by-parameter, host and the defaults on the CPU, on one GPU and over NVLink give, in float32 and
@@ -78,10 +89,12 @@ def allreduce(
     >>> x
     [tensor([11., 22.]), tensor([11., 22.])]
     """
-    _run("allreduce", tensors, None, op, 0, algorithm)
+    return _run("allreduce", tensors, None, op, 0, algorithm, async_op)
 
 
-def reduce(tensors: Tensors, root: int = 0, op: Op = "sum") -> None:
+def reduce(
+    tensors: Tensors, root: int = 0, op: Op = "sum", *, async_op: bool = False
+) -> Work | None:
     """Leave the reduction of all ranks' tensors in rank ``root``'s; the others stay as they are.
 
     Arguments, bits and errors as for `allreduce`; a ``root`` that is no rank is a ValueError.
@@ -92,10 +105,10 @@ def reduce(tensors: Tensors, root: int = 0, op: Op = "sum") -> None:
     >>> x
     [tensor([1.]), tensor([11.])]
     """
-    _run("reduce", tensors, None, op, root, "auto")
+    return _run("reduce", tensors, None, op, root, "auto", async_op)
 
 
-def broadcast(tensors: Tensors, root: int = 0) -> None:
+def broadcast(tensors: Tensors, root: int = 0, *, async_op: bool = False) -> Work | None:
     """Copy rank ``root``'s tensors into every other rank's. Any dense dtype.
 
     Errors as for `allreduce`; a ``root`` that is no rank is a ValueError.
@@ -106,10 +119,12 @@ def broadcast(tensors: Tensors, root: int = 0) -> None:
     >>> x
     [tensor([10.]), tensor([10.])]
     """
-    _run("broadcast", tensors, None, "sum", root, "auto")
+    return _run("broadcast", tensors, None, "sum", root, "auto", async_op)
 
 
-def reduce_scatter(outputs: Tensors, tensors: Tensors, op: Op = "sum") -> None:
+def reduce_scatter(
+    outputs: Tensors, tensors: Tensors, op: Op = "sum", *, async_op: bool = False
+) -> Work | None:
     """Leave shard r of the reduction of all ranks' tensors in rank r's output.
 
     Args:
@@ -127,10 +142,10 @@ def reduce_scatter(outputs: Tensors, tensors: Tensors, op: Op = "sum") -> None:
     >>> out
     [tensor([11.]), tensor([22.])]
     """
-    _run("reduce_scatter", outputs, tensors, op, 0, "auto")
+    return _run("reduce_scatter", outputs, tensors, op, 0, "auto", async_op)
 
 
-def all_gather(outputs: Tensors, tensors: Tensors) -> None:
+def all_gather(outputs: Tensors, tensors: Tensors, *, async_op: bool = False) -> Work | None:
     """Leave all ranks' tensors, one after the other, in every rank's output. Any dense dtype.
 
     Args:
@@ -146,7 +161,7 @@ def all_gather(outputs: Tensors, tensors: Tensors) -> None:
     >>> out
     [tensor([ 1., 10.]), tensor([ 1., 10.])]
     """
-    _run("all_gather", outputs, tensors, "sum", 0, "auto")
+    return _run("all_gather", outputs, tensors, "sum", 0, "auto", async_op)
 
 
 def _run(
@@ -156,13 +171,20 @@ def _run(
     op: Op,
     root: int,
     algorithm: str | Program | Algorithm,
-) -> None:
+    async_op: bool = False,
+) -> Work | None:
     if not torch.compiler.is_compiling():
+        if async_op:
+            return _begin(collective, outputs, inputs, op, root, algorithm)
+        if in_flight:
+            finish()  # the tensors may be the same
         try:
             _C.run(collective, outputs, inputs, op, root, algorithm)
         except NotImplementedError as error:  # of a tensor subclass that knows no such operator
             raise ValueError(_about_subclasses(outputs, inputs)) from error
-        return
+        return None
+    if async_op:
+        raise ValueError("async_op=True is not possible under torch.compile; leave it out there")
     if not isinstance(algorithm, str):
         raise TypeError(
             f"algorithm is {type(algorithm).__name__}; under torch.compile want a name: register "
@@ -176,6 +198,20 @@ def _run(
         torch.ops.fastreduce.collective_(
             collective, flat_outputs, flat_inputs, len(rank_outputs), op_name(op), root, algorithm
         )
+    return None
+
+
+def _begin(collective: str, outputs: Tensors, inputs: Tensors | None, *how: Any) -> Work:
+    # Copies of the lists, which the caller may change while the call is in flight.
+    results, read = _copied(outputs), _copied(inputs)
+    devices = {x.device for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)}
+    return begin(lambda: _run(collective, results, read, *how), devices, results)
+
+
+def _copied(tensors: Any) -> Any:
+    if isinstance(tensors, torch.Tensor | str) or hasattr(tensors, "__dlpack__"):
+        return tensors
+    return [_copied(x) for x in tensors] if isinstance(tensors, Iterable) else tensors
 
 
 # By the name of a tensor subclass that only wraps other tensors: what to reduce instead.

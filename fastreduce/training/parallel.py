@@ -12,7 +12,7 @@ import fastreduce
 from .lenet import lenet, loss
 
 Device = torch.device | str
-Allreduce = Callable[[list[list[Tensor]]], None]
+Allreduce = Callable[[list[list[Tensor]]], object]
 """Leaves the sum of all replicas' tensors in each of them: one list of tensors per replica."""
 
 

@@ -1,0 +1,141 @@
+"""Collectives that run while the caller goes on: what ``async_op=True`` returns.
+
+On the CPU one worker thread runs them, in the order in which they were begun; it needs Python's
+global lock only at the beginning and the end. On GPUs every call returns when its work is queued,
+so there the call itself is made at once, on the current streams.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+
+# Each call in flight keeps its tensors alive, so a loop that never waits would fill the memory
+# (Dive into Deep Learning, "Asynchronous Computation"). Predicted to be more than overlap needs.
+MAX_IN_FLIGHT = 32
+
+in_flight: set[Future[None]] = set()
+_room = threading.BoundedSemaphore(MAX_IN_FLIGHT)
+_lock = threading.Lock()
+_worker: ThreadPoolExecutor | None = None
+_thread = threading.local()
+
+
+class Work:
+    """A collective that was begun with ``async_op=True``; its tensors must be left alone until
+    `wait` has returned.
+
+    >>> import torch, fastreduce
+    >>> x = [torch.ones(2), torch.ones(2)]
+    >>> work = fastreduce.allreduce(x, async_op=True)
+    >>> work.wait()
+    True
+    >>> x[0]
+    tensor([2., 2.])
+    """
+
+    def __init__(self, done: Future[None], events: Iterable[torch.cuda.Event], results: Any):
+        self._done, self._events, self._results = done, list(events), results
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the tensors have their results; return True.
+
+        On GPUs the devices' current streams wait, and not the caller. Ctrl-C ends the wait, and not
+        the work.
+
+        Raises what the call would have raised without ``async_op``; TimeoutError after
+        ``timeout_s`` seconds, when the work goes on and may be waited for again.
+        """
+        try:
+            self._done.result(timeout_s)
+        except TimeoutError as error:
+            if self._done.done():
+                raise
+            raise TimeoutError(
+                f"wait: the collective is not done after {timeout_s} s; it goes on, so its tensors "
+                "must still be left alone"
+            ) from error
+        for event in self._events:
+            torch.cuda.current_stream(event.device).wait_event(event)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the tensors have their results, or the call has failed."""
+        return self._done.done() and all(
+            event.query()  # type: ignore[no-untyped-call]
+            for event in self._events
+        )
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors, for ``.then(...)``; it has the error if the call has failed."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+
+        def settle(done: Future[None]) -> None:
+            error = done.exception()
+            if error is None:
+                future.set_result(self._results)
+            else:
+                future.set_exception(error)
+
+        self._done.add_done_callback(settle)
+        return future
+
+
+def begin(call: Callable[[], object], devices: Iterable[torch.device], results: Any) -> Work:
+    """Run ``call`` in the worker; on GPUs now. Waits where too much is in flight."""
+    gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    if gpus:
+        done: Future[None] = Future()
+        try:
+            call()
+            done.set_result(None)
+        except Exception as error:
+            done.set_exception(error)
+        return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
+    grad_mode, inference_mode = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    def run() -> None:  # in the worker, which has modes of its own
+        with torch.inference_mode(inference_mode), torch.set_grad_enabled(grad_mode):
+            call()
+
+    _room.acquire()
+    with _lock:
+        submitted = _started_worker().submit(run)
+        in_flight.add(submitted)
+    submitted.add_done_callback(_leave)
+    return Work(submitted, [], results)
+
+
+def finish() -> None:
+    """Wait for all that is in flight. Errors stay with the calls that they belong to."""
+    if not hasattr(_thread, "is_worker"):
+        wait(list(in_flight))
+
+
+def _leave(done: Future[None]) -> None:
+    in_flight.discard(done)
+    _room.release()
+
+
+def _started_worker() -> ThreadPoolExecutor:
+    global _worker
+    if _worker is None:
+        mark = functools.partial(setattr, _thread, "is_worker", True)
+        _worker = ThreadPoolExecutor(1, thread_name_prefix="fastreduce", initializer=mark)
+    return _worker
+
+
+def _forget_worker() -> None:
+    global _worker, _lock
+    _worker, _lock = None, threading.Lock()
+
+
+# A forked process has the memory, but not the worker: what is in flight ends first. When Python
+# ends, concurrent.futures waits for the worker.
+os.register_at_fork(before=finish, after_in_child=_forget_worker)

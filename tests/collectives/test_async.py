@@ -1,0 +1,222 @@
+"""`async_op=True`: what is returned, errors, order, and the ends of threads and processes."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from reference import assert_same, noise, reduced
+from subprocesses import output_of
+
+import fastreduce
+from fastreduce import work as work_module
+from fastreduce.work import MAX_IN_FLIGHT, Work
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds the worker before each call until it is set."""
+    opened = threading.Event()
+    run = fastreduce.collectives._C.run
+
+    def held(*args):
+        if hasattr(work_module._thread, "is_worker"):
+            assert opened.wait(30)
+        run(*args)
+
+    class Extension:
+        def __getattr__(self, name):
+            return held if name == "run" else getattr(fastreduce._C, name)
+
+    monkeypatch.setattr(fastreduce.collectives, "_C", Extension())
+    yield opened
+    opened.set()
+    work_module.finish()
+
+
+CALLS = {
+    "allreduce": lambda x, **how: fastreduce.allreduce(x, **how),
+    "allreduce of lists": lambda x, **how: fastreduce.allreduce([[t] for t in x], **how),
+    "allreduce of generators": lambda x, **how: fastreduce.allreduce((iter([t]) for t in x), **how),
+    "allreduce of arrays": lambda x, **how: fastreduce.allreduce([t.numpy() for t in x], **how),
+    "ring": lambda x, **how: fastreduce.allreduce(x, "max", algorithm="ring", **how),
+    "reduce": lambda x, **how: fastreduce.reduce(x, 1, **how),
+    "broadcast": lambda x, **how: fastreduce.broadcast(x, 1, **how),
+    "reduce_scatter": lambda x, **how: fastreduce.reduce_scatter(
+        [x[0][:500], x[1][500:]], x, **how
+    ),
+    "all_gather": lambda x, **how: fastreduce.all_gather(x, [x[0][:500], x[1][500:]], **how),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_result_is_that_of_the_call_that_waits(name):
+    tensors = noise(2, (1000,), torch.float32)
+    same = [t.clone() for t in tensors]
+    begun = CALLS[name](tensors, async_op=True)
+    assert isinstance(begun, Work) and begun.wait() is True and begun.is_completed()
+    assert CALLS[name](same) is None
+    for found, wanted in zip(tensors, same, strict=True):
+        assert_same(found, wanted)
+
+
+def test_it_returns_before_the_work_is_done(gate):
+    tensors = [torch.ones(3), torch.ones(3)]
+    begun = fastreduce.allreduce(tensors, async_op=True)
+    assert not begun.is_completed() and tensors[0].tolist() == [1, 1, 1]
+    gate.set()
+    begun.wait()
+    assert begun.is_completed() and tensors[0].tolist() == [2, 2, 2]
+
+
+def test_wait_may_end_early_and_be_repeated(gate):
+    tensors = [torch.ones(3), torch.ones(3)]
+    begun = fastreduce.allreduce(tensors, async_op=True)
+    with pytest.raises(TimeoutError, match=r"not done after 0\.01 s; it goes on"):
+        begun.wait(0.01)
+    gate.set()
+    assert begun.wait(30) and tensors[0].tolist() == [2, 2, 2]
+
+
+def test_a_second_call_on_tensors_in_flight_comes_after_the_first(gate):
+    tensors = [torch.ones(3), torch.ones(3)]
+    fastreduce.allreduce(tensors, async_op=True)
+    again = fastreduce.allreduce(tensors, async_op=True)
+    threading.Timer(0.05, gate.set).start()
+    fastreduce.allreduce(tensors)  # waits for both
+    assert again.is_completed() and tensors[1].tolist() == [8, 8, 8]
+
+
+def test_control_without_the_wait_the_second_call_would_be_first(gate, monkeypatch):
+    monkeypatch.setattr(fastreduce.collectives, "finish", lambda: None)
+    tensors = [torch.ones(3), torch.full((3,), 2.0)]
+    begun = fastreduce.broadcast(tensors, async_op=True)
+    fastreduce.broadcast(tensors, 1)
+    assert tensors[0].tolist() == [2, 2, 2] and not begun.is_completed()
+
+
+def test_the_callers_list_may_change(gate):
+    tensors = [torch.ones(3), torch.ones(3)]
+    first = tensors[0]
+    begun = fastreduce.allreduce(tensors, async_op=True)
+    tensors.clear()
+    gate.set()
+    begun.wait()
+    assert first.tolist() == [2, 2, 2]
+
+
+def test_as_many_in_flight_as_there_is_room(gate):
+    tensors = [torch.ones(3), torch.ones(3)]
+    for _ in range(MAX_IN_FLIGHT):
+        fastreduce.broadcast(tensors, async_op=True)
+    another = threading.Thread(
+        target=fastreduce.broadcast, args=[tensors], kwargs={"async_op": True}
+    )
+    another.start()
+    another.join(0.1)
+    assert another.is_alive() and len(work_module.in_flight) == MAX_IN_FLIGHT
+    gate.set()
+    another.join(30)
+    assert not another.is_alive()
+
+
+BAD = {
+    "shapes": (lambda: [torch.ones(3), torch.ones(4)], ValueError, "every rank needs the same sh"),
+    "None": (lambda: [torch.ones(3), None], TypeError, "rank 1, tensor 0 is None"),
+    "no list": (lambda: 3, TypeError, "want a list"),
+    "leaves": (lambda: [torch.ones(3, requires_grad=True)] * 1, RuntimeError, "a leaf Variable"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_come_from_wait(name):
+    make, error, words = BAD[name]
+    begun = fastreduce.allreduce(make(), async_op=True)
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            begun.wait()
+    with pytest.raises(error, match=words):
+        begun.get_future().wait()
+    assert begun.is_completed()
+
+
+def test_the_callers_grad_mode_holds_in_the_worker():
+    x = [torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)]
+    with torch.no_grad():
+        fastreduce.allreduce(x, async_op=True).wait()
+    assert x[0].tolist() == [2, 2, 2]
+
+
+def test_a_future_of_the_tensors():
+    tensors = noise(2, (100,), torch.float32)
+    wanted = reduced("sum", tensors)
+    future = fastreduce.allreduce(tensors, async_op=True).get_future()
+    assert_same(future.then(lambda done: done.value()[0]).wait(), wanted)
+
+
+def test_arrays_are_written_in_place():
+    arrays = [np.ones(3), np.ones(3)]
+    fastreduce.allreduce(arrays, async_op=True).wait()
+    assert arrays[1].tolist() == [2, 2, 2]
+
+
+def test_calls_from_several_threads():
+    ranks = [noise(3, (500,), torch.float32) for _ in range(6)]
+    wanted = [reduced("sum", tensors) for tensors in ranks]
+    begun: list = [None] * 6
+
+    def begin(i):
+        begun[i] = fastreduce.allreduce(ranks[i], async_op=True)
+
+    started = [threading.Thread(target=begin, args=[i]) for i in range(6)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    for work, tensors, total in zip(begun, ranks, wanted, strict=True):
+        work.wait()
+        assert_same(tensors[0], total)
+
+
+MANY = """
+import torch, fastreduce
+x = [torch.ones(3_000_000), torch.ones(3_000_000)]
+begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(20)]
+"""
+
+
+def test_python_ends_with_work_in_flight():
+    assert output_of(MANY + "print('end')").strip() == "end"
+
+
+def test_a_forked_child_has_the_results_and_a_worker_of_its_own():
+    code = (
+        MANY
+        + """
+import os
+torch.set_num_threads(1)
+child = os.fork()
+if child == 0:
+    assert all(work.is_completed() for work in begun)
+    y = [torch.ones(2), torch.ones(2)]
+    assert fastreduce.allreduce(y, async_op=True).wait(30)
+    os._exit(7 if y[0][0] == 2 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert output_of("import torch; torch.set_num_threads(1)\n" + code).strip() == "7"
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_work():
+    code = """
+import os, signal, threading, torch, fastreduce
+x = [torch.ones(20_000_000), torch.ones(20_000_000)]
+begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(30)]
+threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    begun[-1].wait()
+except KeyboardInterrupt:
+    begun[-1].wait()
+    print("interrupted", all(work.is_completed() for work in begun))
+"""
+    assert output_of(code).strip() == "interrupted True"
