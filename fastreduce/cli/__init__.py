@@ -1,4 +1,4 @@
-"""The commands ``fastreduce train``, ``plan``, ``tune`` and ``doctor``: one file per command."""
+"""The commands ``fastreduce train``, ``plan``, ``tune``, ``diff`` and ``doctor``, one per file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 import fastreduce
-from fastreduce.cli import doctor, plan, train, tune
+from fastreduce.cli import diff, doctor, plan, train, tune
 from fastreduce.cli.status import FAILED, INTERRUPTED
 
 __all__ = ["main"]
 
-COMMANDS = (train, plan, tune, doctor)
+COMMANDS = (train, plan, tune, diff, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,9 @@ class DataParallel(nn.Module):
             summed in one order whoever computes them. Then any number of replicas, up to that of
             micro-shards, gives the same bits, if the operations of the model give the same bits
             from run to run.
+
+        record: a file for a hash of every parameter before each step, which `fastreduce diff`
+            compares with another run's. A copy of the model records nothing.
 
     Arguments of a call: tensors, and tensors in tuples, lists, dicts and dataclasses. Outputs are
     joined on the first device; those without a batch dimension, as one loss per shard, are stacked.
@@ -89,8 +94,9 @@ class DataParallel(nn.Module):
         batch_dim: int = 0,
         shares: Sequence[float] | None = None,
         reproducible: int | None = None,
+        record: str | Path | None = None,
     ) -> None:
-        parallel = Dealer(module, listed(devices), batch_dim, shares, reproducible)
+        parallel = Dealer(module, listed(devices), batch_dim, shares, reproducible, record)
         object.__setattr__(self, "_parallel", parallel)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,6 +143,33 @@ class DataParallel(nn.Module):
         torch.Size([3, 2])
         """
         return self._parallel.backward(loss_fn, inputs, targets, reduction)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Change nothing: for scripts that accumulate gradients as DistributedDataParallel wants.
+
+        Gradients are summed over the replicas in every backward pass, also in here; so they are
+        complete whenever one looks at them. On one device that costs no more than keeping them
+        apart, since either reads each replica's gradient once; between GPUs it moves each backward
+        pass's gradients.
+
+        >>> import torch, fastreduce
+        >>> model = fastreduce.DataParallel(torch.nn.Linear(2, 1), devices=["cpu", "cpu"])
+        >>> with model.no_sync():
+        ...     model(torch.ones(2, 2)).sum().backward()
+        >>> model(torch.ones(2, 2)).sum().backward()
+        >>> model.bias.grad
+        tensor([4.])
+        """
+        yield
+
+    def check(self) -> None:
+        """Check that all replicas hold the bits of the model's parameters.
+
+        Replicas on the model's own device share its memory, so only those on others can differ.
+        Raises `fastreduce.parallel.same_bits.ReplicasDiffer`, which names replica and parameter.
+        """
+        self._parallel.replicas.check()
 
     @property
     def devices(self) -> list[torch.device]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
 from fastreduce.parallel.checks import check_settings
 from fastreduce.parallel.losses import combine, total
+from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
 
 
@@ -25,6 +27,7 @@ class Dealer:
         batch_dim: int,
         shares: Sequence[float] | None,
         reproducible: int | None,
+        record: str | Path | None,
     ) -> None:
         check_settings(len(devices), batch_dim, shares, reproducible)
         self.settings = {"batch_dim": batch_dim, "shares": shares, "reproducible": reproducible}
@@ -36,6 +39,7 @@ class Dealer:
         self.alone = shards == 1
         self.checked: set[str] = set()
         self.replicas.update()
+        self.recorder = Recorder(record, net, self.replicas.buckets) if record else None
 
     def deal(self, tree: Any) -> tuple[list[int], list[int], list[Any]]:
         """The shards that are not empty: their owners, sizes and parts of ``tree``."""
@@ -47,6 +51,8 @@ class Dealer:
         return [self.owners[i] for i in kept], [sizes[i] for i in kept], [parts[i] for i in kept]
 
     def run(self, owners: list[int], calls: list[tuple[Any, Any]]) -> list[Any]:
+        if self.recorder:
+            self.recorder.see()
         if self.alone:
             return [self.replicas.net(*args, **kwargs) for args, kwargs in calls]
         return self.replicas.run(owners, calls)

@@ -6,10 +6,9 @@ have one copy there, which follows when the module's parameters have changed.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +16,14 @@ from torch.nn.parameter import is_lazy
 
 import fastreduce
 from fastreduce import _C
+from fastreduce.parallel.same_bits import check_replicas
+from fastreduce.parallel.structure import copied, slots, structure_of
 
 # The sizes of torch's DistributedDataParallel.
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 # Attributes of these types follow the module's: training, eps, a dropout's p.
 _FOLLOWING = {bool, int, float, str, type(None)}
-
-
-class Slot(NamedTuple):
-    """Where a module keeps a parameter or a buffer, and which of all it is."""
-
-    holder: dict[str, Tensor | None]
-    name: str
-    number: int
 
 
 class Replicas:
@@ -77,7 +70,7 @@ class Replicas:
     def _parameters_of(self, memories: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """For each shard, the parameters on these memories, joined to the module's by autograd."""
         found = [[*memory] for memory in memories]
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             params = [self._params[number] for number in bucket]
             joined = _C.replicate(params, [[memory[i] for i in bucket] for memory in memories])
             for shard, aliases in zip(found, joined, strict=True):
@@ -91,11 +84,17 @@ class Replicas:
         for holder, name, number in self._buffer_slots[owner]:
             holder[name] = buffers[number]
 
+    def check(self) -> None:
+        """Raise ReplicasDiffer if a copy on another device has other bits than the module."""
+        self.update()
+        names = [name for name, _ in self.net.named_parameters()]
+        check_replicas([self._params, *self._copies.values()], names)
+
     # ---- following the module
 
     def update(self) -> None:
         """Find what has changed in the module since the last time, and follow it."""
-        structure = [_structure_of(module) for module in self.net.modules()]
+        structure = [structure_of(module) for module in self.net.modules()]
         if structure != self._structure:
             self._build()
             self._structure = structure
@@ -115,7 +114,7 @@ class Replicas:
         self._params: list[Tensor] = list(self.net.parameters())
         self._buffers = list(self.net.buffers())
         self._check()
-        self._buckets = buckets_of(self._params)
+        self.buckets = buckets_of(self._params)
         self._versions = [parameter._version for parameter in self._params]
         self._copies: dict[torch.device, list[Tensor]] = {}
         self._memories = []
@@ -126,15 +125,18 @@ class Replicas:
             if device not in self._copies:
                 self._copies[device] = [p.detach().to(device, copy=True) for p in self._params]
             self._memories.append(self._copies[device])
-        self._modules = [self.net, *(self._copied(memory) for memory in self._memories[1:])]
+        self._modules = [
+            self.net,
+            *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
+        ]
         originals = list(self.net.modules())
         # Parameters that modules share have several slots.
         self._parameter_slots = [
-            _slots(originals, list(module.modules()), "_parameters", self._params)
+            slots(originals, list(module.modules()), "_parameters", self._params)
             for module in self._modules
         ]
         self._buffer_slots = [
-            _slots(originals, list(module.modules()), "_buffers", self._buffers)
+            slots(originals, list(module.modules()), "_buffers", self._buffers)
             for module in self._modules
         ]
 
@@ -156,31 +158,6 @@ class Replicas:
                     f"replica, which is the module itself, belongs on {self.devices[0]}; move it "
                     f'with model.to("{self.devices[0]}"), or name other devices'
                 )
-
-    def _copied(self, memory: Sequence[Tensor]) -> nn.Module:
-        """A copy of the module in which nothing trains: parameters are put in for each shard."""
-        memo: dict[int, Any] = {}
-        names = {id(parameter): name for name, parameter in self.net.named_parameters()}
-        for parameter, values in zip(self._params, memory, strict=True):
-            memo[id(parameter)] = _placeholder(names[id(parameter)], parameter, values)
-        for buffer in self._buffers:
-            memo[id(buffer)] = buffer.detach()
-        known = {id(value) for value in memo.values()}
-        try:
-            copied = copy.deepcopy(self.net, memo)
-        except Exception as error:
-            raise ValueError(
-                f"DataParallel: {type(self.net).__name__} cannot be copied: {error}. Each replica "
-                "is a copy.deepcopy of the module; keep what cannot be copied out of it"
-            ) from error
-        for value in memo.values():
-            if isinstance(value, Tensor) and value.requires_grad and id(value) not in known:
-                raise ValueError(
-                    f"DataParallel: {type(self.net).__name__} holds a tensor of shape "
-                    f"{tuple(value.shape)} that requires grad but is not one of its parameters, so "
-                    "replicas would train copies of it; make it an nn.Parameter of a module"
-                )
-        return copied
 
 
 def buckets_of(params: Sequence[Tensor]) -> list[list[int]]:
@@ -221,48 +198,3 @@ def _kept(devices: Iterable[torch.device]) -> Iterator[None]:
     finally:
         for device, state in states.items():
             _generator(device).set_state(state)
-
-
-def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
-    held = nn.Parameter(values.detach(), requires_grad=parameter.requires_grad)
-
-    def refuse(_: Tensor) -> None:
-        raise RuntimeError(
-            f"DataParallel: forward has used parameter {name} through another reference than its "
-            "module's attribute (a list, a closure), where replicas cannot follow; read it from "
-            "the module in forward, as self.weight"
-        )
-
-    if held.requires_grad:
-        held.register_post_accumulate_grad_hook(refuse)  # type: ignore[no-untyped-call]
-    return held
-
-
-def _structure_of(module: nn.Module) -> Any:
-    """What makes new copies necessary when it changes."""
-    return (
-        id(module),
-        [
-            (name, id(p), p.requires_grad, p.dtype, p.device, None if is_lazy(p) else p.shape)
-            for name, p in module._parameters.items()
-            if p is not None
-        ],
-        [(name, id(buffer)) for name, buffer in module._buffers.items()],
-        [*module._forward_hooks, *module._forward_pre_hooks],
-        [*module._backward_hooks, *module._backward_pre_hooks],
-    )
-
-
-def _slots(
-    originals: Sequence[nn.Module],
-    modules: Sequence[nn.Module],
-    kind: str,
-    tensors: Sequence[Tensor],
-) -> list[Slot]:
-    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
-    return [
-        Slot(getattr(module, kind), name, numbers[id(tensor)])
-        for original, module in zip(originals, modules, strict=True)
-        for name, tensor in getattr(original, kind).items()
-        if tensor is not None
-    ]

@@ -4,12 +4,12 @@ The names and roles are those of *Dive into Deep Learning*, "Training on Multipl
 gradients of a step go through one `fastreduce.allreduce`.
 """
 
+from fastreduce.parallel.same_bits import ReplicasDiffer, check_replicas
+
 from .data import DataError, FashionMNIST, Split, load
 from .lenet import get_params, initial_params, lenet, loss
 from .parallel import (
-    ReplicasDiffer,
     accuracy,
-    check_replicas,
     loop_allreduce,
     sgd,
     split_batch,

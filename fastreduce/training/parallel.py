@@ -16,10 +16,6 @@ Allreduce = Callable[[list[list[Tensor]]], object]
 """Leaves the sum of all replicas' tensors in each of them: one list of tensors per replica."""
 
 
-class ReplicasDiffer(RuntimeError):
-    """Two replicas hold different parameters, so they no longer train one model."""
-
-
 def split_batch(
     X: Tensor, y: Tensor, devices: Sequence[Device]
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -151,26 +147,3 @@ def accuracy(
         for X_shard, y_shard, params, count in shards:
             count += (lenet(X_shard, params).argmax(1) == y_shard).sum()
     return sum(int(count) for count in correct) / len(X)
-
-
-def check_replicas(device_params: Sequence[Sequence[Tensor]]) -> None:
-    """Check that all replicas hold the same bits.
-
-    Raises ReplicasDiffer, which names the first replica and parameter that differ from
-    replica 0's. Bits, not values: two NaNs agree, 0.0 and -0.0 do not.
-
-    >>> check_replicas([[torch.ones(2)], [torch.ones(2)]])
-    """
-    for replica, params in enumerate(device_params[1:], start=1):
-        for index, (own, first) in enumerate(zip(params, device_params[0], strict=True)):
-            own_bits, first_bits = (
-                p.detach().cpu().flatten().view(torch.uint8) for p in (own, first)
-            )
-            if not torch.equal(own_bits, first_bits):
-                differ = (own_bits != first_bits).view(own.numel(), -1).any(1).sum().item()
-                raise ReplicasDiffer(
-                    f"replica {replica}, parameter {index}: found {differ} of {own.numel()} "
-                    "elements that differ from replica 0's, wanted the same bits in all replicas; "
-                    "an allreduce has not left the same sums everywhere, or something else wrote "
-                    "to one replica's parameters"
-                )

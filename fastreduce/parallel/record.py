@@ -1,0 +1,104 @@
+"""A record of the parameters' bits at every step, and where two records differ first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Recorder:
+    """Writes one line of JSON for each state of the parameters that a forward pass has met.
+
+    The first line names the parameters of each bucket; the others hold one hash per bucket and one
+    per parameter. Hashing takes about a second per GB (predicted), and waits for GPUs.
+    """
+
+    def __init__(self, path: str | Path, net: nn.Module, buckets: Sequence[Sequence[int]]):
+        self.path, self._net = Path(path), net
+        names = [name for name, _ in net.named_parameters()]
+        self._buckets = [[names[number] for number in bucket] for bucket in buckets]
+        self._seen: list[tuple[int, int]] = []
+        self._steps = 0
+        self.path.write_text("")  # fails here, and not after the first step
+        self._write({"buckets": self._buckets})
+
+    def see(self) -> None:
+        """Record the parameters, if they have changed since the last time."""
+        params = dict(self._net.named_parameters())
+        seen = [(id(parameter), parameter._version) for parameter in params.values()]
+        if seen == self._seen:
+            return
+        if params.keys() != {name for bucket in self._buckets for name in bucket}:
+            raise ValueError(
+                f"record: the module has other parameters than when {self.path} was begun; wrap it "
+                "again, with another file"
+            )
+        self._seen = seen
+        hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
+        together = [hashlib.blake2b("".join(x).encode(), digest_size=8).hexdigest() for x in hashes]
+        self._write({"step": self._steps, "buckets": together, "parameters": hashes})
+        self._steps += 1
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def hash_of(tensor: Tensor) -> str:
+    """16 hexadecimal digits that depend on every bit.
+
+    >>> hash_of(torch.zeros(2)) == hash_of(torch.tensor([0.0, -0.0]))
+    False
+    """
+    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()
+
+
+def first_difference(one: str | Path, other: str | Path) -> str | None:
+    """Where two records differ first, in words; None if they are the same.
+
+    Raises ValueError for a file that is not a record, and for records of different models.
+    """
+    (names, first), (others, second) = _read(one), _read(other)
+    if names != others:
+        raise ValueError(
+            f"{one} and {other} are records of different parameters: {_unlike(names, others)}; "
+            "want two runs of one model"
+        )
+    for step, (a, b) in enumerate(zip(first, second, strict=False)):
+        for bucket, (mine, theirs) in enumerate(zip(a["buckets"], b["buckets"], strict=True)):
+            if mine != theirs:
+                pairs = zip(a["parameters"][bucket], b["parameters"][bucket], strict=True)
+                name = next(n for n, (x, y) in zip(names[bucket], pairs, strict=True) if x != y)
+                before = f"; the {step} before are the same" if step else ""
+                return f"step {step}, bucket {bucket}, parameter {name}{before}"
+    if len(first) != len(second):
+        same = min(len(first), len(second))
+        return (
+            f"{one} has {len(first)} steps and {other} {len(second)}; the first {same} are the same"
+        )
+    return None
+
+
+def _unlike(names: list[list[str]], others: list[list[str]]) -> str:
+    mine, theirs = (sorted(x for bucket in y for x in bucket) for y in (names, others))
+    only = [*(x for x in mine if x not in theirs), *(x for x in theirs if x not in mine)]
+    return f"{only[0]} is in one only" if only else "the same names in other buckets"
+
+
+def _read(path: str | Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    try:
+        lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        return lines[0]["buckets"], [
+            {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines[1:]
+        ]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not a record; want a file that DataParallel(..., record=FILE) has written"
+        ) from error

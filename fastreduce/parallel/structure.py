@@ -1,0 +1,89 @@
+"""What a module consists of: copies of it, and the places of its parameters and buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+
+class Slot(NamedTuple):
+    """Where a module keeps a parameter or a buffer, and which of all it is."""
+
+    holder: dict[str, Tensor | None]
+    name: str
+    number: int
+
+
+def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -> nn.Module:
+    """A copy of the module in which nothing trains: parameters are put in for each shard."""
+    memo: dict[int, Any] = {}
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    for parameter, values in zip(params, memory, strict=True):
+        memo[id(parameter)] = _placeholder(names[id(parameter)], parameter, values)
+    for buffer in net.buffers():
+        memo[id(buffer)] = buffer.detach()
+    known = {id(value) for value in memo.values()}
+    try:
+        copied = copy.deepcopy(net, memo)
+    except Exception as error:
+        raise ValueError(
+            f"DataParallel: {type(net).__name__} cannot be copied: {error}. Each replica "
+            "is a copy.deepcopy of the module; keep what cannot be copied out of it"
+        ) from error
+    for value in memo.values():
+        if isinstance(value, Tensor) and value.requires_grad and id(value) not in known:
+            raise ValueError(
+                f"DataParallel: {type(net).__name__} holds a tensor of shape "
+                f"{tuple(value.shape)} that requires grad but is not one of its parameters, so "
+                "replicas would train copies of it; make it an nn.Parameter of a module"
+            )
+    return copied
+
+
+def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
+    held = nn.Parameter(values.detach(), requires_grad=parameter.requires_grad)
+
+    def refuse(_: Tensor) -> None:
+        raise RuntimeError(
+            f"DataParallel: forward has used parameter {name} through another reference than its "
+            "module's attribute (a list, a closure), where replicas cannot follow; read it from "
+            "the module in forward, as self.weight"
+        )
+
+    if held.requires_grad:
+        held.register_post_accumulate_grad_hook(refuse)  # type: ignore[no-untyped-call]
+    return held
+
+
+def structure_of(module: nn.Module) -> Any:
+    """What makes new copies necessary when it changes."""
+    return (
+        id(module),
+        [
+            (name, id(p), p.requires_grad, p.dtype, p.device, None if is_lazy(p) else p.shape)
+            for name, p in module._parameters.items()
+            if p is not None
+        ],
+        [(name, id(buffer)) for name, buffer in module._buffers.items()],
+        [*module._forward_hooks, *module._forward_pre_hooks],
+        [*module._backward_hooks, *module._backward_pre_hooks],
+    )
+
+
+def slots(
+    originals: Sequence[nn.Module],
+    modules: Sequence[nn.Module],
+    kind: str,
+    tensors: Sequence[Tensor],
+) -> list[Slot]:
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    return [
+        Slot(getattr(module, kind), name, numbers[id(tensor)])
+        for original, module in zip(originals, modules, strict=True)
+        for name, tensor in getattr(original, kind).items()
+        if tensor is not None
+    ]

@@ -1,0 +1,105 @@
+"""Records of runs, `fastreduce diff`, and `model.check()`."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from models import batch, made
+
+from fastreduce import DataParallel
+from fastreduce.cli import main
+from fastreduce.parallel.record import first_difference, hash_of
+from fastreduce.parallel.replicas import Replicas
+from fastreduce.parallel.same_bits import ReplicasDiffer
+
+
+def run(path, k=2, steps=3, spoil=None, name="mlp"):
+    model = DataParallel(made(name), ["cpu"] * k, reproducible=4, record=path)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    X, y = batch()
+    for step in range(steps):
+        if spoil == step:
+            with torch.no_grad():
+                model[2].bias[1] += 1e-12
+        optimizer.zero_grad()
+        model.backward(F.cross_entropy, X, y)
+        optimizer.step()
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    return tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+
+
+def test_runs_on_different_numbers_of_replicas_are_the_same(files, capsys):
+    one, other = run(files[0], k=1), run(files[1], k=4)
+    assert first_difference(one, other) is None
+    assert main(["diff", str(one), str(other)]) == 0
+    assert capsys.readouterr().out == "the same in every step\n"
+
+
+def test_the_first_difference_is_named(files, capsys):
+    one, other = run(files[0]), run(files[1], spoil=1)
+    words = "step 1, bucket 0, parameter 2.bias; the 1 before are the same"
+    assert first_difference(one, other) == words
+    assert main(["diff", str(one), str(other)]) == 1
+    assert capsys.readouterr().out == words + "\n"
+
+
+def test_a_shorter_run(files):
+    one, other = run(files[0]), run(files[1], steps=2)
+    assert "has 3 steps and" in first_difference(one, other)
+
+
+def test_a_line_per_state_of_the_parameters(files):
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    for _ in range(3):
+        model(batch()[0])
+    header, *states = map(json.loads, files[0].read_text().splitlines())
+    assert header["buckets"] == [["2.bias", "2.weight", "0.bias", "0.weight"]]
+    assert len(states) == 1 and len(states[0]["parameters"][0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is not a record"),
+        ("no json", "is not a record"),
+        ('{"buckets": [["other"]]}', "different parameters: .* is in one only"),
+    ],
+)
+def test_bad_files(files, capsys, content, words):
+    run(files[0])
+    files[1].write_text(content)
+    with pytest.raises(ValueError, match=words):
+        first_difference(*files)
+    assert main(["diff", *map(str, files)]) == 1
+    assert capsys.readouterr().err.startswith("fastreduce: error: ")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run(tmp_path / "missing" / "a.jsonl")
+
+
+def test_hashes_see_every_bit():
+    x = torch.arange(100.0)
+    seen = {hash_of(x)}
+    for bit in range(32):
+        y = x.clone()
+        y.view(torch.int32)[37] ^= 1 << bit
+        seen.add(hash_of(y))
+    assert len(seen) == 33
+
+
+def test_check_names_the_copy_and_the_parameter_that_differ():
+    model = DataParallel(made("mlp"), ["cpu"] * 2)
+    model._parallel.replicas = Replicas(model.module, model.devices, share=False)
+    model.check()
+    copies = next(iter(model._parallel.replicas._copies.values()))
+    with torch.no_grad():
+        copies[1].data[3] += 1
+    with pytest.raises(ReplicasDiffer, match=r"replica 1, parameter 0\.bias: found 1 of 8"):
+        model.check()
