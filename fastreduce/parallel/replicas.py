@@ -6,6 +6,7 @@ have one copy there, which follows when the module's parameters have changed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,7 @@ class Replicas:
 
     def __init__(self, net: nn.Module, devices: Sequence[torch.device], share: bool = True):
         self.net, self.devices, self.share = net, list(devices), share
+        self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
         self._versions: list[int] = []
         self._modules: list[nn.Module] = []
@@ -45,6 +47,10 @@ class Replicas:
         them stays. In training each shard draws random numbers from a seed of its own, which
         depends on torch's seed and the number of the shard only.
         """
+        with self._lock:
+            return self._run(owners, inputs)
+
+    def _run(self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]]) -> list[Any]:
         self.update()
         parameters = self._parameters_of([self._memories[owner] for owner in owners])
         buffers = [

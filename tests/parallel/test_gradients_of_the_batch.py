@@ -169,3 +169,47 @@ def test_gradients_get_the_users_hooks_once():
     X, y = batch()
     model.backward(F.cross_entropy, X, y)
     assert len(seen) == 1 and torch.equal(seen[0], weight.grad)
+
+
+def test_a_grad_scaler_skips_the_step_of_an_infinite_gradient():
+    model = DataParallel(nn.Linear(6, CLASSES), ["cpu"] * 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    X = torch.randn(8, 6)
+    before = model.weight.detach().clone()
+    X[-1, 0] = torch.inf  # in the second replica's shard only
+    scaler.scale(model(X).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(model.weight, before) and scaler.get_scale() == 2.0
+    optimizer.zero_grad()
+    scaler.scale(model(X[:-1]).square().mean()).backward()
+    scaler.step(optimizer)
+    assert not torch.equal(model.weight, before)
+
+
+def test_k_replicas_on_one_device_have_one_copy_of_the_parameters():
+    model = DataParallel(made("mlp"), ["cpu"] * 4)
+    replicas = model._parallel.replicas
+    pointers = {parameter.data_ptr() for parameter in model.parameters()}
+    model(batch()[0])
+    for module in replicas._modules[1:]:
+        for slot in module.modules():
+            found = {p.data_ptr() for p in slot._parameters.values() if p is not None}
+            assert found <= pointers
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_sum_of_the_replicas_has_the_bits_of_the_loop(k):
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * k)
+    X, y = batch(8)
+    model.backward(F.cross_entropy, X, y)
+    shards = zip(X.split(8 // k), y.split(8 // k), strict=True)
+    losses = [F.cross_entropy(bare(X_shard), y_shard) / k for X_shard, y_shard in shards]
+    per_shard = [torch.autograd.grad(loss, list(bare.parameters())) for loss in losses]
+    for i, parameter in enumerate(model.parameters()):
+        total = per_shard[0][i].clone()
+        for gradients in per_shard[1:]:
+            total += gradients[i]
+        assert torch.equal(parameter.grad, total)

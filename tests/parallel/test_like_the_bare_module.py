@@ -1,5 +1,6 @@
 """A wrapped module is the bare module: names, state, attributes, and changes between steps."""
 
+import concurrent.futures
 import copy
 import io
 import sys
@@ -172,6 +173,22 @@ def test_hooks_run_for_each_replica(model):
     X, _ = batch()
     model(X)
     assert shapes == [(4, 5), (3, 5)]
+
+
+def test_calls_from_several_threads(net, model):
+    batches = [batch(rows)[0] for rows in (3, 4, 5, 6)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda X: [model(X) for _ in range(20)], batches))
+    for X, outputs in zip(batches, found, strict=True):
+        assert all(torch.allclose(output, net(X)) for output in outputs)
+
+
+def test_as_a_part_of_another_module(net, model):
+    whole = nn.Sequential(model, nn.Linear(5, 2).double())
+    X, _ = batch()
+    whole(X).sum().backward()
+    assert next(iter(whole.state_dict())) == "0.0.weight"
+    assert net[0].weight.grad is not None and isinstance(copy.deepcopy(whole)[0], DataParallel)
 
 
 def test_evaluation_keeps_no_graph(model):
