@@ -107,7 +107,8 @@ def cut(
         else:
             parts = [leaf.value if isinstance(leaf, Whole) else leaf] * len(sizes)
         columns.append([on(device, part) for device, part in zip(devices, parts, strict=True)])
-    return [pytree.tree_unflatten(list(row), shape) for row in zip(*columns, strict=True)]
+    rows = zip(*columns, strict=True) if columns else [()] * len(sizes)
+    return [pytree.tree_unflatten(list(row), shape) for row in rows]
 
 
 def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:

@@ -75,13 +75,18 @@ class Dealer:
         scaled = combine(losses, sizes, reduction)
         found = total(scaled, self.replicas.devices[0])
         if reduction not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
-            self._check_loss(loss_fn, outputs, targets, found)
+            self._check_loss(loss_fn, outputs, targets, sum(sizes), found)
             self.checked.add(reduction)
         torch.autograd.backward(scaled)
         return found
 
     def _check_loss(
-        self, loss_fn: Callable[..., Any], outputs: Sequence[Any], targets: Any, found: Tensor
+        self,
+        loss_fn: Callable[..., Any],
+        outputs: Sequence[Any],
+        targets: Any,
+        rows: int,
+        found: Tensor,
     ) -> None:
         """Once, compare with the loss of the joined outputs: means of means would go unnoticed."""
         device = self.replicas.devices[0]
@@ -90,8 +95,11 @@ class Dealer:
                 joined = join(outputs, device, self.batch_dim)
             except ValueError:
                 return  # outputs that only the loss function can read
-            (moved,) = cut(targets, [rows_of(targets, self.batch_dim)], [device], self.batch_dim)
-            whole = loss_fn(joined, *moved).reshape(()).to(found)
+            (moved,) = cut(targets, [rows], [device], self.batch_dim)
+            whole = loss_fn(joined, *moved)
+        if not isinstance(whole, Tensor) or whole.numel() != 1:
+            return  # losses that are among the outputs
+        whole = whole.reshape(()).to(found)
         tolerance = torch.finfo(found.dtype).eps ** 0.5
         if not torch.allclose(whole, found, rtol=tolerance, atol=tolerance):
             raise ValueError(

@@ -53,10 +53,11 @@ class Replicas:
     def _run(self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]]) -> list[Any]:
         self.update()
         parameters = self._parameters_of([self._memories[owner] for owner in owners])
+        first_buffers = self._buffers()
         buffers = [
-            self._buffers
+            first_buffers
             if shard == 0
-            else [b.to(self.devices[owner], copy=True, non_blocking=True) for b in self._buffers]
+            else [b.to(self.devices[owner], copy=True, non_blocking=True) for b in first_buffers]
             for shard, owner in enumerate(owners)
         ]
         seed = int(torch.randint(2**62, ())) if self.net.training else None
@@ -69,8 +70,10 @@ class Replicas:
                         for device in {torch.device("cpu"), self.devices[owner]}:
                             _generator(device).manual_seed(seed + shard)
                     outputs.append(self._modules[owner](*args, **kwargs))
+                    if shard == 0:
+                        first_buffers = self._buffers()  # some may be new tensors
         finally:
-            self._put(0, self._params, self._buffers)
+            self._put(0, self._params, first_buffers)
         return outputs
 
     def _parameters_of(self, memories: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -85,10 +88,15 @@ class Replicas:
         return found
 
     def _put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
-        for holder, name, number in self._parameter_slots[owner]:
+        for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
             holder[name] = parameters[number]
-        for holder, name, number in self._buffer_slots[owner]:
-            holder[name] = buffers[number]
+        for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
+            holder[name] = buffer
+
+    def _buffers(self) -> list[Tensor]:
+        """Those of the module, in the order of their slots."""
+        held = (holder[name] for holder, name in self._buffer_slots[0])
+        return [buffer for buffer in held if buffer is not None]
 
     def check(self) -> None:
         """Raise ReplicasDiffer if a copy on another device has other bits than the module."""
@@ -118,7 +126,6 @@ class Replicas:
 
     def _build(self) -> None:
         self._params: list[Tensor] = list(self.net.parameters())
-        self._buffers = list(self.net.buffers())
         self._check()
         self.buckets = buckets_of(self._params)
         self._versions = [parameter._version for parameter in self._params]
@@ -135,16 +142,11 @@ class Replicas:
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
-        originals = list(self.net.modules())
-        # Parameters that modules share have several slots.
-        self._parameter_slots = [
-            slots(originals, list(module.modules()), "_parameters", self._params)
-            for module in self._modules
-        ]
-        self._buffer_slots = [
-            slots(originals, list(module.modules()), "_buffers", self._buffers)
-            for module in self._modules
-        ]
+        self._parameter_slots = [slots(self.net, x, "_parameters") for x in self._modules]
+        self._buffer_slots = [slots(self.net, x, "_buffers") for x in self._modules]
+        # Modules may share a parameter, which then has several slots.
+        numbers = {id(parameter): number for number, parameter in enumerate(self._params)}
+        self._numbers = [numbers[id(holder[name])] for holder, name in self._parameter_slots[0]]
 
     def _check(self) -> None:
         if not self._params:

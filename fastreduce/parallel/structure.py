@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-
-class Slot(NamedTuple):
-    """Where a module keeps a parameter or a buffer, and which of all it is."""
-
-    holder: dict[str, Tensor | None]
-    name: str
-    number: int
+Slot: TypeAlias = "tuple[dict[str, Tensor | None], str]"
+"""Where a module keeps a parameter or a buffer: its dict of them, and the name."""
 
 
 def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -> nn.Module:
@@ -68,22 +63,17 @@ def structure_of(module: nn.Module) -> Any:
             for name, p in module._parameters.items()
             if p is not None
         ],
-        [(name, id(buffer)) for name, buffer in module._buffers.items()],
+        [(name, buffer is None) for name, buffer in module._buffers.items()],
         [*module._forward_hooks, *module._forward_pre_hooks],
         [*module._backward_hooks, *module._backward_pre_hooks],
     )
 
 
-def slots(
-    originals: Sequence[nn.Module],
-    modules: Sequence[nn.Module],
-    kind: str,
-    tensors: Sequence[Tensor],
-) -> list[Slot]:
-    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+def slots(net: nn.Module, module: nn.Module, kind: str) -> list[Slot]:
+    """The slots of ``module``, a copy of ``net``, for the tensors that ``net`` has."""
     return [
-        Slot(getattr(module, kind), name, numbers[id(tensor)])
-        for original, module in zip(originals, modules, strict=True)
+        (getattr(own, kind), name)
+        for original, own in zip(net.modules(), module.modules(), strict=True)
         for name, tensor in getattr(original, kind).items()
         if tensor is not None
     ]

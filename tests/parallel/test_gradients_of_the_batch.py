@@ -213,3 +213,20 @@ def test_the_sum_of_the_replicas_has_the_bits_of_the_loop(k):
         for gradients in per_shard[1:]:
             total += gradients[i]
         assert torch.equal(parameter.grad, total)
+
+
+class WithLoss(nn.Linear):
+    """As many language models: the loss is among the outputs."""
+
+    def forward(self, X, labels):
+        logits = super().forward(X)
+        return {"logits": logits, "loss": F.cross_entropy(logits, labels)}
+
+
+def test_a_loss_among_the_outputs():
+    bare = WithLoss(6, CLASSES).double()
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
+    X, y = batch()
+    bare(X, y)["loss"].backward()
+    model.backward(lambda out: out["loss"], {"X": X, "labels": y})
+    assert_same_gradients(model, bare)

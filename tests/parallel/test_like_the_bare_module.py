@@ -162,6 +162,22 @@ def test_batchnorm_has_each_replicas_statistics_and_the_first_ones_running_buffe
         assert torch.equal(buffer, dict(model.named_buffers())[name]), name
 
 
+def test_a_buffer_that_forward_replaces():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 3)
+            self.register_buffer("rows", torch.zeros(()))
+
+        def forward(self, x):
+            self.rows = self.rows + len(x)
+            return super().forward(x)
+
+    model = DataParallel(Counting(), ["cpu"] * 2)
+    for wanted in (4, 8):
+        model(torch.ones(7, 3))  # the first replica's shard has four rows
+        assert model.rows == wanted
+
+
 def test_two_forwards_through_batchnorm_before_a_backward():
     model = DataParallel(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), ["cpu"] * 2)
     (model(torch.randn(8, 6)).sum() + model(torch.randn(8, 6)).square().sum()).backward()
