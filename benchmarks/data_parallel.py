@@ -1,0 +1,229 @@
+"""What does `fastreduce.DataParallel` cost in a training step, beside the model without it?
+
+    python benchmarks/data_parallel.py                               # some minutes
+    python benchmarks/data_parallel.py -m LeNet MLP -k 2 --no-ddp --out benchmarks/results/dp
+
+All contenders run on the CPU, with one batch of random data and equal initial parameters: the bare
+module; `DataParallel` with k replicas (`model.backward`); the ten lines of docs/training.md, which
+copy the module k times and update k copies; one replica with reproducible=8; and torch's DDP, two
+processes of one thread each over Gloo. Those cannot take turns with the others: they run right
+after them, once per model. Replicas on one CPU run one after the other, so nothing is won here by
+more devices: what is above the bare module is the price of small shards, the sum and the wrapper.
+
+Before anything is timed, each contender takes two steps, and its parameters must be the bare
+module's up to rounding (DDP's are looked at when it has run). BatchNorm normalizes with a shard's
+own statistics: models with it must have the parameters of the ten lines with as many shards. Times
+are medians of one step, contenders in turn. "sum" is one `fastreduce.reduce` of as many lists of
+gradients as there are shards, alone (the ten lines and DDP do an allreduce instead).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from measure import Row, alternate, machine, preamble, save
+from nets import SHAPES, Task, task
+from torch import Tensor, nn
+
+import fastreduce
+
+LR, CHECKED_STEPS = 0.01, 2
+DDP = "DDP, Gloo, 2 processes"
+
+Step = Callable[[], Any]
+Started = tuple[Step, nn.Module]  # a step, and what it trains
+Contender = tuple[int, int, Callable[..., Started]]  # replicas, shards of a batch, what starts it
+
+
+def stepper(backward: Step, params: Iterable[Tensor]) -> Step:
+    optimizer = torch.optim.SGD(params, lr=LR)
+    return lambda: (optimizer.zero_grad(), backward(), optimizer.step())
+
+
+def bare(net: nn.Module, X: Tensor, y: Tensor) -> Started:
+    return stepper(lambda: F.cross_entropy(net(X), y).backward(), net.parameters()), net
+
+
+def parallel(net: nn.Module, X: Tensor, y: Tensor, k: int, **settings: Any) -> Started:
+    model = fastreduce.DataParallel(net, ["cpu"] * k, **settings)
+    return stepper(lambda: model.backward(F.cross_entropy, X, y), model.parameters()), model
+
+
+def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
+    replicas = [copy.deepcopy(net) for _ in range(k)]
+    parts = list(zip(replicas, X.tensor_split(k), y.tensor_split(k), strict=True))
+
+    def backward() -> None:
+        for replica, X_part, y_part in parts:
+            loss = F.cross_entropy(replica(X_part), y_part, reduction="sum")
+            (loss / y.numel()).backward()
+        fastreduce.allreduce(fastreduce.grads(replicas))
+
+    return stepper(backward, [p for replica in replicas for p in replica.parameters()]), replicas[0]
+
+
+def contenders(ks: Iterable[int]) -> dict[str, Contender]:
+    found: dict[str, Contender] = {"bare": (1, 1, bare)}
+    for k in ks:
+        found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
+        if k > 1:
+            found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
+    return found | {"reproducible=8": (1, 8, partial(parallel, k=1, reproducible=8))}
+
+
+def vector(net: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+
+
+def trained(start: Callable[..., Started], fresh: Task) -> tuple[Step, Tensor]:
+    """The contender's step, and the parameters after the first few."""
+    step, model = start(*copy.deepcopy(fresh))
+    for _ in range(CHECKED_STEPS):
+        step()
+    return step, vector(model)
+
+
+def check(fresh: Task, found: Mapping[str, tuple[int, Tensor]]) -> None:
+    """Raise AssertionError, which names the contender, if one trains a different model; ``found``:
+    by name, the number of shards and the parameters after the first steps."""
+    begin, wanted = vector(fresh[0]), {1: trained(bare, fresh)[1]}
+    own_statistics = any(isinstance(m, nn.BatchNorm2d) for m in fresh[0].modules())
+    for name, (shards, params) in found.items():
+        key = shards if own_statistics else 1
+        if key not in wanted:
+            wanted[key] = trained(partial(ten_lines, k=key), fresh)[1]
+        same = torch.allclose(params, wanted[key], 1e-3, 1e-4)
+        # Two small steps move no parameter far: without this, who does not train would pass.
+        moved = (params - wanted[key]).norm() < 0.01 * (wanted[key] - begin).norm()
+        assert same and moved, f"{name}: the parameters are not those of the same steps"
+
+
+def ddp_process(rank: int, model: str, rounds: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    net, X, y = task(model)
+    wrapped = nn.parallel.DistributedDataParallel(net)
+    step, params = trained(
+        lambda *_: bare(wrapped, X.chunk(2)[rank], y.chunk(2)[rank]), (net, X, y)
+    )
+    times = []
+    for _ in range(1 + rounds):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    if rank == 0:
+        torch.save((times[1:], params), f"{folder}/found")
+    dist.destroy_process_group()
+
+
+def ddp(model: str, rounds: int) -> tuple[list[float], Tensor]:
+    """Seconds of each step, and the parameters after the first few."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(ddp_process, (model, rounds, folder), nprocs=2)
+        return torch.load(f"{folder}/found")
+
+
+def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: bool) -> list[Row]:
+    fresh = task(model)
+    started = {name: trained(start, fresh) for name, (_, _, start) in own.items()}
+    check(fresh, {name: (own[name][1], params) for name, (_, params) in started.items()})
+    samples = alternate({name: step for name, (step, _) in started.items()}, rounds, warmup=0)
+    counts = {name: (replicas, shards) for name, (replicas, shards, _) in own.items()}
+    if with_ddp:
+        samples[DDP], params = ddp(model, rounds)
+        counts[DDP] = (2, 2)
+        check(fresh, {DDP: (2, params)})
+    lists = {
+        k: [[torch.ones_like(p) for p in fresh[0].parameters()] for _ in range(k)]
+        for k in {shards for _, shards in counts.values()} - {1}
+    }
+    sums = alternate({str(k): partial(fastreduce.reduce, x) for k, x in lists.items()}, rounds)
+    sum_s = {int(k): statistics.median(found) for k, found in sums.items()}
+    step_s = {name: statistics.median(found) for name, found in samples.items()}
+    return [
+        {
+            "model": model,
+            "parameters": sum(p.numel() for p in fresh[0].parameters()),
+            "contender": name,
+            "replicas": replicas,
+            "shards": shards,
+            "step_s": step_s[name],
+            "over_bare": step_s[name] / step_s["bare"],
+            "sum_s": sum_s.get(shards),
+            "share": sum_s[shards] / step_s[name] if shards > 1 else None,
+        }
+        for name, (replicas, shards) in counts.items()
+    ]
+
+
+def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    rows = sorted((x for x in rows if x["contender"] != "bare"), key=lambda x: x["shards"])
+    shards = {row["contender"]: row["shards"] for row in rows}
+    groups = sorted(set(shards.values()))
+    at = {name: i + 0.6 * groups.index(k) for i, (name, k) in enumerate(shards.items())}
+    kinds = list(dict.fromkeys(name.split(",")[0] for name in shards))
+    figure = Figure(figsize=(2 + 2.3 * len(models), 1.2 + 0.33 * len(at)), layout="constrained")
+    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    for axes, model in zip(panels, models, strict=True):
+        own = {row["contender"]: row["over_bare"] for row in rows if row["model"] == model}
+        colours = [f"C{kinds.index(name.split(',')[0])}" for name in own]
+        axes.axvline(1, color="grey", linewidth=0.8, zorder=0)
+        bars = axes.barh([at[name] for name in own], list(own.values()), color=colours)
+        axes.bar_label(bars, fmt=" %.2f", fontsize=8)
+        axes.set(yticks=list(at.values()), yticklabels=list(at), xlabel="time over bare")
+        axes.set_title(model, fontsize=9)
+        axes.margins(x=0.25)
+    panels[0].invert_yaxis()
+    where = f"{about['cpu']}, {about['threads']} threads, torch {about['torch']}"
+    figure.suptitle(f"A training step on {where}", fontsize=9)
+    figure.savefig(path, dpi=120)
+    print(f"# wrote {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-m", nargs="+", choices=SHAPES, default=list(SHAPES), help="models (all)")
+    parser.add_argument("-k", type=int, nargs="+", default=[1, 2, 4], help="replicas (1 2 4)")
+    parser.add_argument("-n", type=int, default=7, help="rounds; median shown (7)")
+    parser.add_argument("--no-ddp", action="store_true", help="without DistributedDataParallel")
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    args = parser.parse_args()
+    about = machine()
+    print(preamble(about))
+    line = "{:>12} {:>11} {:>22} {:>9} {:>10} {:>10} {:>9} {:>7}".format
+    names = ("parameters", "contender", "replicas", "step (ms)", "over bare", "sum (ms)", "share")
+    print(line("#      model", *names))
+    rows: list[Row] = []
+    for model in args.m:
+        fresh = measure(model, contenders(args.k), args.n, not args.no_ddp)
+        rows += fresh
+        for row in fresh:
+            what = (row["model"], row["parameters"], row["contender"], row["replicas"])
+            times = (f"{row['step_s'] * 1e3:.2f}", f"{row['over_bare']:.2f}")
+            alone = row["sum_s"] is None
+            part = ("-", "-") if alone else (f"{row['sum_s'] * 1e3:.2f}", f"{row['share']:.1%}")
+            print(line(*what, *times, *part), flush=True)
+    print("# the parameters after two steps : OK")
+    if args.out:
+        save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
+        draw(rows, about, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

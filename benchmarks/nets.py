@@ -1,0 +1,70 @@
+"""The models that benchmarks/data_parallel.py trains, and a batch of random data for each."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Task = tuple[nn.Module, Tensor, Tensor]
+
+
+def conv(i: int, o: int, stride: int = 1, size: int = 3) -> list[nn.Module]:
+    return [nn.Conv2d(i, o, size, stride, size // 2, bias=False), nn.BatchNorm2d(o)]
+
+
+class Residual(nn.Module):
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__()
+        stride = 1 if i == o else 2
+        self.body = nn.Sequential(*conv(i, o, stride), nn.ReLU(), *conv(o, o))
+        self.skip = nn.Identity() if i == o else nn.Sequential(*conv(i, o, stride, size=1))
+
+    def forward(self, X: Tensor) -> Tensor:
+        return F.relu(self.body(X) + self.skip(X))
+
+
+class Tagger(nn.Sequential):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).transpose(1, 2)  # where cross_entropy looks for classes
+
+
+def net_of(model: str) -> nn.Module:
+    relu, half = nn.ReLU(), nn.AvgPool2d(2)
+    if model == "LeNet":
+        convs = [nn.Conv2d(1, 20, 3), relu, half, nn.Conv2d(20, 50, 5), relu, half, nn.Flatten()]
+        return nn.Sequential(*convs, nn.Linear(800, 128), relu, nn.Linear(128, 10))
+    if model == "MLP":
+        hidden = [x for i in (784, *[1024] * 4) for x in (nn.Linear(i, 1024), relu)]
+        return nn.Sequential(*hidden, nn.Linear(1024, 10))
+    if model == "CNN":
+        first = [*conv(3, 32), relu, *conv(32, 32), relu, half]
+        then = [*conv(32, 64), relu, *conv(64, 64), relu, half, nn.Flatten()]
+        return nn.Sequential(*first, *then, nn.Linear(64 * 8 * 8, 10))
+    if model == "ResNet-18":  # the book's, for small images
+        widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
+        blocks = [Residual(i, o) for i, o in pairwise(widths)]
+        end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+        return nn.Sequential(*conv(3, 64), relu, *blocks, *end)
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
+    layers = nn.TransformerEncoder(layer, 12)
+    return Tagger(nn.Embedding(1000, 256), layers, nn.Linear(256, 1000))
+
+
+SHAPES = {
+    "LeNet": (256, 1, 28, 28),
+    "MLP": (256, 784),
+    "CNN": (64, 3, 32, 32),
+    "ResNet-18": (16, 3, 32, 32),
+    "transformer": (8, 64),
+}
+
+
+def task(model: str) -> Task:
+    torch.manual_seed(0)
+    net, shape = net_of(model), SHAPES[model]
+    if isinstance(net, Tagger):
+        return net, torch.randint(1000, shape), torch.randint(1000, shape)
+    return net, torch.randn(shape), torch.randint(10, shape[:1])

@@ -1,0 +1,65 @@
+"""benchmarks/data_parallel.py: checked before timed, and what it writes."""
+
+import json
+import sys
+
+import data_parallel
+import pytest
+import torch
+from torch import nn
+
+
+def tiny(model):
+    torch.manual_seed(0)
+    norm = [nn.BatchNorm2d(2)] if model == "CNN" else []
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), *norm, nn.Flatten(), nn.Linear(8, 3))
+    return net, torch.randn(16, 1, 4, 4), torch.randint(3, (16,))
+
+
+def run(monkeypatch, *flags):
+    monkeypatch.setattr(data_parallel, "task", tiny)
+    monkeypatch.setattr(sys, "argv", ["data_parallel.py", "--no-ddp", "-n", "1", *flags])
+    data_parallel.main()
+
+
+def test_what_it_writes(tmp_path, monkeypatch, capsys):
+    run(monkeypatch, "-m", "MLP", "CNN", "-k", "1", "2", "--out", str(tmp_path / "out"))
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(x["model"], x["contender"], x["replicas"], x["shards"]) for x in rows] == [
+        (model, *which)
+        for model in ("MLP", "CNN")
+        for which in (
+            ("bare", 1, 1),
+            ("DataParallel, 1", 1, 1),
+            ("DataParallel, 2", 2, 2),
+            ("ten lines, 2", 2, 2),
+            ("reproducible=8", 1, 8),
+        )
+    ]
+    for row in rows:
+        assert row["step_s"] > 0 and (row["share"] is None) == (row["shards"] == 1)
+    assert (tmp_path / "out.png").stat().st_size > 0
+    assert "# the parameters after two steps : OK" in capsys.readouterr().out
+
+
+def forgets_a_shard(net, X, y):
+    return data_parallel.bare(net, X[:8], y[:8])
+
+
+def does_not_train(net, X, y):
+    return lambda: None, net
+
+
+@pytest.mark.parametrize("model", ["MLP", "CNN"])
+@pytest.mark.parametrize("wrong", [forgets_a_shard, does_not_train])
+def test_control_one_that_trains_another(monkeypatch, model, wrong):
+    monkeypatch.setattr(data_parallel, "contenders", lambda ks: {"wrong": (2, 2, wrong)})
+    with pytest.raises(AssertionError, match="wrong: the parameters are not"):
+        run(monkeypatch, "-m", model)
+
+
+@pytest.mark.parametrize("model", data_parallel.SHAPES)
+def test_a_model_fits_its_data(monkeypatch, model):
+    monkeypatch.setitem(data_parallel.SHAPES, model, (2, *data_parallel.SHAPES[model][1:]))
+    net, X, y = data_parallel.task(model)
+    assert torch.nn.functional.cross_entropy(net(X), y).isfinite()
