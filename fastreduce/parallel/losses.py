@@ -54,7 +54,9 @@ def total(losses: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def _check(shard: int, loss: Any) -> None:
-    wanted = "wanted a tensor of one element, or a pair of one and its weight"
+    wanted = (
+        "wanted a tensor of one element, or a pair of one and its weight, the same of all shards"
+    )
     if not isinstance(loss, Tensor):
         raise TypeError(f"backward: the loss of shard {shard} is {type(loss).__name__}; {wanted}")
     if loss.numel() != 1:
