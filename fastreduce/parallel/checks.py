@@ -14,6 +14,11 @@ def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.dev
     if devices is None:
         count = torch.cuda.device_count()
         devices = [f"cuda:{i}" for i in range(count)] or ["cpu"]
+    if not isinstance(devices, Iterable) or isinstance(devices, str):
+        raise TypeError(
+            f"DataParallel: found devices={devices!r}, wanted a list with one device per replica, "
+            'such as ["cpu", "cpu"]'
+        )
     named = []
     for device in devices:
         found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)

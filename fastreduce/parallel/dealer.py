@@ -65,6 +65,11 @@ class Dealer:
     def backward(
         self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
     ) -> Tensor:
+        if not callable(loss_fn):
+            raise TypeError(
+                f"backward: found {type(loss_fn).__name__} as loss_fn, wanted a function: "
+                "backward(loss_fn, inputs, *targets)"
+            )
         owners, sizes, parts = self.deal(_Batch(inputs, targets))
         outputs = self.run(owners, [_as_call(part.inputs) for part in parts])
         losses = [

@@ -64,6 +64,10 @@ WRAPPING = {
     "tensor outside": (lambda: DataParallel(Outside(), CPU2), ValueError,
                        r"shape \(3,\) that requires grad but is not one of its parameters"),
     "uncopyable": (lambda: DataParallel(Uncopyable(), CPU2), ValueError, "cannot be copied"),
+    "a number of devices": (
+        lambda: DataParallel(nn.Linear(2, 2), 2), TypeError,
+        "found devices=2, wanted a list with one device per replica"),
+    "one device": (lambda: DataParallel(nn.Linear(2, 2), "cpu"), TypeError, "found devices='cpu'"),
     "no device": (lambda: DataParallel(nn.Linear(2, 2), []), ValueError, "found no device"),
     "kinds of devices": (lambda: DataParallel(nn.Linear(2, 2), ["cpu", "cuda:0"]), ValueError,
                          "found devices cpu, cuda:0; wanted all"),
@@ -101,6 +105,8 @@ def raising(*_):
 
 
 STEPS = {
+    "no loss function": (
+        linear, lambda m: m.backward(X, Y), TypeError, "found Tensor as loss_fn, wanted a functio"),
     "different lengths": (linear, lambda m: m.backward(loss, X, Y[:5]), ValueError,
                           r"6 in inputs, 5 in targets\[0\]; wanted as many"),
     "no example": (linear, lambda m: m(X[:0]), ValueError, "no example in the batch"),
