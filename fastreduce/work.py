@@ -52,15 +52,12 @@ class Work:
         Raises what the call would have raised without ``async_op``; TimeoutError after
         ``timeout_s`` seconds, when the work goes on and may be waited for again.
         """
-        try:
-            self._done.result(timeout_s)
-        except TimeoutError as error:
-            if self._done.done():
-                raise
+        if not wait([self._done], timeout_s).done:
             raise TimeoutError(
                 f"wait: the collective is not done after {timeout_s} s; it goes on, so its tensors "
                 "must still be left alone"
-            ) from error
+            )
+        self._done.result()
         for event in self._events:
             torch.cuda.current_stream(event.device).wait_event(event)
         return True
@@ -132,8 +129,10 @@ def _started_worker() -> ThreadPoolExecutor:
 
 
 def _forget_worker() -> None:
-    global _worker, _lock
-    _worker, _lock = None, threading.Lock()
+    # The worker may not have left yet for calls that were done, and it never will here.
+    global _worker, _lock, _room
+    _worker, _lock, _room = None, threading.Lock(), threading.BoundedSemaphore(MAX_IN_FLIGHT)
+    in_flight.clear()
 
 
 # A forked process has the memory, but not the worker: what is in flight ends first. When Python

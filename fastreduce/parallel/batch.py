@@ -47,8 +47,8 @@ def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
     return sizes
 
 
-def _known(tree: Any) -> bool:
-    """Whether pytree takes ``tree`` apart; a dataclass that it does not know yet is registered."""
+def _never_a_leaf(tree: Any) -> bool:
+    """For pytree's ``is_leaf``: has it take apart every dataclass that it meets, except `Whole`."""
     kind = type(tree)
     if (
         dataclasses.is_dataclass(kind)
@@ -65,7 +65,7 @@ def _is_cut(leaf: Any, batch_dim: int) -> bool:
 
 def rows_of(tree: Any, batch_dim: int) -> int:
     """The number of examples: the length along ``batch_dim`` of all tensors that are cut."""
-    leaves, _ = pytree.tree_flatten(tree, is_leaf=_known)
+    leaves, _ = pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
     lengths = {leaf.shape[batch_dim] for leaf in leaves if _is_cut(leaf, batch_dim)}
     if not lengths:
         raise ValueError(
@@ -75,7 +75,7 @@ def rows_of(tree: Any, batch_dim: int) -> int:
     if len(lengths) > 1:
         listed = ", ".join(
             f"{leaf.shape[batch_dim]} in {''.join(map(str, path)).lstrip('.')}"
-            for path, leaf in pytree.tree_flatten_with_path(tree, is_leaf=_known)[0]
+            for path, leaf in pytree.tree_flatten_with_path(tree, is_leaf=_never_a_leaf)[0]
             if _is_cut(leaf, batch_dim)
         )
         raise ValueError(
@@ -93,7 +93,7 @@ def cut(
     tree: Any, sizes: Sequence[int], devices: Sequence[torch.device], batch_dim: int
 ) -> list[Any]:
     """One tree per size, with that many examples, on that device. Tensors are views if they can."""
-    leaves, shape = pytree.tree_flatten(tree, is_leaf=_known)
+    leaves, shape = pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
 
     def on(device: torch.device, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -117,7 +117,7 @@ def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
     Tensors are joined along ``batch_dim``; those without that dimension, such as one loss per
     shard, are stacked. What is no tensor must be equal in all shards.
     """
-    flat = [pytree.tree_flatten(output, is_leaf=_known) for output in outputs]
+    flat = [pytree.tree_flatten(output, is_leaf=_never_a_leaf) for output in outputs]
     if not any(isinstance(leaf, Tensor) for leaf in flat[0][0]):
         raise ValueError(
             f"DataParallel: forward returned {type(outputs[0]).__name__} without a tensor; wanted "

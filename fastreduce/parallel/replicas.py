@@ -118,10 +118,9 @@ class Replicas:
                     if type(value) in _FOLLOWING and vars(own).get(name) is not value:
                         vars(own)[name] = value
         versions = [parameter._version for parameter in self._params]
-        copies = [memory for memory in self._copies.values() if memory]
-        if copies and versions != self._versions:
+        if self._copies and versions != self._versions:
             with torch.no_grad():
-                fastreduce.broadcast([[p.detach() for p in self._params], *copies])
+                fastreduce.broadcast([[p.detach() for p in self._params], *self._copies.values()])
             self._versions = versions
 
     def _build(self) -> None:
