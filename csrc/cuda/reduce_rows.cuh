@@ -145,11 +145,16 @@ struct Step {
     return at;
   }
 
-  // One source is copied, because converting it and back could change the bits of a NaN.
+  // One source is copied where converting it and back could change the bits of a NaN.
   template <int Bytes>
   __device__ void rest(int at, int end) const {
-    constexpr bool converts = !std::is_same_v<T, Accumulator<T>>;
-    converts&& instruction.num_srcs == 1 ? packs<1, Bytes, 1>(at, end) : packs<0, Bytes, 1>(at, end);
+    if constexpr (!std::is_same_v<T, Accumulator<T>>) {
+      if (instruction.num_srcs == 1) {
+        packs<1, Bytes, 1>(at, end);
+        return;
+      }
+    }
+    packs<0, Bytes, 1>(at, end);
   }
 
   __device__ void run(int elems, bool vectors) const {
