@@ -1,6 +1,5 @@
 // The Python bindings: they convert arguments and errors, and do nothing else.
 #include <ATen/dlpack.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
@@ -107,13 +106,12 @@ int64_t read_root(py::handle root) {
 
 void run_from_python(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op,
                      py::handle root, py::handle algorithm) {
-  RECORD_FUNCTION("fastreduce::" + collective, std::vector<c10::IValue>());
   const bool in_place = inputs.is_none();
   Call call{parse_collective(collective), {}, {}, parse_op(read_op(op)), read_root(root), read_algorithm(algorithm)};
   call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs");
   if (!in_place) call.inputs = read_lists(inputs, "tensors");
   const py::gil_scoped_release no_gil;
-  needs_dispatcher(call) ? dispatch(call) : run(call);
+  run_for_torch(call);
 }
 
 // ---- the other functions for Python

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
@@ -40,6 +41,23 @@ void on_dense(std::string_view collective, at::TensorList outputs, at::TensorLis
 
 void on_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t, std::string_view) {}
 
+// Whether a tensor is a subclass or wrapped, or a mode wants to see every operation.
+bool needs_dispatcher(const Call& call) {
+  constexpr c10::DispatchKeySet beyond_us({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
+                                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
+  for (const TensorLists* lists : {&call.outputs, &call.inputs})
+    for (const at::Tensor& tensor : lists->flat)
+      if (tensor.unsafeGetTensorImpl()->key_set().has_any(beyond_us)) return true;
+  return c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
+void dispatch(const Call& call) {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastreduce::collective_", "").typed<Operator>();
+  handle.call(name_of(call.collective), call.outputs.flat, call.inputs.flat, call.ranks(), name_of(call.op), call.root,
+              call.algorithm);
+}
+
 // Tensors may be fake here, without sizes or devices, so "auto" cannot choose. Any choice writes all outputs, as
 // leader does.
 std::vector<bool> written_by(Call call) {
@@ -67,20 +85,9 @@ void in_place_or_view(std::string_view collective, at::TensorList outputs, at::T
 
 }  // namespace
 
-bool needs_dispatcher(const Call& call) {
-  constexpr c10::DispatchKeySet beyond_us({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
-                                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
-  for (const TensorLists* lists : {&call.outputs, &call.inputs})
-    for (const at::Tensor& tensor : lists->flat)
-      if (tensor.unsafeGetTensorImpl()->key_set().has_any(beyond_us)) return true;
-  return c10::impl::TorchDispatchModeTLS::any_modes_set();
-}
-
-void dispatch(const Call& call) {
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastreduce::collective_", "").typed<Operator>();
-  handle.call(name_of(call.collective), call.outputs.flat, call.inputs.flat, call.ranks(), name_of(call.op), call.root,
-              call.algorithm);
+void run_for_torch(const Call& call) {
+  RECORD_FUNCTION(std::string("fastreduce::") + name_of(call.collective), std::vector<c10::IValue>());
+  needs_dispatcher(call) ? dispatch(call) : run(call);
 }
 
 TORCH_LIBRARY(fastreduce, library) { library.def(kSchema); }

@@ -6,9 +6,7 @@
 
 namespace fastreduce {
 
-// Whether a tensor is a subclass or wrapped, or a mode wants to see every operation.
-bool needs_dispatcher(const Call& call);
-
-void dispatch(const Call& call);
+// Runs a call from Python: recorded for torch's profiler, and by the operator where torch must see it.
+void run_for_torch(const Call& call);
 
 }  // namespace fastreduce
