@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from fastreduce.thread_modes import modes_of_this_thread
+
 # Each call in flight keeps its tensors alive, so a loop that never waits would fill the memory
 # (Dive into Deep Learning, "Asynchronous Computation"). Predicted to be more than overlap needs.
 MAX_IN_FLIGHT = 32
@@ -95,10 +97,10 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
         except Exception as error:
             done.set_exception(error)
         return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
-    grad_mode, inference_mode = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    modes = modes_of_this_thread()
 
-    def run() -> None:  # in the worker, which has modes of its own
-        with torch.inference_mode(inference_mode), torch.set_grad_enabled(grad_mode):
+    def run() -> None:
+        with modes():
             call()
 
     _room.acquire()

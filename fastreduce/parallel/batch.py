@@ -59,13 +59,18 @@ def _never_a_leaf(tree: Any) -> bool:
     return False
 
 
+def leaves_of(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree of tuples, lists, dicts and dataclasses, and how it is built."""
+    return pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
+
+
 def _is_cut(leaf: Any, batch_dim: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > batch_dim
 
 
 def rows_of(tree: Any, batch_dim: int) -> int:
     """The number of examples: the length along ``batch_dim`` of all tensors that are cut."""
-    leaves, _ = pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
+    leaves, _ = leaves_of(tree)
     lengths = {leaf.shape[batch_dim] for leaf in leaves if _is_cut(leaf, batch_dim)}
     if not lengths:
         raise ValueError(
@@ -93,7 +98,7 @@ def cut(
     tree: Any, sizes: Sequence[int], devices: Sequence[torch.device], batch_dim: int
 ) -> list[Any]:
     """One tree per size, with that many examples, on that device. Tensors are views if they can."""
-    leaves, shape = pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
+    leaves, shape = leaves_of(tree)
 
     def on(device: torch.device, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -117,7 +122,7 @@ def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
     Tensors are joined along ``batch_dim``; those without that dimension, such as one loss per
     shard, are stacked. What is no tensor must be equal in all shards.
     """
-    flat = [pytree.tree_flatten(output, is_leaf=_never_a_leaf) for output in outputs]
+    flat = [leaves_of(output) for output in outputs]
     if not any(isinstance(leaf, Tensor) for leaf in flat[0][0]):
         raise ValueError(
             f"DataParallel: forward returned {type(outputs[0]).__name__} without a tensor; wanted "

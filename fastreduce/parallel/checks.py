@@ -55,7 +55,7 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
 
 
 def check_settings(
-    k: int, batch_dim: int, shares: Sequence[float] | None, reproducible: int | None
+    k: int, batch_dim: int, shares: Sequence[float] | str | None, reproducible: int | None
 ) -> None:
     if not (isinstance(batch_dim, int) and batch_dim >= 0):
         raise ValueError(f"DataParallel: found batch_dim={batch_dim}, wanted 0 or more")
@@ -70,8 +70,12 @@ def check_settings(
                 f"DataParallel: found reproducible={reproducible} micro-shards for {k} replicas, "
                 "wanted at least one per replica"
             )
-    if shares is None:
+    if shares is None or shares == "measured":
         return
+    if isinstance(shares, str):
+        raise ValueError(
+            f'DataParallel: found shares={shares!r}, wanted "measured" or one number per replica'
+        )
     if len(shares) != k:
         raise ValueError(
             f"DataParallel: found {len(shares)} shares for {k} replicas, wanted as many"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fastreduce.parallel.checks import check_module, listed
 from fastreduce.parallel.dealer import Dealer
+from fastreduce.parallel.graphed import GraphedStep
 
 
 class DataParallel(nn.Module):
@@ -35,12 +36,16 @@ class DataParallel(nn.Module):
             (scalars), and what is no tensor, go to every replica; so does what is marked with
             `fastreduce.Whole`.
         shares: for each replica, its part of the batch relative to the others', for devices that
-            are not equally fast; [2, 1] deals two thirds and one third.
+            are not equally fast; [2, 1] deals two thirds and one third. "measured" deals equal
+            shares until eight batches have shown how fast each replica's forward pass is; then
+            ``model.shares`` stays as it is.
         reproducible: cut every batch into this many micro-shards instead, whose gradients are
             summed in one order whoever computes them. Then any number of replicas, up to that of
             micro-shards, gives the same bits, if the operations of the model give the same bits
             from run to run.
-
+        sync_batchnorm: BatchNorm layers normalize with the whole batch, as on one device, and not
+            with each replica's shard. Shards then meet at each of these layers, so they must go
+            through the same ones; and these layers cannot be inside `torch.utils.checkpoint`.
         record: a file for a hash of every parameter before each step, which `fastreduce diff`
             compares with another run's. A copy of the model records nothing.
 
@@ -53,8 +58,8 @@ class DataParallel(nn.Module):
     parameter see the summed gradient once.
 
     Buffers: every replica begins a forward pass with the module's; what the first replica makes of
-    them stays. So BatchNorm normalizes with each replica's own statistics, and its running
-    statistics are those of the first replica.
+    them stays. So without ``sync_batchnorm`` BatchNorm normalizes with each replica's own
+    statistics, and its running statistics are those of the first replica.
 
     Random numbers: in training each shard has a seed of its own, drawn from torch's.
 
@@ -92,11 +97,14 @@ class DataParallel(nn.Module):
         devices: Iterable[torch.device | str | int] | None = None,
         *,
         batch_dim: int = 0,
-        shares: Sequence[float] | None = None,
+        shares: Sequence[float] | str | None = None,
         reproducible: int | None = None,
+        sync_batchnorm: bool = False,
         record: str | Path | None = None,
     ) -> None:
-        parallel = Dealer(module, listed(devices), batch_dim, shares, reproducible, record)
+        parallel = Dealer(
+            module, listed(devices), batch_dim, shares, reproducible, sync_batchnorm, record
+        )
         object.__setattr__(self, "_parallel", parallel)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,6 +152,29 @@ class DataParallel(nn.Module):
         """
         return self._parallel.backward(loss_fn, inputs, targets, reduction)
 
+    def graphed(
+        self, loss_fn: Callable[..., Any], inputs: Any, *targets: Any, reduction: str | None = None
+    ) -> GraphedStep:
+        """Capture what `backward` does with batches of these shapes into one CUDA graph.
+
+        Returns a function: ``loss = step(inputs, *targets)`` does what ``model.backward(loss_fn,
+        inputs, *targets)`` does, except that it sets gradients instead of adding to them. One
+        launch runs all kernels of all GPUs. Untried: no GPU has run it yet.
+
+        The module's forward and the loss must be what a CUDA graph can hold: the same kernels for
+        every batch, and nothing that waits for the GPU. Random numbers go on from replay to replay.
+
+        Args:
+            inputs, targets: an example batch, whose shapes and dtypes all later ones must have.
+            loss_fn, reduction: as in `backward`; the weight of a pair must be a Python number.
+
+        Raises:
+            RuntimeError: the replicas are not on GPUs, or the parameters have been replaced since.
+            ValueError: a later batch has other shapes; an argument is `fastreduce.Whole`; or the
+                model is ``reproducible``, which needs seeds for every batch.
+        """
+        return self._parallel.graphed(loss_fn, inputs, targets, reduction)
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Change nothing: for scripts that accumulate gradients as DistributedDataParallel wants.
@@ -175,6 +206,11 @@ class DataParallel(nn.Module):
     def devices(self) -> list[torch.device]:
         """The device of each replica."""
         return list(self._parallel.replicas.devices)
+
+    @property
+    def shares(self) -> list[float]:
+        """Each replica's part of the batch, relative to the others'."""
+        return list(self._parallel.shares)
 
     def __getattr__(self, name: str) -> Any:
         if name == "module" and "module" not in self._modules:

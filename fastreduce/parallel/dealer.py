@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
 from fastreduce.parallel.checks import check_settings
+from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.losses import combine, total
 from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
+from fastreduce.parallel.shares import MeasuredShares
 
 
 class Dealer:
@@ -25,21 +27,33 @@ class Dealer:
         net: nn.Module,
         devices: list[torch.device],
         batch_dim: int,
-        shares: Sequence[float] | None,
+        shares: Sequence[float] | str | None,
         reproducible: int | None,
+        sync_batchnorm: bool,
         record: str | Path | None,
     ) -> None:
         check_settings(len(devices), batch_dim, shares, reproducible)
-        self.settings = {"batch_dim": batch_dim, "shares": shares, "reproducible": reproducible}
-        self.replicas = Replicas(net, devices)
+        self.settings = {
+            "batch_dim": batch_dim,
+            "shares": shares,
+            "reproducible": reproducible,
+            "sync_batchnorm": sync_batchnorm,
+        }
+        self.replicas = Replicas(net, devices, sync_batchnorm, reproducible is not None)
         self.batch_dim = batch_dim
         shards = reproducible or len(devices)
         self.owners = [shard * len(devices) // shards for shard in range(shards)]
-        self.shares = list(shares or [1] * shards)
+        self.measured = MeasuredShares(devices) if shares == "measured" else None
+        self.fixed = [1.0] * shards if shares is None or isinstance(shares, str) else list(shares)
         self.alone = shards == 1
         self.checked: set[str] = set()
         self.replicas.update()
-        self.recorder = Recorder(record, net, self.replicas.buckets) if record else None
+        self.recorder = Recorder(record, net) if record else None
+
+    @property
+    def shares(self) -> list[float]:
+        """The part of the batch of each replica, or of each micro-shard."""
+        return self.measured.shares if self.measured else self.fixed
 
     def deal(self, tree: Any) -> tuple[list[int], list[int], list[Any]]:
         """The shards that are not empty: their owners, sizes and parts of ``tree``."""
@@ -50,16 +64,20 @@ class Dealer:
         kept = [i for i, size in enumerate(sizes) if size]
         return [self.owners[i] for i in kept], [sizes[i] for i in kept], [parts[i] for i in kept]
 
-    def run(self, owners: list[int], calls: list[tuple[Any, Any]]) -> list[Any]:
+    def run(self, owners: list[int], sizes: list[int], calls: list[tuple[Any, Any]]) -> list[Any]:
         if self.recorder:
             self.recorder.see()
         if self.alone:
             return [self.replicas.net(*args, **kwargs) for args, kwargs in calls]
-        return self.replicas.run(owners, calls)
+        if not self.measured:
+            return self.replicas.run(owners, calls)
+        outputs = self.replicas.run(owners, calls, self.measured.lap)
+        self.measured.end(owners, sizes)
+        return outputs
 
     def forward(self, args: Any, kwargs: Any) -> Any:
-        owners, _, parts = self.deal(_Arguments(args, kwargs))
-        outputs = self.run(owners, [(part.args, part.kwargs) for part in parts])
+        owners, sizes, parts = self.deal(_Arguments(args, kwargs))
+        outputs = self.run(owners, sizes, [(part.args, part.kwargs) for part in parts])
         return outputs[0] if self.alone else join(outputs, self.replicas.devices[0], self.batch_dim)
 
     def backward(
@@ -71,7 +89,7 @@ class Dealer:
                 "backward(loss_fn, inputs, *targets)"
             )
         owners, sizes, parts = self.deal(_Batch(inputs, targets))
-        outputs = self.run(owners, [_as_call(part.inputs) for part in parts])
+        outputs = self.run(owners, sizes, [_as_call(part.inputs) for part in parts])
         losses = [
             loss_fn(output, *part.targets) for output, part in zip(outputs, parts, strict=True)
         ]
@@ -84,6 +102,28 @@ class Dealer:
             self.checked.add(reduction)
         torch.autograd.backward(scaled)
         return found
+
+    def graphed(
+        self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
+    ) -> GraphedStep:
+        devices = self.replicas.devices
+        if devices[0].type != "cuda":
+            raise RuntimeError(
+                f"graphed: the replicas are on {devices[0]}, wanted GPUs: on the CPU there is no "
+                "graph to launch; call model.backward"
+            )
+        if self.settings["reproducible"] is not None:
+            raise ValueError(
+                "graphed: found a model with reproducible micro-shards, whose random numbers need "
+                "new seeds for every batch; call model.backward"
+            )
+        if self.measured:
+            self.measured.keep()
+
+        def step(inputs: Any, targets: Any) -> Tensor:
+            return self.backward(loss_fn, inputs, targets, reduction)
+
+        return GraphedStep(step, self.replicas.net, devices, (inputs, targets))
 
     def _check_loss(
         self,

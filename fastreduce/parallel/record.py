@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from fastreduce.parallel.buckets import buckets_of
 
 
 class Recorder:
@@ -19,9 +20,11 @@ class Recorder:
     per parameter. Hashing takes about a second per GB (predicted), and waits for GPUs.
     """
 
-    def __init__(self, path: str | Path, net: nn.Module, buckets: Sequence[Sequence[int]]):
+    def __init__(self, path: str | Path, net: nn.Module):
         self.path, self._net = Path(path), net
-        names = [name for name, _ in net.named_parameters()]
+        names, params = zip(*net.named_parameters(), strict=True)
+        # In this order, which all runs share; gradients may come in another.
+        buckets = buckets_of(params, list(reversed(range(len(params)))))
         self._buckets = [[names[number] for number in bucket] for bucket in buckets]
         self._seen: list[tuple[int, int]] = []
         self._steps = 0

@@ -6,86 +6,105 @@ have one copy there, which follows when the module's parameters have changed.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 import fastreduce
-from fastreduce import _C
+from fastreduce.parallel.buckets import Buckets
+from fastreduce.parallel.draws import Draws, capturing
+from fastreduce.parallel.meeting import one_by_one, together
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, slots, structure_of
-
-# The sizes of torch's DistributedDataParallel.
-FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
+from fastreduce.parallel.sync_batchnorm import SyncBatchNorm, sums
 
 # Attributes of these types follow the module's: training, eps, a dropout's p.
 _FOLLOWING = {bool, int, float, str, type(None)}
+
+Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
+
+
+def nothing(_: int) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 class Replicas:
     """One module per device; the first is ``net`` itself.
 
-    ``share=False`` is for tests without GPUs: replicas on the module's own device get copies too.
+    Args:
+        sync_batchnorm: BatchNorm layers normalize with all shards of a batch.
+        only_torch_draws: refuse modules that draw random numbers from Python or NumPy.
+        share: False is for tests without GPUs: replicas on the module's own device get copies too.
     """
 
-    def __init__(self, net: nn.Module, devices: Sequence[torch.device], share: bool = True):
+    def __init__(
+        self,
+        net: nn.Module,
+        devices: Sequence[torch.device],
+        sync_batchnorm: bool = False,
+        only_torch_draws: bool = False,
+        share: bool = True,
+    ):
         self.net, self.devices, self.share = net, list(devices), share
+        self.sync_batchnorm, self.only_torch_draws = sync_batchnorm, only_torch_draws
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
         self._versions: list[int] = []
         self._modules: list[nn.Module] = []
 
-    def run(self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def run(
+        self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]], around: Around = nothing
+    ) -> list[Any]:
         """Run shard i's inputs, ``(args, kwargs)``, through replica ``owners[i]``, one by one.
 
         Each shard begins with the module's buffers as they are now; what the first shard makes of
         them stays. In training each shard draws random numbers from a seed of its own, which
-        depends on torch's seed and the number of the shard only.
+        depends on torch's seed and the number of the shard only. ``around(replica)`` is entered
+        while the replica runs.
         """
         with self._lock:
-            return self._run(owners, inputs)
+            return self._run(owners, inputs, around)
 
-    def _run(self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def _run(
+        self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]], around: Around
+    ) -> list[Any]:
         self.update()
-        parameters = self._parameters_of([self._memories[owner] for owner in owners])
-        first_buffers = self._buffers()
+        parameters = self._buckets.join([self._memories[owner] for owner in owners])
+        held = self._buffers(0)
         buffers = [
-            first_buffers
+            held
             if shard == 0
-            else [b.to(self.devices[owner], copy=True, non_blocking=True) for b in first_buffers]
+            else [b.to(self.devices[owner], copy=True, non_blocking=True) for b in held]
             for shard, owner in enumerate(owners)
         ]
-        seed = int(torch.randint(2**62, ())) if self.net.training else None
-        outputs = []
-        try:
-            with _kept({torch.device("cpu"), *self.devices} if seed is not None else ()):
-                for shard, (owner, (args, kwargs)) in enumerate(zip(owners, inputs, strict=True)):
-                    self._put(owner, parameters[shard], buffers[shard])
-                    if seed is not None:
-                        for device in {torch.device("cpu"), self.devices[owner]}:
-                            _generator(device).manual_seed(seed + shard)
-                    outputs.append(self._modules[owner](*args, **kwargs))
-                    if shard == 0:
-                        first_buffers = self._buffers()  # some may be new tensors
-        finally:
-            self._put(0, self._params, first_buffers)
-        return outputs
+        drawing = owners if self.net.training else ()
+        draws = Draws([self.devices[owner] for owner in drawing], self.only_torch_draws)
 
-    def _parameters_of(self, memories: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """For each shard, the parameters on these memories, joined to the module's by autograd."""
-        found = [[*memory] for memory in memories]
-        for bucket in self.buckets:
-            params = [self._params[number] for number in bucket]
-            joined = _C.replicate(params, [[memory[i] for i in bucket] for memory in memories])
-            for shard, aliases in zip(found, joined, strict=True):
-                for number, alias in zip(bucket, aliases, strict=True):
-                    shard[number] = alias
-        return found
+        @contextmanager
+        def turn(shard: int) -> Iterator[None]:
+            self._put(owners[shard], parameters[shard], buffers[shard])
+            with draws.of(shard), around(owners[shard]):
+                yield
+            buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
+
+        calls = [
+            functools.partial(self._modules[owner], *args, **kwargs)
+            for owner, (args, kwargs) in zip(owners, inputs, strict=True)
+        ]
+        try:
+            with draws:
+                if not self.sync_batchnorm:
+                    return one_by_one(calls, turn)
+                with self._sync_batchnorm:
+                    return together(calls, turn, sums)
+        finally:
+            self._put(0, self._params, buffers[0])
 
     def _put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
@@ -93,9 +112,9 @@ class Replicas:
         for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
             holder[name] = buffer
 
-    def _buffers(self) -> list[Tensor]:
-        """Those of the module, in the order of their slots."""
-        held = (holder[name] for holder, name in self._buffer_slots[0])
+    def _buffers(self, owner: int) -> list[Tensor]:
+        """Those that a replica has now, in the order of its slots."""
+        held = (holder[name] for holder, name in self._buffer_slots[owner])
         return [buffer for buffer in held if buffer is not None]
 
     def check(self) -> None:
@@ -118,7 +137,8 @@ class Replicas:
                     if type(value) in _FOLLOWING and vars(own).get(name) is not value:
                         vars(own)[name] = value
         versions = [parameter._version for parameter in self._params]
-        if self._copies and versions != self._versions:
+        # In a graph always: its replays find the parameters changed.
+        if self._copies and (versions != self._versions or capturing()):
             with torch.no_grad():
                 fastreduce.broadcast([[p.detach() for p in self._params], *self._copies.values()])
             self._versions = versions
@@ -126,7 +146,7 @@ class Replicas:
     def _build(self) -> None:
         self._params: list[Tensor] = list(self.net.parameters())
         self._check()
-        self.buckets = buckets_of(self._params)
+        self._buckets = Buckets(self._params)
         self._versions = [parameter._version for parameter in self._params]
         self._copies: dict[torch.device, list[Tensor]] = {}
         self._memories = []
@@ -141,6 +161,7 @@ class Replicas:
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
+        self._sync_batchnorm = SyncBatchNorm(self._modules)
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self._modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self._modules]
         # Modules may share a parameter, which then has several slots.
@@ -165,43 +186,3 @@ class Replicas:
                     f"replica, which is the module itself, belongs on {self.devices[0]}; move it "
                     f'with model.to("{self.devices[0]}"), or name other devices'
                 )
-
-
-def buckets_of(params: Sequence[Tensor]) -> list[list[int]]:
-    """The numbers of the parameters, the last ones first, in groups that are summed together.
-
-    Backward passes usually have the last parameters' gradients first. A group is summed, and its
-    replicas' gradients are freed, while the rest of the backward pass goes on. The first one is
-    small, so that summing begins early.
-
-    >>> buckets_of([torch.empty(1 << 20) for _ in range(9)])
-    [[8], [7, 6, 5, 4, 3, 2, 1], [0]]
-    """
-    buckets: list[list[int]] = []
-    room_bytes = 0
-    for number in reversed(range(len(params))):
-        if room_bytes <= 0:
-            room_bytes = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
-            buckets.append([])
-        buckets[-1].append(number)
-        room_bytes -= params[number].nbytes
-    return buckets
-
-
-def _generator(device: torch.device) -> torch.Generator:
-    if device.type == "cpu":
-        return torch.default_generator
-    return torch.cuda.default_generators[device.index]
-
-
-@contextmanager
-def _kept(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Leave the devices' generators as they were. (torch.random.fork_rng and torch.manual_seed
-    take a millisecond, mostly for tracebacks; 2 Xeon cores, torch 2.13, 2026-11-22.)
-    """
-    states = {device: _generator(device).get_state() for device in devices}
-    try:
-        yield
-    finally:
-        for device, state in states.items():
-            _generator(device).set_state(state)

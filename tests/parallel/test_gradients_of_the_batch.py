@@ -230,3 +230,28 @@ def test_a_loss_among_the_outputs():
     bare(X, y)["loss"].backward()
     model.backward(lambda out: out["loss"], {"X": X, "labels": y})
     assert_same_gradients(model, bare)
+
+
+class Backwards(nn.Module):
+    """Uses its layers in another order than it has them in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x):
+        for number in (2, 0, 3, 1):
+            x = self.layers[number](x).tanh()
+        return x
+
+
+def test_buckets_follow_the_order_in_which_gradients_come(monkeypatch):
+    monkeypatch.setattr("fastreduce.parallel.buckets.FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr("fastreduce.parallel.buckets.BUCKET_BYTES", 1)
+    bare = Backwards().double()
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    for net in (bare, model, bare, model):
+        net(batch()[0]).square().sum().backward()
+    layers = [number // 2 for (number,) in model._parallel.replicas._buckets.numbers]
+    assert layers == [1, 1, 3, 3, 0, 0, 2, 2]
+    assert_same_gradients(model, bare)

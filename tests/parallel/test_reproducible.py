@@ -1,8 +1,10 @@
 """With `reproducible=m`, any number of replicas ends with the same bits."""
 
 import copy
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,3 +112,25 @@ def test_replicas_drop_different_elements():
         model[1].bias.zero_()
     one, two = model(torch.ones(2, 64))
     assert not torch.equal(one == 0, two == 0)
+
+
+class Drawing(nn.Linear):
+    def __init__(self, draw) -> None:
+        super().__init__(6, CLASSES)
+        self.draw = draw
+
+    def forward(self, x):
+        return super().forward(x) + self.draw()
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python's", "NumPy's"])
+def test_random_numbers_that_are_not_torchs_are_refused(draw):
+    model = DataParallel(Drawing(draw), ["cpu"] * 2, reproducible=4)
+    with pytest.raises(
+        ValueError, match=r"shard 0 has drawn numbers from Python's random or numpy"
+    ):
+        model.backward(F.cross_entropy, torch.randn(8, 6), torch.arange(8) % CLASSES)
+    assert model.weight.grad is None
+    model.eval()
+    model(torch.randn(8, 6))  # nothing is trained
+    DataParallel(Drawing(draw), ["cpu"] * 2)(torch.randn(8, 6))  # nothing is promised

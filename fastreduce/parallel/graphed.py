@@ -1,0 +1,167 @@
+"""A training step of all replicas as one CUDA graph: one launch instead of thousands.
+
+One process launches the kernels of all GPUs, one after the other; a graph launches them together.
+Untried: no GPU has run this yet.
+
+Source: "CUDA Graphs" in the notes of PyTorch's documentation, for what a capture needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fastreduce.parallel.batch import Whole, leaves_of
+
+# As many as torch's notes advise; two are needed to find the order of the buckets.
+WARM_UP_STEPS = 3
+
+
+class GraphedStep:
+    """What `DataParallel.graphed` returns: a step that is launched at once.
+
+    ``step(inputs, *targets)`` takes a batch of the shapes that it was made with, sets each
+    parameter's ``grad`` to the gradient of that batch and returns its loss.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any], Tensor],
+        module: torch.nn.Module,
+        devices: Sequence[torch.device],
+        batch: tuple[Any, Any],
+    ):
+        self._module, self._devices = module, list(dict.fromkeys(devices))
+        here = self._devices[0]
+        leaves, self._shape = leaves_of(batch)
+        if any(isinstance(leaf, Whole) for leaf in leaves):
+            raise ValueError(
+                "graphed: found an argument that is fastreduce.Whole, wanted tensors that are cut; "
+                "what all replicas need whole can be a buffer of the module"
+            )
+        self._inputs = [x.to(here, copy=True) if isinstance(x, Tensor) else x for x in leaves]
+        own = pytree.tree_unflatten(self._inputs, self._shape)
+        self._params = list(module.parameters())
+        before = [parameter.grad for parameter in self._params]
+        with _unchanged(module, self._devices):
+            for _ in range(WARM_UP_STEPS):
+                self._forget_gradients()
+                step(*own)
+        self._forget_gradients()
+        self._replay, self._loss = captured(lambda: step(*own), self._devices)
+        self._gradients = [parameter.grad for parameter in self._params]
+        self._pointers = [parameter.data_ptr() for parameter in self._params]
+        for parameter, gradient in zip(self._params, before, strict=True):
+            parameter.grad = gradient
+
+    def __call__(self, inputs: Any, *targets: Any) -> Tensor:
+        leaves, shape = leaves_of((inputs, targets))
+        self._check(leaves, shape)
+        for own, new in zip(self._inputs, leaves, strict=True):
+            if isinstance(own, Tensor):
+                own.copy_(new, non_blocking=True)
+        self._replay()
+        for parameter, gradient in zip(self._params, self._gradients, strict=True):
+            parameter.grad = gradient
+        return self._loss.clone()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._params:
+            parameter.grad = None
+
+    def _check(self, leaves: Sequence[Any], shape: Any) -> None:
+        found, wanted = _described(leaves), _described(self._inputs)
+        if shape != self._shape or found != wanted:
+            raise ValueError(
+                f"graphed: found a batch of {', '.join(found)}; wanted {', '.join(wanted)}, as "
+                "when the step was captured; call model.backward for other batches"
+            )
+        params = list(self._module.parameters())
+        if [parameter.data_ptr() for parameter in params] != self._pointers:
+            raise RuntimeError(
+                "graphed: the module's parameters are not those that were captured; call "
+                "model.graphed again after changing or moving them"
+            )
+
+
+def captured(
+    call: Callable[[], Tensor], devices: Sequence[torch.device]
+) -> tuple[Callable[[], None], Tensor]:
+    """What replays the call, and its result, which each replay overwrites."""
+    first, others = devices[0], devices[1:]
+    graph = torch.cuda.CUDAGraph()
+    pools = [torch.cuda.MemPool() for _ in others]  # torch gives the first device one itself
+    for device in others:
+        graph.register_generator_state(torch.cuda.default_generators[device.index])
+    with ExitStack() as stack:
+        stack.enter_context(torch.cuda.device(first))
+        stack.enter_context(torch.cuda.graph(graph))
+        main = torch.cuda.current_stream(first)
+        streams = [torch.cuda.Stream(x) for x in others]  # type: ignore[no-untyped-call]
+        for device, stream, pool in zip(others, streams, pools, strict=True):
+            stream.wait_stream(main)  # which makes it part of the capture
+            stack.enter_context(torch.cuda.stream(stream))
+            stack.enter_context(_allocating_from(pool, device))
+        with torch.cuda.device(first):
+            result = call()
+        for stream in streams:
+            main.wait_stream(stream)
+
+    def replay() -> None:
+        current = torch.cuda.current_stream(first)
+        for device in others:
+            current.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.device(first):
+            graph.replay()
+        for device in others:
+            torch.cuda.current_stream(device).wait_stream(current)
+
+    replay.pools = pools  # type: ignore[attr-defined]  # the graph's memory on the other devices
+    return replay, result
+
+
+@contextmanager
+def _allocating_from(pool: torch.cuda.MemPool, device: torch.device) -> Iterator[None]:
+    """As torch.cuda.use_mem_pool, but for all threads: autograd has one per device."""
+    torch._C._cuda_beginAllocateToPool(device.index, pool.id)
+    try:
+        yield
+    finally:
+        torch._C._cuda_endAllocateToPool(device.index, pool.id)
+        torch._C._cuda_releasePool(device.index, pool.id)
+
+
+@contextmanager
+def _unchanged(module: torch.nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
+    """Leaves buffers and generators as they were, and runs on streams that a capture may follow."""
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    gpus = [device for device in devices if device.type == "cuda"]
+    with torch.random.fork_rng(gpus):
+        streams = [torch.cuda.Stream(gpu) for gpu in gpus]  # type: ignore[no-untyped-call]
+        for gpu, stream in zip(gpus, streams, strict=True):
+            stream.wait_stream(torch.cuda.current_stream(gpu))
+        with ExitStack() as stack:
+            for stream in streams:
+                stack.enter_context(torch.cuda.stream(stream))
+            if gpus:
+                stack.enter_context(torch.cuda.device(gpus[0]))
+            yield
+        for gpu, stream in zip(gpus, streams, strict=True):
+            torch.cuda.current_stream(gpu).wait_stream(stream)
+    with torch.no_grad():
+        for buffer, value in buffers:
+            buffer.copy_(value)
+
+
+def _described(leaves: Sequence[Any]) -> list[str]:
+    return [
+        f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        if isinstance(x, Tensor)
+        else repr(x)
+        for x in leaves
+    ]

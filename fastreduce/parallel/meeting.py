@@ -1,0 +1,143 @@
+"""Runs the shards of a batch one at a time. Where a layer needs all of them, they meet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+import torch
+
+from fastreduce.thread_modes import modes_of_this_thread
+
+Turn: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
+"""What a shard needs around it while it runs: its parameters, its random numbers."""
+
+
+@dataclass
+class Question:
+    """What a shard brings to a meeting: the place where it is, and its part of the answer."""
+
+    place: str
+    part: Any
+
+
+@dataclass
+class _Result:
+    value: Any
+
+
+class _Stop(BaseException):
+    """Ends the thread of a shard whose batch has failed."""
+
+
+_this_thread = threading.local()
+
+
+def one_by_one(calls: Sequence[Callable[[], Any]], turn: Turn) -> list[Any]:
+    """The results of the calls, each in its turn."""
+    results = []
+    for shard, call in enumerate(calls):
+        with turn(shard):
+            results.append(call())
+    return results
+
+
+def together(
+    calls: Sequence[Callable[[], Any]], turn: Turn, answer: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """The results of the calls, which may `meet`: ``answer`` makes of all parts one answer each.
+
+    Every call has a thread of its own, but only one of them runs at a time, in ascending order, in
+    its ``turn``. An error of one ends all.
+    """
+    shards = [_Shard(call) for call in calls]
+    try:
+        answers: Sequence[Any] = [None] * len(shards)
+        while True:
+            said = []
+            for number, shard in enumerate(shards):
+                with turn(number):
+                    said.append(shard.proceed(answers[number]))
+            _check_places(said)
+            results = [x.value for x in said if isinstance(x, _Result)]
+            if results:
+                return results
+            answers = answer([x.part for x in said if isinstance(x, Question)])
+    finally:
+        for shard in shards:
+            shard.stop()
+
+
+def meet(place: str, part: Any) -> Any:
+    """In a call that `together` runs: wait for the other shards, and return this one's answer."""
+    shard: _Shard = _this_thread.shard
+    return shard.ask(Question(place, part))
+
+
+def is_shard() -> bool:
+    """Whether this thread is one of those that `together` runs."""
+    return hasattr(_this_thread, "shard")
+
+
+def began_with_gradients() -> bool:
+    """Whether gradients were on where the calls were made."""
+    shard: _Shard = _this_thread.shard
+    return shard.gradients
+
+
+class _Shard:
+    """A coroutine made of a thread, because a layer cannot be a generator."""
+
+    def __init__(self, call: Callable[[], Any]):
+        self._call, self._modes = call, modes_of_this_thread()
+        self.gradients = torch.is_grad_enabled()
+        self._said: SimpleQueue[Any] = SimpleQueue()
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="fastreduce shard", daemon=True)
+
+    def proceed(self, answer: Any) -> Question | _Result:
+        """Run until the next question, or the end."""
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._answers.put(answer)
+        said = self._said.get()
+        if isinstance(said, BaseException):
+            raise said
+        found: Question | _Result = said
+        return found
+
+    def ask(self, question: Question) -> Any:
+        self._said.put(question)
+        answer = self._answers.get()
+        if isinstance(answer, _Stop):
+            raise answer
+        return answer
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._answers.put(_Stop())
+            self._thread.join()
+
+    def _run(self) -> None:
+        _this_thread.shard = self
+        try:
+            with self._modes():
+                self._said.put(_Result(self._call()))
+        except BaseException as error:  # a forward pass may raise anything, and all of it is told
+            self._said.put(error)
+
+
+def _check_places(said: Sequence[Question | _Result]) -> None:
+    places = [x.place if isinstance(x, Question) else "the end of forward" for x in said]
+    for shard, place in enumerate(places):
+        if place != places[0]:
+            raise ValueError(
+                f"DataParallel: shard {shard} is at {place}, but shard 0 at {places[0]}; with "
+                "sync_batchnorm=True all shards must go through the same BatchNorm layers in the "
+                "same order"
+            )

@@ -1,0 +1,39 @@
+"""The modes that torch keeps for each thread, for work that another thread does for this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+
+
+def modes_of_this_thread() -> Callable[[], AbstractContextManager[Any]]:
+    """Makes a context manager that gives another thread what this one has now: gradients on or
+    off, inference mode, autocast, and the current CUDA device and streams.
+    """
+    inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    autocasts = [
+        (device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled())
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    ]
+    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count()) if initialized else range(0)
+    streams = [torch.cuda.current_stream(gpu) for gpu in gpus]
+    current = torch.cuda.current_device() if gpus else None
+
+    def make() -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        stack.enter_context(torch.inference_mode(inference))
+        stack.enter_context(torch.set_grad_enabled(gradients))
+        for device, dtype, cached in autocasts:
+            stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
+        for stream in streams:
+            stack.enter_context(torch.cuda.stream(stream))
+        if current is not None:
+            stack.enter_context(torch.cuda.device(current))
+        return stack
+
+    return make
