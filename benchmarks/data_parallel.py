@@ -11,10 +11,12 @@ after them, once per model. Replicas on one CPU run one after the other, so noth
 more devices: what is above the bare module is the price of small shards, the sum and the wrapper.
 
 Before anything is timed, each contender takes two steps, and its parameters must be the bare
-module's up to rounding (DDP's are looked at when it has run). BatchNorm normalizes with a shard's
-own statistics: models with it must have the parameters of the ten lines with as many shards. Times
-are medians of one step, contenders in turn. "sum" is one `fastreduce.reduce` of as many lists of
-gradients as there are shards, alone (the ten lines and DDP do an allreduce instead).
+module's up to rounding (DDP's are looked at when it has run). Without sync_batchnorm, BatchNorm
+normalizes with a shard's own statistics: models with it must have the parameters of the ten lines
+with as many shards. Times are medians of one step, contenders in turn. "sum" is one
+`fastreduce.reduce` of as many lists of gradients as there are shards, alone (the ten lines and DDP
+do an allreduce instead). "memory" is what a process that takes a few steps needs at its peak more
+than before it had the model; each contender has a process of its own for that.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ import fastreduce
 
 LR, CHECKED_STEPS = 0.01, 2
 DDP = "DDP, Gloo, 2 processes"
+SYNCHRONIZED = "sync_batchnorm"
 
 Step = Callable[[], Any]
 Started = tuple[Step, nn.Module]  # a step, and what it trains
@@ -73,12 +76,18 @@ def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
     return stepper(backward, [p for replica in replicas for p in replica.parameters()]), replicas[0]
 
 
-def contenders(ks: Iterable[int]) -> dict[str, Contender]:
+def has_batchnorm(net: nn.Module) -> bool:
+    return any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
+
+
+def contenders(ks: Iterable[int], with_batchnorm: bool) -> dict[str, Contender]:
     found: dict[str, Contender] = {"bare": (1, 1, bare)}
     for k in ks:
         found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
         if k > 1:
             found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
+        if k > 1 and with_batchnorm:
+            found[f"{SYNCHRONIZED}, {k}"] = (k, k, partial(parallel, k=k, sync_batchnorm=True))
     return found | {"reproducible=8": (1, 8, partial(parallel, k=1, reproducible=8))}
 
 
@@ -98,8 +107,8 @@ def check(fresh: Task, found: Mapping[str, tuple[int, Tensor]]) -> None:
     """Raise AssertionError, which names the contender, if one trains a different model; ``found``:
     by name, the number of shards and the parameters after the first steps."""
     begin, wanted = vector(fresh[0]), {1: trained(bare, fresh)[1]}
-    own_statistics = any(isinstance(m, nn.BatchNorm2d) for m in fresh[0].modules())
     for name, (shards, params) in found.items():
+        own_statistics = has_batchnorm(fresh[0]) and SYNCHRONIZED not in name
         key = shards if own_statistics else 1
         if key not in wanted:
             wanted[key] = trained(partial(ten_lines, k=key), fresh)[1]
@@ -134,6 +143,24 @@ def ddp(model: str, rounds: int) -> tuple[list[float], Tensor]:
         return torch.load(f"{folder}/found")
 
 
+def most_bytes() -> int:
+    """The most memory that this process has had. (resource.getrusage counts its parent's too.)"""
+    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x)
+    return int(line.split()[1]) * 1024
+
+
+def peak_process(_: int, model: str, start: Callable[..., Started], path: str) -> None:
+    before = most_bytes()
+    trained(start, task(model))
+    Path(path).write_text(str(most_bytes() - before))
+
+
+def peak_bytes(model: str, start: Callable[..., Started]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(peak_process, (model, start, f"{folder}/found"))
+        return int(Path(folder, "found").read_text())
+
+
 def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: bool) -> list[Row]:
     fresh = task(model)
     started = {name: trained(start, fresh) for name, (_, _, start) in own.items()}
@@ -162,6 +189,7 @@ def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: boo
             "over_bare": step_s[name] / step_s["bare"],
             "sum_s": sum_s.get(shards),
             "share": sum_s[shards] / step_s[name] if shards > 1 else None,
+            "peak_bytes": peak_bytes(model, own[name][2]) if name in own else None,
         }
         for name, (replicas, shards) in counts.items()
     ]
@@ -206,19 +234,22 @@ def main() -> None:
     args = parser.parse_args()
     about = machine()
     print(preamble(about))
-    line = "{:>12} {:>11} {:>22} {:>9} {:>10} {:>10} {:>9} {:>7}".format
+    line = "{:>12} {:>11} {:>22} {:>9} {:>10} {:>10} {:>9} {:>7} {:>11}".format
     names = ("parameters", "contender", "replicas", "step (ms)", "over bare", "sum (ms)", "share")
+    names += ("memory (MB)",)
     print(line("#      model", *names))
     rows: list[Row] = []
     for model in args.m:
-        fresh = measure(model, contenders(args.k), args.n, not args.no_ddp)
+        own = contenders(args.k, has_batchnorm(task(model)[0]))
+        fresh = measure(model, own, args.n, not args.no_ddp)
         rows += fresh
         for row in fresh:
             what = (row["model"], row["parameters"], row["contender"], row["replicas"])
             times = (f"{row['step_s'] * 1e3:.2f}", f"{row['over_bare']:.2f}")
             alone = row["sum_s"] is None
             part = ("-", "-") if alone else (f"{row['sum_s'] * 1e3:.2f}", f"{row['share']:.1%}")
-            print(line(*what, *times, *part), flush=True)
+            peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:.0f}"
+            print(line(*what, *times, *part, peak), flush=True)
     print("# the parameters after two steps : OK")
     if args.out:
         save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})

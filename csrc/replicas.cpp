@@ -23,10 +23,17 @@ NodePointer make_node(Args&&... args) {
     return c10::make_intrusive<Made>(std::forward<Args>(args)...);
 }
 
-// A gradient that nobody else may look at, so that a sum may be written into it.
+// Whether nobody else may look at the values. Autograd often makes a gradient as a view (that of a linear layer's
+// weight is transposed), which keeps its base; the base then counts as one user of the memory.
+bool is_alone(const at::Tensor& grad) {
+  const size_t users = grad.is_view() && grad._base().use_count() == 1 ? 2 : 1;
+  return grad.use_count() == 1 && grad.storage().use_count() == users;
+}
+
+// A gradient into which a sum may be written.
 at::Tensor own(at::Tensor grad) {
-  const bool alone = grad.use_count() == 1 && grad.storage().use_count() == 1 && grad.is_non_overlapping_and_dense();
-  return alone ? grad : grad.clone(at::MemoryFormat::Contiguous);
+  const bool writable = is_alone(grad) && grad.is_non_overlapping_and_dense();
+  return writable ? grad : grad.clone(at::MemoryFormat::Contiguous);
 }
 
 class SumOfReplicas final : public autograd::Node {

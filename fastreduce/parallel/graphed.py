@@ -100,7 +100,8 @@ def captured(
         graph.register_generator_state(torch.cuda.default_generators[device.index])
     with ExitStack() as stack:
         stack.enter_context(torch.cuda.device(first))
-        stack.enter_context(torch.cuda.graph(graph))
+        own = torch.cuda.Stream(first)  # type: ignore[no-untyped-call]
+        stack.enter_context(torch.cuda.graph(graph, stream=own))
         main = torch.cuda.current_stream(first)
         streams = [torch.cuda.Stream(x) for x in others]  # type: ignore[no-untyped-call]
         for device, stream, pool in zip(others, streams, pools, strict=True):

@@ -79,6 +79,31 @@ class _AllReduce(torch.autograd.Function):
         return sums
 
 
+class _Moments(torch.autograd.Function):
+    """Mean and variance of each channel. torch.var_mean takes twice as long, and its gradient five
+    times as long (2 Xeon cores, torch 2.13, 2026-11-22).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        over = [dim for dim in range(x.dim()) if dim != 1]
+        mean = x.mean(over)
+        variance = (x - _along(mean, x)).square_().mean(over)
+        ctx.save_for_backward(x, mean)
+        return mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> Tensor:
+        x, mean = ctx.saved_tensors
+        values = x.numel() // x.shape[1]
+        scale = of_variance * (2 / values)
+        return torch.addcmul(_along(of_mean / values - mean * scale, x), x, _along(scale, x))
+
+
+def _along(channels: Tensor, x: Tensor) -> Tensor:
+    return channels.view([-1 if dim == 1 else 1 for dim in range(x.dim())])
+
+
 def _forward(forward: Any, place: str, *args: Any, **kwargs: Any) -> Any:
     if not is_shard():
         return forward(*args, **kwargs)
@@ -113,29 +138,29 @@ def _batch_norm(
     eps: float,
     **_: Any,
 ) -> Tensor:
-    over = [dim for dim in range(input.dim()) if dim != 1]
-    shape = [-1 if dim == 1 else 1 for dim in range(input.dim())]
     x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
     values = x.numel() // x.shape[1]
 
     # Two meetings: the mean of squares minus the square of the mean would lose digits.
-    total, count = meet(place, (x.sum(over), values))
+    mean, variance = _Moments.apply(x)  # type: ignore[no-untyped-call]
+    total, count = meet(place, (mean * values, values))
     if count < 2:
         raise ValueError(
             f"DataParallel: {place} has {count} value per channel in the whole batch, wanted more "
             "than one in training"
         )
-    mean = total / count
-    centered = x - mean.view(shape)
-    squares, _ = meet(place, (centered.square().sum(over), values))
+    whole = total / count
+    squares, _ = meet(place, ((variance + (mean - whole).square()) * values, values))
 
-    result = centered * (squares / count + eps).rsqrt().view(shape)
+    scale = (squares / count + eps).rsqrt()
     if weight is not None:
-        result = result * weight.view(shape)
+        scale = scale * weight
+    shift = -whole * scale
     if bias is not None:
-        result = result + bias.view(shape)
+        shift = shift + bias
+    result = torch.addcmul(_along(shift, x), x, _along(scale, x))
     with torch.no_grad():
-        for running, found in ((running_mean, mean), (running_var, squares / (count - 1))):
+        for running, found in ((running_mean, whole), (running_var, squares / (count - 1))):
             if running is not None:
                 running.lerp_(found.to(running.dtype), momentum)
     normalized: Tensor = result.to(input.dtype)

@@ -33,10 +33,12 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
             ("DataParallel, 1", 1, 1),
             ("DataParallel, 2", 2, 2),
             ("ten lines, 2", 2, 2),
+            *([("sync_batchnorm, 2", 2, 2)] if model == "CNN" else []),
             ("reproducible=8", 1, 8),
         )
     ]
     for row in rows:
+        assert row["peak_bytes"] > 0
         assert row["step_s"] > 0 and (row["share"] is None) == (row["shards"] == 1)
     assert (tmp_path / "out.png").stat().st_size > 0
     assert "# the parameters after two steps : OK" in capsys.readouterr().out
@@ -53,7 +55,7 @@ def does_not_train(net, X, y):
 @pytest.mark.parametrize("model", ["MLP", "CNN"])
 @pytest.mark.parametrize("wrong", [forgets_a_shard, does_not_train])
 def test_control_one_that_trains_another(monkeypatch, model, wrong):
-    monkeypatch.setattr(data_parallel, "contenders", lambda ks: {"wrong": (2, 2, wrong)})
+    monkeypatch.setattr(data_parallel, "contenders", lambda *_: {"wrong": (2, 2, wrong)})
     with pytest.raises(AssertionError, match="wrong: the parameters are not"):
         run(monkeypatch, "-m", model)
 

@@ -148,6 +148,30 @@ def test_one_backward_of_two_forwards():
     assert_same_gradients(model, bare)
 
 
+def test_accumulation_with_no_sync_nested_or_not():
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    batches = [batch(rows) for rows in (5, 6, 7)]
+    for X, y in batches:
+        F.cross_entropy(bare(X), y).backward()
+    with model.no_sync():
+        model.backward(F.cross_entropy, *batches[0])
+        with model.no_sync():
+            model.backward(F.cross_entropy, *batches[1])
+    model.backward(F.cross_entropy, *batches[2])
+    assert_same_gradients(model, bare)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_a_batch_smaller_than_the_micro_shards(rows):
+    bare = made("mlp")
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2, reproducible=8)
+    X, y = batch(rows)
+    F.cross_entropy(bare(X), y).backward()
+    model.backward(F.cross_entropy, X, y)
+    assert_same_gradients(model, bare)
+
+
 def test_under_autocast():
     torch.manual_seed(0)
     bare = nn.Linear(6, CLASSES)
@@ -213,6 +237,37 @@ def test_the_sum_of_the_replicas_has_the_bits_of_the_loop(k):
         for gradients in per_shard[1:]:
             total += gradients[i]
         assert torch.equal(parameter.grad, total)
+
+
+def test_gradients_are_summed_where_autograd_has_put_them():
+    model = DataParallel(made("mlp"), ["cpu"] * 3)
+    X, y = batch()
+    for _ in range(3):  # the first shows the order of the buckets
+        model.zero_grad()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model.backward(F.cross_entropy, X, y)
+    names = [event.key for event in profile.key_averages()]
+    assert "SumOfReplicas" in names and "aten::clone" not in names
+
+
+class Added(nn.Module):
+    """Autograd gives both parameters the same gradient, in one memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Parameter(torch.ones(6).double()) for _ in range(2))
+
+    def forward(self, x):
+        return x * (self.one + self.two)
+
+
+def test_gradients_that_share_memory():
+    bare, model = Added(), DataParallel(Added(), ["cpu"] * 3)
+    X, _ = batch()
+    for _ in range(3):
+        for net in (bare, model):
+            net(X).square().sum().backward()
+    assert_same_gradients(model, bare)
 
 
 class WithLoss(nn.Linear):

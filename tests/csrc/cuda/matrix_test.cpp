@@ -80,8 +80,8 @@ void run(const Case& one) {
 // Bytes last: where there are kernels of one dtype only, that one comes first.
 std::vector<Arithmetic> every_arithmetic() {
   std::vector<Arithmetic> all;
-  for (int dtype = static_cast<int>(std::size(kDTypeNames)) - 1; dtype >= 0; --dtype)
-    for (int op = 0; op < static_cast<int>(std::size(kOpNames)); ++op) {
+  for (int dtype = kDTypes - 1; dtype >= 0; --dtype)
+    for (int op = 0; op < kOps; ++op) {
       const Arithmetic one{static_cast<DType>(dtype), static_cast<Op>(op)};
       if (cpu_kernels().select(one.dtype, one.op)) all.push_back(one);
     }

@@ -21,36 +21,39 @@ enum class Data { exact, noise, special };
 constexpr const char* kDataNames[] = {"exact", "noise", "special"};
 constexpr const char* kDTypeNames[] = {"u8",  "i8",   "u16", "i16", "u32",    "i32",  "u64",      "i64",
                                        "f16", "bf16", "f32", "f64", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"};
-constexpr const char* kOpNames[] = {"sum", "avg", "prod", "min", "max", "band", "bor", "bxor"};
+
+template <class... Rows>
+constexpr int length(List<Rows...>) {
+  return sizeof...(Rows);
+}
+
+constexpr int kDTypes = length(Elements{}), kOps = length(Operations{});
+static_assert(kDTypes == std::size(kDTypeNames));
 
 struct Arithmetic {
   DType dtype;
   Op op;
   std::string name() const {
-    return std::string(kOpNames[static_cast<int>(op)]) + " of " + kDTypeNames[static_cast<int>(dtype)];
+    std::string name;
+    for_each(Operations{}, [&]<class O>(O) {
+      if (O::op == op) name = O::name;
+    });
+    return name + " of " + kDTypeNames[static_cast<int>(dtype)];
   }
 };
 
 template <class Visit>  // visit(T{})
 auto with_type(DType dtype, const Visit& visit) {
-  switch (dtype) {
-    case DType::u8: return visit(uint8_t{});
-    case DType::i8: return visit(int8_t{});
-    case DType::u16: return visit(uint16_t{});
-    case DType::u32: return visit(uint32_t{});
-    case DType::u64: return visit(uint64_t{});
-    case DType::i16: return visit(int16_t{});
-    case DType::i32: return visit(int32_t{});
-    case DType::i64: return visit(int64_t{});
-    case DType::f16: return visit(c10::Half{});
-    case DType::bf16: return visit(c10::BFloat16{});
-    case DType::f32: return visit(float{});
-    case DType::f64: return visit(double{});
-    case DType::e4m3fn: return visit(c10::Float8_e4m3fn{});
-    case DType::e5m2: return visit(c10::Float8_e5m2{});
-    case DType::e4m3fnuz: return visit(c10::Float8_e4m3fnuz{});
-    default: return visit(c10::Float8_e5m2fnuz{});
-  }
+  using Result = decltype(visit(uint8_t{}));
+  std::conditional_t<std::is_void_v<Result>, int, Result> result{};
+  for_each(Elements{}, [&]<class E>(E) {
+    if (E::dtype != dtype) return;
+    if constexpr (std::is_void_v<Result>)
+      visit(typename E::Type{});
+    else
+      result = visit(typename E::Type{});
+  });
+  return result;
 }
 
 // Integers from 0 to here are exact in the dtype.
