@@ -35,6 +35,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from measure import Row, alternate, machine, preamble, save
+from memory import peak_bytes
 from nets import SHAPES, Task, task
 from torch import Tensor, nn
 
@@ -103,6 +104,10 @@ def trained(start: Callable[..., Started], fresh: Task) -> tuple[Step, Tensor]:
     return step, vector(model)
 
 
+def steps(model: str, start: Callable[..., Started]) -> None:
+    trained(start, task(model))
+
+
 def check(fresh: Task, found: Mapping[str, tuple[int, Tensor]]) -> None:
     """Raise AssertionError, which names the contender, if one trains a different model; ``found``:
     by name, the number of shards and the parameters after the first steps."""
@@ -143,22 +148,18 @@ def ddp(model: str, rounds: int) -> tuple[list[float], Tensor]:
         return torch.load(f"{folder}/found")
 
 
-def most_bytes() -> int:
-    """The most memory that this process has had. (resource.getrusage counts its parent's too.)"""
-    (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x)
-    return int(line.split()[1]) * 1024
-
-
-def peak_process(_: int, model: str, start: Callable[..., Started], path: str) -> None:
-    before = most_bytes()
-    trained(start, task(model))
-    Path(path).write_text(str(most_bytes() - before))
-
-
-def peak_bytes(model: str, start: Callable[..., Started]) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(peak_process, (model, start, f"{folder}/found"))
-        return int(Path(folder, "found").read_text())
+def following(net: nn.Module, rounds: int) -> Row:
+    """What a replica with a copy of its own needs after a step: the parameters by one broadcast, or
+    an optimizer of its own (which would need all gradients, too)."""
+    lists = [[p.detach().clone() for p in net.parameters()] for _ in range(2)]
+    params = [p.clone().requires_grad_() for p in lists[0]]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    steps: dict[str, Step] = {"broadcast": partial(fastreduce.broadcast, lists)}
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        steps[kind.__name__] = kind(params, lr=LR).step
+    found = alternate(steps, rounds)
+    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: bool) -> list[Row]:
@@ -189,7 +190,7 @@ def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: boo
             "over_bare": step_s[name] / step_s["bare"],
             "sum_s": sum_s.get(shards),
             "share": sum_s[shards] / step_s[name] if shards > 1 else None,
-            "peak_bytes": peak_bytes(model, own[name][2]) if name in own else None,
+            "peak_bytes": peak_bytes(partial(steps, model, own[name][2])) if name in own else None,
         }
         for name, (replicas, shards) in counts.items()
     ]
@@ -239,6 +240,7 @@ def main() -> None:
     names += ("memory (MB)",)
     print(line("#      model", *names))
     rows: list[Row] = []
+    follow_s: dict[str, Row] = {}
     for model in args.m:
         own = contenders(args.k, has_batchnorm(task(model)[0]))
         fresh = measure(model, own, args.n, not args.no_ddp)
@@ -250,9 +252,14 @@ def main() -> None:
             part = ("-", "-") if alone else (f"{row['sum_s'] * 1e3:.2f}", f"{row['share']:.1%}")
             peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:.0f}"
             print(line(*what, *times, *part, peak), flush=True)
+        follow_s[model] = following(task(model)[0], args.n)
     print("# the parameters after two steps : OK")
+    print("# A copy of the parameters follows by a broadcast, or by a step of its own:")
+    for model, found in follow_s.items():
+        print(f"# {model}:", ", ".join(f"{name} {x * 1e3:.2f} ms" for name, x in found.items()))
     if args.out:
-        save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
+        content = {"machine": about, "rows": rows, "follow_s": follow_s}
+        save(args.out.with_suffix(".json"), content)
         draw(rows, about, args.out.with_suffix(".png"))
 
 

@@ -1,6 +1,8 @@
 #include "replicas.h"
 
+#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -47,6 +49,7 @@ class SumOfReplicas final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& grads) override {
     const int64_t count = static_cast<int64_t>(grads.size()) / ranks_;
+    const c10::MultiStreamGuard streams(joined_streams());
     autograd::variable_list sums(count);
     // The parameters whose gradients come from the same ranks are one call.
     std::map<std::vector<int64_t>, std::vector<int64_t>> params_by_ranks;
@@ -81,6 +84,23 @@ class SumOfReplicas final : public autograd::Node {
   }
 
  private:
+  // Those on which the replicas' forward passes ran: their gradients come from there. Autograd has made the first
+  // replica's wait for all gradients, and here the others are made to wait for that one.
+  std::vector<c10::Stream> joined_streams() const {
+    std::vector<c10::Stream> streams;
+    for (uint32_t input = 0; input < num_inputs(); ++input) {
+      if (input_metadata(input).device().is_cpu()) continue;
+      const c10::Stream stream = input_metadata(input).stream();
+      if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+    }
+    if (streams.size() > 1) {
+      c10::Event ready(streams[0].device_type());
+      ready.record(streams[0]);
+      for (const c10::Stream& stream : streams) ready.block(stream);
+    }
+    return streams;
+  }
+
   static void add(const at::Tensor& grad, at::Tensor& sum) {
     if (!sum.defined())
       sum = grad;

@@ -4,6 +4,7 @@ import time
 from functools import partial
 
 import contenders
+import memory
 import pytest
 import torch
 from buffers import Buffers, cpu_cache_bytes
@@ -130,3 +131,16 @@ def test_every_cache_of_the_last_level_counts_once(tmp_path):
         cache(cpu, 3, 3, shared_by, "1024K")
     assert cpu_cache_bytes(tmp_path) == 2 << 20
     assert cpu_cache_bytes(tmp_path / "nothing") == 0
+
+
+def takes_50_mb():
+    assert len(b"x" * 50_000_000) == 50_000_000
+
+
+def takes_nothing():
+    pass
+
+
+def test_peak_bytes_are_those_of_the_call():
+    nothing, something = (memory.peak_bytes(call) for call in (takes_nothing, takes_50_mb))
+    assert nothing < 10e6 and 45e6 < something < 60e6

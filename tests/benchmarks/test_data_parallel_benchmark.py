@@ -24,7 +24,9 @@ def run(monkeypatch, *flags):
 
 def test_what_it_writes(tmp_path, monkeypatch, capsys):
     run(monkeypatch, "-m", "MLP", "CNN", "-k", "1", "2", "--out", str(tmp_path / "out"))
-    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["follow_s"].keys() == {"MLP", "CNN"}
+    rows = written["rows"]
     assert [(x["model"], x["contender"], x["replicas"], x["shards"]) for x in rows] == [
         (model, *which)
         for model in ("MLP", "CNN")
