@@ -206,7 +206,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     at = {name: i + 0.6 * groups.index(k) for i, (name, k) in enumerate(shards.items())}
     kinds = list(dict.fromkeys(name.split(",")[0] for name in shards))
     figure = Figure(figsize=(2 + 2.3 * len(models), 1.2 + 0.33 * len(at)), layout="constrained")
-    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
     for axes, model in zip(panels, models, strict=True):
         own = {row["contender"]: row["over_bare"] for row in rows if row["model"] == model}
         colours = [f"C{kinds.index(name.split(',')[0])}" for name in own]

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
@@ -249,7 +250,14 @@ def op_name(op: Op) -> str:
     member = getattr(op, "op", op)  # a ReduceOp holds its member as .op
     name = getattr(member, "name", None)
     if not isinstance(name, str):
-        raise ValueError(f"unknown op {op!r}; want a name or a torch.distributed.ReduceOp")
+        if isinstance(op, torch.Tensor | list | tuple):
+            raise ValueError(
+                f"op is {type(op).__name__}; want a name such as 'sum'. Tensors of all ranks go "
+                "into one list: allreduce([a, b])"
+            )
+        raise ValueError(
+            f"unknown op {op!r}; want a name such as 'sum' or a torch.distributed.ReduceOp"
+        )
     return "prod" if name == "PRODUCT" else name.lower()
 
 
@@ -266,6 +274,8 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
     if not hasattr(item, "__dlpack__"):
         raise TypeError(
             f"{where} is {type(item).__name__}; want a tensor, or an array with __dlpack__"
+            + (" (fastreduce.grads(replicas) has those of modules)" * isinstance(item, nn.Module))
+            + (" (of a dict, pass list(d.values()))" * isinstance(item, str))
         )
     if _is_read_only(item):
         raise ValueError(

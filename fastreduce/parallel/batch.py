@@ -73,9 +73,15 @@ def rows_of(tree: Any, batch_dim: int) -> int:
     leaves, _ = leaves_of(tree)
     lengths = {leaf.shape[batch_dim] for leaf in leaves if _is_cut(leaf, batch_dim)}
     if not lengths:
+        kinds = ", ".join(
+            f"a tensor of shape {tuple(leaf.shape)}"
+            if isinstance(leaf, Tensor)
+            else type(leaf).__name__
+            for leaf in leaves
+        )
         raise ValueError(
-            "DataParallel: found no tensor to cut into shards, wanted at least one with a "
-            f"dimension {batch_dim}"
+            f"DataParallel: found no tensor to cut into shards ({kinds or 'no argument'}), wanted "
+            f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array"
         )
     if len(lengths) > 1:
         listed = ", ".join(

@@ -19,16 +19,7 @@ def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.dev
             f"DataParallel: found devices={devices!r}, wanted a list with one device per replica, "
             'such as ["cpu", "cpu"]'
         )
-    named = []
-    for device in devices:
-        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if found.type not in ("cpu", "cuda"):
-            raise ValueError(f"DataParallel: found device {found}, wanted cpu or cuda devices")
-        named.append(
-            torch.device("cuda", torch.cuda.current_device())
-            if found.type == "cuda" and found.index is None
-            else found
-        )
+    named = [_device(replica, device) for replica, device in enumerate(devices)]
     if not named:
         raise ValueError("DataParallel: found no device, wanted one per replica")
     if len({device.type for device in named}) > 1:
@@ -36,7 +27,44 @@ def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.dev
             f"DataParallel: found devices {', '.join(map(str, named))}; wanted all replicas on "
             "GPUs or all on the CPU"
         )
-    return named
+    count = torch.cuda.device_count()
+    for replica, device in enumerate(named):
+        if device.type == "cuda" and (device.index or 0) >= count:
+            raise ValueError(
+                f"DataParallel: replica {replica} is to be on {device}, but torch finds "
+                f"{count or 'no'} GPUs here; wanted devices that are there, such as "
+                '["cpu", "cpu"]'
+            )
+    return [
+        torch.device("cuda", torch.cuda.current_device())
+        if device.type == "cuda" and device.index is None
+        else device
+        for device in named
+    ]
+
+
+def _device(replica: int, device: torch.device | str | int) -> torch.device:
+    try:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"DataParallel: found device {device!r} for replica {replica}, wanted one such as "
+            '"cpu" or "cuda:0"'
+        ) from error
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"DataParallel: found device {found}, wanted cpu or cuda devices")
+    return found
+
+
+def check_keywords(unknown: Iterable[str]) -> None:
+    """Those of torch's nn.DataParallel are what one types first."""
+    theirs = {"device_ids": "devices", "dim": "batch_dim", "output_device": "devices[0]"}
+    for name in unknown:
+        ours = f", which is {theirs[name]} here" if name in theirs else ""
+        raise TypeError(
+            f"DataParallel: found the argument {name}{ours}; wanted devices, batch_dim, shares, "
+            "reproducible, sync_batchnorm or record"
+        )
 
 
 def check_module(module: Any, parallel: type[nn.Module]) -> None:
@@ -65,14 +93,15 @@ def check_settings(
                 "DataParallel: found reproducible and shares; wanted one of them, because "
                 "micro-shards are of one size whoever computes them"
             )
-        if not (isinstance(reproducible, int) and reproducible >= max(k, 1)):
+        whole = isinstance(reproducible, int) and not isinstance(reproducible, bool)
+        if not (whole and reproducible >= max(k, 1)):
             raise ValueError(
-                f"DataParallel: found reproducible={reproducible} micro-shards for {k} replicas, "
-                "wanted at least one per replica"
+                f"DataParallel: found reproducible={reproducible!r} micro-shards for {k} replicas, "
+                "wanted a whole number, at least one per replica"
             )
     if shares is None or shares == "measured":
         return
-    if isinstance(shares, str):
+    if isinstance(shares, str) or not isinstance(shares, Sequence):
         raise ValueError(
             f'DataParallel: found shares={shares!r}, wanted "measured" or one number per replica'
         )

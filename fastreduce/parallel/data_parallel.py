@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.checks import check_module, listed
+from fastreduce.parallel.checks import check_keywords, check_module, listed
 from fastreduce.parallel.dealer import Dealer
 from fastreduce.parallel.graphed import GraphedStep
 
@@ -30,8 +30,8 @@ class DataParallel(nn.Module):
         module: any `nn.Module` with parameters that can be copied by `copy.deepcopy`. It stays the
             first replica.
         devices: one per replica; the first is the module's own. The same device may be named
-            several times: such replicas share the parameters' memory. By default every GPU, or one
-            replica on the CPU.
+            several times: such replicas share the parameters' memory. By default every GPU; where
+            there is none, the CPU once, which is the plain module.
         batch_dim: the dimension of tensors along which they are cut and joined. Tensors without it
             (scalars), and what is no tensor, go to every replica; so does what is marked with
             `fastreduce.Whole`.
@@ -46,7 +46,7 @@ class DataParallel(nn.Module):
         sync_batchnorm: BatchNorm layers normalize with the whole batch, as on one device, and not
             with each replica's shard. Shards then meet at each of these layers, so they must go
             through the same ones; and these layers cannot be inside `torch.utils.checkpoint`.
-        record: a file for a hash of every parameter before each step, which `fastreduce diff`
+        record: a new file for a hash of every parameter before each step, which `fastreduce diff`
             compares with another run's. A copy of the model records nothing.
 
     Arguments of a call: tensors, and tensors in tuples, lists, dicts and dataclasses. Outputs are
@@ -101,7 +101,9 @@ class DataParallel(nn.Module):
         reproducible: int | None = None,
         sync_batchnorm: bool = False,
         record: str | Path | None = None,
+        **unknown: Any,
     ) -> None:
+        check_keywords(unknown)
         parallel = Dealer(
             module, listed(devices), batch_dim, shares, reproducible, sync_batchnorm, record
         )
@@ -115,7 +117,7 @@ class DataParallel(nn.Module):
     def backward(
         self,
         loss_fn: Callable[..., Tensor | tuple[Tensor, Tensor | float]],
-        inputs: Any,
+        inputs: Any = (),
         *targets: Any,
         reduction: str | None = None,
     ) -> Tensor:

@@ -33,6 +33,10 @@ class Dealer:
         record: str | Path | None,
     ) -> None:
         check_settings(len(devices), batch_dim, shares, reproducible)
+        if not isinstance(sync_batchnorm, bool):
+            raise TypeError(
+                f"DataParallel: found sync_batchnorm={sync_batchnorm!r}, wanted True or False"
+            )
         self.settings = {
             "batch_dim": batch_dim,
             "shares": shares,
@@ -86,7 +90,8 @@ class Dealer:
         if not callable(loss_fn):
             raise TypeError(
                 f"backward: found {type(loss_fn).__name__} as loss_fn, wanted a function: "
-                "backward(loss_fn, inputs, *targets)"
+                "backward(loss_fn, inputs, *targets). A loss that is computed already goes "
+                "backward by itself: loss.backward()"
             )
         owners, sizes, parts = self.deal(_Batch(inputs, targets))
         outputs = self.run(owners, sizes, [_as_call(part.inputs) for part in parts])

@@ -28,7 +28,13 @@ class Recorder:
         self._buckets = [[names[number] for number in bucket] for bucket in buckets]
         self._seen: list[tuple[int, int]] = []
         self._steps = 0
-        self.path.write_text("")  # fails here, and not after the first step
+        try:
+            self.path.touch(exist_ok=False)  # fails here, and not after the first step
+        except OSError as error:
+            raise ValueError(
+                f"DataParallel: record={str(path)!r} cannot be made: {error.strerror}; wanted a "
+                "new file in a folder that is there"
+            ) from error
         self._write({"buckets": self._buckets})
 
     def see(self) -> None:
@@ -75,12 +81,19 @@ def first_difference(one: str | Path, other: str | Path) -> str | None:
             "want two runs of one model"
         )
     for step, (a, b) in enumerate(zip(first, second, strict=False)):
-        for bucket, (mine, theirs) in enumerate(zip(a["buckets"], b["buckets"], strict=True)):
-            if mine != theirs:
-                pairs = zip(a["parameters"][bucket], b["parameters"][bucket], strict=True)
-                name = next(n for n, (x, y) in zip(names[bucket], pairs, strict=True) if x != y)
-                before = f"; the {step} before are the same" if step else ""
-                return f"step {step}, bucket {bucket}, parameter {name}{before}"
+        groups = zip(names, a["parameters"], b["parameters"], strict=True)
+        unlike = [
+            (bucket, name)
+            for bucket, group in enumerate(groups)
+            for name, x, y in zip(*group, strict=True)
+            if x != y
+        ]
+        if unlike:
+            bucket, name = unlike[0]
+            return (
+                f"step {step} (the first is 0), bucket {bucket}, parameter {name}: the first of "
+                f"{len(unlike)} that differ there, of {sum(map(len, names))}"
+            )
     if len(first) != len(second):
         same = min(len(first), len(second))
         return (

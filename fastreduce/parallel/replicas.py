@@ -7,6 +7,7 @@ have one copy there, which follows when the module's parameters have changed.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +29,17 @@ from fastreduce.parallel.sync_batchnorm import SyncBatchNorm, sums
 _FOLLOWING = {bool, int, float, str, type(None)}
 
 Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
+
+
+@contextmanager
+def _named(shard: int, shards: int) -> Iterator[None]:
+    """An error of the module says in which shard it was."""
+    try:
+        yield
+    except Exception as error:
+        if sys.version_info >= (3, 11):
+            error.add_note(f"DataParallel: in shard {shard} of {shards}, counted from 0")
+        raise
 
 
 def nothing(_: int) -> AbstractContextManager[None]:
@@ -89,7 +101,7 @@ class Replicas:
         @contextmanager
         def turn(shard: int) -> Iterator[None]:
             self._put(owners[shard], parameters[shard], buffers[shard])
-            with draws.of(shard), around(owners[shard]):
+            with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
                 yield
             buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
 

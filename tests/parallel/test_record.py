@@ -42,7 +42,8 @@ def test_runs_on_different_numbers_of_replicas_are_the_same(files, capsys):
 
 def test_the_first_difference_is_named(files, capsys):
     one, other = run(files[0]), run(files[1], spoil=1)
-    words = "step 1, bucket 0, parameter 2.bias; the 1 before are the same"
+    place = "step 1 (the first is 0), bucket 0, parameter 2.bias"
+    words = f"{place}: the first of 1 that differ there, of 4"
     assert first_difference(one, other) == words
     assert main(["diff", str(one), str(other)]) == 1
     assert capsys.readouterr().out == words + "\n"
@@ -80,8 +81,15 @@ def test_bad_files(files, capsys, content, words):
 
 
 def test_a_file_that_cannot_be_written_is_an_error_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"missing/a\.jsonl' cannot be made: No such file"):
         run(tmp_path / "missing" / "a.jsonl")
+
+
+def test_a_record_is_not_overwritten(files):
+    before = run(files[0]).read_text()
+    with pytest.raises(ValueError, match="cannot be made: File exists"):
+        run(files[0])
+    assert files[0].read_text() == before
 
 
 def test_hashes_see_every_bit():

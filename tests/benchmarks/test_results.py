@@ -1,0 +1,64 @@
+"""The tables of the docs are those of benchmarks/results."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def rows_of(page, header):
+    """The cells of the table whose first line begins so, without its first column."""
+    lines = (ROOT / page).read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(header))
+    cells = {}
+    for line in lines[first + 2 :]:
+        if not line.startswith("|"):
+            break
+        name, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+        cells[name] = rest
+    return cells
+
+
+def short(time_s):
+    value, unit = (time_s * 1e6, "us") if time_s < 1e-3 else (time_s * 1e3, "ms")
+    return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_allreduce(page):
+    rows = json.loads((RESULTS / "allreduce.json").read_text())["rows"]
+    found = {
+        (row["count_elems"], row["k"]): row["called"]
+        for row in rows
+        if row["type"] == "float32" and row["algorithm"] == "auto" and row["tensors"] == 1
+    }
+    for name, cells in rows_of(page, "| elements per rank |").items():
+        count = int(name.replace(",", "").replace("M", "")) * (2**20 if "M" in name else 1)
+        called = [found[count, k] for k in (2, 4, 8)]
+        wanted = [(short(x["time_s"]), f"{x['over_loop']:.1f}") for x in called]
+        assert cells == [cell for pair in wanted for cell in pair], name
+
+
+def test_training_steps():
+    rows = json.loads((RESULTS / "data_parallel.json").read_text())["rows"]
+    found = {(row["model"], row["contender"]): row for row in rows}
+    names = {
+        "LeNet": "LeNet (129k), 256",
+        "MLP": "MLP (5.0M), 256",
+        "CNN": "CNN (107k), 64",
+        "ResNet-18": "ResNet-18 (11.2M), 16",
+        "transformer": "transformer (10.0M), 8",
+    }
+    columns = (
+        *("DataParallel, 1", "DataParallel, 2", "ten lines, 2", "sync_batchnorm, 2"),
+        *("DataParallel, 4", "ten lines, 4", "reproducible=8", "DDP, Gloo, 2 processes"),
+    )
+    table = rows_of("docs/benchmarks.md", "| model (parameters), batch |")
+    assert list(table) == list(names.values())
+    for model, name in names.items():
+        ratios = [found.get((model, column)) for column in columns]
+        wanted = [f"{row['over_bare']:.2f}" if row else "-" for row in ratios]
+        assert table[name] == [short(found[model, "bare"]["step_s"]), *wanted], name
