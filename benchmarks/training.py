@@ -28,6 +28,7 @@ import torch
 from measure import Row, alternate, machine, preamble, save
 from torch import Tensor
 
+from fastreduce.devices import deal_devices, usable_devices
 from fastreduce.training import (
     check_replicas,
     get_params,
@@ -40,7 +41,6 @@ from fastreduce.training import (
     split_batch,
     train_batch,
 )
-from fastreduce.training.devices import deal_devices, usable_devices
 
 BATCH, LR, IMAGES = 256, 0.2, 60_000
 EPOCH_STEPS = -(-IMAGES // BATCH)

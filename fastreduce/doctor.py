@@ -103,7 +103,11 @@ def _missing() -> list[tuple[str, str]]:
     ]
     if torch.version.cuda is None:
         lines.append(
-            ("CUDA in torch", "a CPU build, so no GPU is used; a CUDA build: pip install torch")
+            (
+                "CUDA in torch",
+                "a CPU build, so no GPU is used; for GPUs: pip install --force-reinstall torch, "
+                "then fastreduce again",
+            )
         )
     elif not torch.cuda.is_available():
         lines.append(("NVIDIA driver", f"torch has CUDA {torch.version.cuda} but finds no GPU"))

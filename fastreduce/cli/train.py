@@ -131,8 +131,8 @@ def _run(config: Config, data: FashionMNIST, metrics: Metrics) -> int:
 
 def _config(args: argparse.Namespace, defaults: Mapping[str, Any]) -> Config:
     """Settings from the flags, else from ``defaults``, else those that suit the whole set."""
+    from fastreduce.devices import deal_devices, default_replicas, usable_devices
     from fastreduce.training import Config
-    from fastreduce.training.devices import deal_devices, default_replicas, usable_devices
 
     flags = {"batch_size": args.batch_size, "lr": args.lr, "epochs": args.epochs}
     settings = {**defaults, **{name: flag for name, flag in flags.items() if flag is not None}}

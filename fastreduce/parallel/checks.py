@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastreduce.devices import usable_devices
+
 
 def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
-    if devices is None:
-        count = torch.cuda.device_count()
-        devices = [f"cuda:{i}" for i in range(count)] or ["cpu"]
-    if not isinstance(devices, Iterable) or isinstance(devices, str):
+    if devices is not None and (not isinstance(devices, Iterable) or isinstance(devices, str)):
         raise TypeError(
             f"DataParallel: found devices={devices!r}, wanted a list with one device per replica, "
             'such as ["cpu", "cpu"]'
         )
-    named = [_device(replica, device) for replica, device in enumerate(devices)]
+    named = usable_devices(
+        None
+        if devices is None
+        else [f"cuda:{x}" if isinstance(x, int) else str(x) for x in devices]
+    )
     if not named:
         raise ValueError("DataParallel: found no device, wanted one per replica")
     if len({device.type for device in named}) > 1:
@@ -27,33 +30,7 @@ def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.dev
             f"DataParallel: found devices {', '.join(map(str, named))}; wanted all replicas on "
             "GPUs or all on the CPU"
         )
-    count = torch.cuda.device_count()
-    for replica, device in enumerate(named):
-        if device.type == "cuda" and (device.index or 0) >= count:
-            raise ValueError(
-                f"DataParallel: replica {replica} is to be on {device}, but torch finds "
-                f"{count or 'no'} GPUs here; wanted devices that are there, such as "
-                '["cpu", "cpu"]'
-            )
-    return [
-        torch.device("cuda", torch.cuda.current_device())
-        if device.type == "cuda" and device.index is None
-        else device
-        for device in named
-    ]
-
-
-def _device(replica: int, device: torch.device | str | int) -> torch.device:
-    try:
-        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(
-            f"DataParallel: found device {device!r} for replica {replica}, wanted one such as "
-            '"cpu" or "cuda:0"'
-        ) from error
-    if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"DataParallel: found device {found}, wanted cpu or cuda devices")
-    return found
+    return named
 
 
 def check_keywords(unknown: Iterable[str]) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 import fastreduce
+from fastreduce.devices import deal_devices, usable_devices
 from fastreduce.parallel.same_bits import check_replicas
 
 from .data import FashionMNIST, load
-from .devices import deal_devices, usable_devices
 from .lenet import INITS, PLATEAU_STEPS, get_params, initial_params
 from .parallel import accuracy, loop_allreduce, train_batch
 from .stopwatch import stopwatch

@@ -7,8 +7,8 @@ import pytest
 
 MODULES = [
     "cli",
+    "devices",
     "training.data",
-    "training.devices",
     "training.lenet",
     "training.parallel",
     "training.stopwatch",

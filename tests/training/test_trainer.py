@@ -9,7 +9,6 @@ import torch
 from fastreduce.training import Config, ReplicasDiffer, Trainer, check_replicas, load, train
 from fastreduce.training import trainer as module
 from fastreduce.training.data import SAMPLE
-from fastreduce.training.devices import deal_devices, default_replicas, usable_devices
 from fastreduce.training.trainer import SAMPLE_SETTINGS
 
 CPU = torch.device("cpu")
@@ -178,36 +177,6 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
 def test_a_config_that_cannot_be_is_an_error(wrong, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(TWO, **wrong)
-
-
-@pytest.mark.parametrize(
-    ("devices", "replicas", "dealt"),
-    [("a", 1, "a"), ("a", 3, "aaa"), ("ab", 2, "ab"), ("ab", 5, "ababa")],
-)
-def test_replicas_are_dealt_out_over_the_devices_in_turn(devices, replicas, dealt):
-    assert deal_devices(list(devices), replicas) == tuple(dealt)
-
-
-@pytest.mark.parametrize(("devices", "replicas"), [("a", 0), ("ab", 1), ("", 0), ("a", -1)])
-def test_a_device_without_a_replica_is_an_error(devices, replicas):
-    with pytest.raises(ValueError, match=f"replicas: found {replicas}, wanted at least"):
-        deal_devices(list(devices), replicas)
-
-
-def test_gpus_are_taken_where_there_are_any(monkeypatch):
-    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert usable_devices() == [CPU]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr("fastreduce._C.cuda_engines", False)
-    assert usable_devices() == [CPU]
-    monkeypatch.setattr("fastreduce._C.cuda_engines", True)
-    assert usable_devices() == gpus
-    assert (default_replicas(gpus), default_replicas(gpus[:1]), default_replicas([CPU])) == (
-        2,
-        1,
-        2,
-    )
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2])

@@ -1,4 +1,4 @@
-"""Which devices a training runs on, and which replica is on which device."""
+"""Which devices replicas run on, and which replica is on which device."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def _usable_device(name: str) -> torch.device:
         raise ValueError(
             f"devices: found {name!r}, which cannot be used here ({reason}), wanted such as {here}"
         ) from None
+    if probe.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"devices: found {name!r}, wanted cpu or cuda devices")
+    if probe.is_cuda and not _C.cuda_engines:
+        raise ValueError(
+            f"devices: found {name!r}, but this build of fastreduce has no CUDA engines; "
+            "FASTREDUCE_CUDA=1 pip install builds them, or says what is missing"
+        )
     return probe.device
 
 

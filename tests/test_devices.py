@@ -1,0 +1,44 @@
+"""Which devices replicas run on."""
+
+import pytest
+import torch
+
+from fastreduce.devices import deal_devices, default_replicas, usable_devices
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("devices", "replicas", "dealt"),
+    [("a", 1, "a"), ("a", 3, "aaa"), ("ab", 2, "ab"), ("ab", 5, "ababa")],
+)
+def test_replicas_are_dealt_out_over_the_devices_in_turn(devices, replicas, dealt):
+    assert deal_devices(list(devices), replicas) == tuple(dealt)
+
+
+@pytest.mark.parametrize(("devices", "replicas"), [("a", 0), ("ab", 1), ("", 0), ("a", -1)])
+def test_a_device_without_a_replica_is_an_error(devices, replicas):
+    with pytest.raises(ValueError, match=f"replicas: found {replicas}, wanted at least"):
+        deal_devices(list(devices), replicas)
+
+
+def test_gpus_are_taken_where_there_are_any(monkeypatch):
+    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert usable_devices() == [CPU]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("fastreduce._C.cuda_engines", False)
+    assert usable_devices() == [CPU]
+    monkeypatch.setattr("fastreduce._C.cuda_engines", True)
+    assert usable_devices() == gpus
+    assert (default_replicas(gpus), default_replicas(gpus[:1]), default_replicas([CPU])) == (
+        2,
+        1,
+        2,
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu0", "None", "meta", "cuda:99"])
+def test_a_device_that_is_not_here_is_an_error(name):
+    with pytest.raises(ValueError, match=f"devices: found '{name}', which cannot be used here"):
+        usable_devices(["cpu", name])
