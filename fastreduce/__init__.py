@@ -35,6 +35,7 @@ from fastreduce.program import HOST, Instruction, Program
 if TYPE_CHECKING:
     from fastreduce import (  # noqa: F401
         cli,
+        devices,
         doctor,
         folders,
         parallel,
@@ -80,7 +81,8 @@ _LAZY_NAMES = {
     "simulate": "fastreduce.simulation",
 }
 _LAZY_MODULES = {
-    *("cli", "doctor", "folders", "parallel", "plan", "simulation", "topology", "training", "units")
+    *("cli", "devices", "doctor", "folders", "parallel"),
+    *("plan", "simulation", "topology", "training", "units"),
 }
 
 
