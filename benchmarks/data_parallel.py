@@ -155,10 +155,10 @@ def following(net: nn.Module, rounds: int) -> Row:
     params = [p.clone().requires_grad_() for p in lists[0]]
     for param in params:
         param.grad = torch.ones_like(param)
-    steps: dict[str, Step] = {"broadcast": partial(fastreduce.broadcast, lists)}
+    ways: dict[str, Step] = {"broadcast": partial(fastreduce.broadcast, lists)}
     for kind in (torch.optim.SGD, torch.optim.AdamW):
-        steps[kind.__name__] = kind(params, lr=LR).step
-    found = alternate(steps, rounds)
+        ways[kind.__name__] = kind(params, lr=LR).step
+    found = alternate(ways, rounds)
     return {name: statistics.median(times) for name, times in found.items()}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 
 
-def modes_of_this_thread() -> Callable[[], AbstractContextManager[Any]]:
+def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
     """Makes a context manager that gives another thread what this one has now: gradients on or
     off, inference mode, autocast, and the current CUDA device and streams.
     """
@@ -24,16 +23,17 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager[Any]]:
     streams = [torch.cuda.current_stream(gpu) for gpu in gpus]
     current = torch.cuda.current_device() if gpus else None
 
-    def make() -> AbstractContextManager[Any]:
-        stack = ExitStack()
-        stack.enter_context(torch.inference_mode(inference))
-        stack.enter_context(torch.set_grad_enabled(gradients))
-        for device, dtype, cached in autocasts:
-            stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
-        for stream in streams:
-            stack.enter_context(torch.cuda.stream(stream))
-        if current is not None:
-            stack.enter_context(torch.cuda.device(current))
-        return stack
+    @contextmanager
+    def modes() -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            stack.enter_context(torch.set_grad_enabled(gradients))
+            for device, dtype, cached in autocasts:
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
+            for stream in streams:
+                stack.enter_context(torch.cuda.stream(stream))
+            if current is not None:
+                stack.enter_context(torch.cuda.device(current))
+            yield
 
-    return make
+    return modes

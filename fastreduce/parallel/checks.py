@@ -60,10 +60,18 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
 
 
 def check_settings(
-    k: int, batch_dim: int, shares: Sequence[float] | str | None, reproducible: int | None
+    k: int,
+    batch_dim: int,
+    shares: Sequence[float] | str | None,
+    reproducible: int | None,
+    sync_batchnorm: bool,
 ) -> None:
     if not (isinstance(batch_dim, int) and batch_dim >= 0):
         raise ValueError(f"DataParallel: found batch_dim={batch_dim}, wanted 0 or more")
+    if not isinstance(sync_batchnorm, bool):
+        raise TypeError(
+            f"DataParallel: found sync_batchnorm={sync_batchnorm!r}, wanted True or False"
+        )
     if reproducible is not None:
         if shares is not None:
             raise ValueError(

@@ -32,11 +32,7 @@ class Dealer:
         sync_batchnorm: bool,
         record: str | Path | None,
     ) -> None:
-        check_settings(len(devices), batch_dim, shares, reproducible)
-        if not isinstance(sync_batchnorm, bool):
-            raise TypeError(
-                f"DataParallel: found sync_batchnorm={sync_batchnorm!r}, wanted True or False"
-            )
+        check_settings(len(devices), batch_dim, shares, reproducible, sync_batchnorm)
         self.settings = {
             "batch_dim": batch_dim,
             "shares": shares,

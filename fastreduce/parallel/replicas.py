@@ -111,9 +111,9 @@ class Replicas:
         ]
         try:
             with draws:
-                if not self.sync_batchnorm:
+                if self._synchronized is None:
                     return one_by_one(calls, turn)
-                with self._sync_batchnorm:
+                with self._synchronized:
                     return together(calls, turn, sums)
         finally:
             self._put(0, self._params, buffers[0])
@@ -173,7 +173,7 @@ class Replicas:
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
-        self._sync_batchnorm = SyncBatchNorm(self._modules)
+        self._synchronized = SyncBatchNorm(self._modules) if self.sync_batchnorm else None
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self._modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self._modules]
         # Modules may share a parameter, which then has several slots.

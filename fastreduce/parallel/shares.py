@@ -1,4 +1,4 @@
-"""How much of a batch each replica gets: what was asked for, or what its speed is worth."""
+"""How much of a batch each replica gets if that is to follow from its speed."""
 
 from __future__ import annotations
 
