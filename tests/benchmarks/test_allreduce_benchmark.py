@@ -73,7 +73,7 @@ def test_one_that_is_stopped_leaves_what_it_has(tmp_path, number):
     command = [sys.executable, BENCHMARKS / "allreduce.py", *flags, "--out", tmp_path / "out"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     for _ in range(1200):
-        if (tmp_path / "out.json").exists():
+        if (tmp_path / "out.json").exists() or process.poll() is not None:
             break
         time.sleep(0.1)
     process.send_signal(number)
