@@ -34,7 +34,7 @@ from fastreduce.training import (
     get_params,
     initial_params,
     lenet,
-    load,
+    load_fashion_mnist,
     loop_allreduce,
     loss,
     sgd,
@@ -77,7 +77,7 @@ def contenders(k: int) -> dict[str, tuple[int, Step]]:
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    data = load().train
+    data = load_fashion_mnist().train
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:BATCH]
     return data.images[rows], data.labels[rows]
 

@@ -10,6 +10,15 @@ import torch
 from torch import Tensor
 
 
+class NonFiniteLoss(ValueError):
+    """The loss of a shard, or with None the sum of all shards', is ``value``: NaN or infinite."""
+
+    def __init__(self, value: float, shard: int | None, where: str) -> None:
+        what = "sum of all shards' losses" if shard is None else f"loss of shard {shard}"
+        super().__init__(f"{where}: the {what} is {value}, wanted a finite number")
+        self.value, self.shard = value, shard
+
+
 def combine(losses: Sequence[Any], sizes: Sequence[int], reduction: str) -> list[Tensor]:
     """Weigh the shards' losses so that their sum is the loss of the whole batch.
 
@@ -45,11 +54,7 @@ def total(losses: Sequence[Tensor], device: torch.device) -> Tensor:
     # On a GPU, looking at the value would wait for all its work.
     if device.type == "cpu" and not math.isfinite(found.item()):
         shard = next((i for i, x in enumerate(here) if not math.isfinite(x.item())), None)
-        where = "sum of all shards' losses" if shard is None else f"loss of shard {shard}"
-        raise ValueError(
-            f"backward: the {where} is {found.item()}, wanted a finite number; no gradient was "
-            "computed"
-        )
+        raise NonFiniteLoss(found.item(), shard, "backward, before any gradient was computed")
     return found
 
 

@@ -1,12 +1,16 @@
-"""Data-parallel training of LeNet on Fashion-MNIST, with the functions of the book.
+"""Data-parallel training on Fashion-MNIST, and checkpoints for any training.
 
-The names and roles are those of *Dive into Deep Learning*, "Training on Multiple GPUs"; the
-gradients of a step go through one `fastreduce.allreduce`.
+`Trainer` trains a network of `models.MODELS` with `fastreduce.DataParallel`, or LeNet with the
+functions of *Dive into Deep Learning*, "Training on Multiple GPUs", which have the book's names and
+roles here; the gradients of a step go through one `fastreduce.allreduce`.
 """
 
+from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import ReplicasDiffer, check_replicas
 
-from .data import DataError, FashionMNIST, Split, load
+from .checkpoint import Checkpoint, CheckpointError, load, save
+from .config import Config
+from .data import DataError, FashionMNIST, Split, load_fashion_mnist
 from .lenet import get_params, initial_params, lenet, loss
 from .parallel import (
     accuracy,
@@ -15,13 +19,17 @@ from .parallel import (
     split_batch,
     train_batch,
 )
-from .trainer import Config, Epoch, Trainer, train
+from .progress import Epoch
+from .trainer import Trainer, train
 
 __all__ = [
+    "Checkpoint",
+    "CheckpointError",
     "Config",
     "DataError",
     "Epoch",
     "FashionMNIST",
+    "NonFiniteLoss",
     "ReplicasDiffer",
     "Split",
     "Trainer",
@@ -31,8 +39,10 @@ __all__ = [
     "initial_params",
     "lenet",
     "load",
+    "load_fashion_mnist",
     "loop_allreduce",
     "loss",
+    "save",
     "sgd",
     "split_batch",
     "train",

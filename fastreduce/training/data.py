@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import logging
 import math
 import os
@@ -17,6 +18,8 @@ from torch import Tensor
 from fastreduce import folders
 
 from .download import OFFICIAL_FILES, download
+from .lenet import CLASSES
+from .state import bytes_of
 
 FILES = tuple(name.removesuffix(".gz") for name in OFFICIAL_FILES)
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -24,7 +27,6 @@ SAMPLE = Path(__file__).parent / "sample"
 # torchvision's folders below its root, so that either program finds the other's files.
 TORCHVISION_LAYOUT = Path("FashionMNIST", "raw")
 VARIABLE = "FASTREDUCE_DATA"
-CLASSES = 10
 
 logger = logging.getLogger(__name__)
 
@@ -60,18 +62,26 @@ class FashionMNIST:
         return self.folder == SAMPLE
 
 
-def load(folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
+def load_fashion_mnist(folder: str | os.PathLike[str] | None = None) -> FashionMNIST:
     """Find Fashion-MNIST with `find_folder` and read it into memory.
 
     Raises FileNotFoundError for a named folder that lacks files, and DataError for a file that
     is damaged, with its name, what was found and what was wanted.
 
-    >>> data = load(SAMPLE)
+    >>> data = load_fashion_mnist(SAMPLE)
     >>> data.train.images.shape, data.test.labels.shape
     (torch.Size([10000, 1, 28, 28]), torch.Size([2000]))
     """
     found = find_folder(folder)
     return FashionMNIST(_read_split(found, "train"), _read_split(found, "t10k"), found)
+
+
+def fingerprint(data: FashionMNIST) -> str:
+    """Return a SHA-256 of all images and labels, which does not depend on where they are."""
+    digest = hashlib.sha256()
+    for tensor in (x for s in (data.train, data.test) for x in (s.images, s.labels)):
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()
 
 
 def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:

@@ -14,6 +14,7 @@ SHAPES = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (128, 800), (128,), (10, 
 # the whole set with the book's batch of 256 and lr of 0.2 on a CPU, 2026-11-21: a running mean fell
 # below 2.0 at step 291 to 306 (seeds 0 to 2).
 PLATEAU_STEPS = 300
+CLASSES = 10
 Generator = torch.Generator | None
 
 

@@ -17,25 +17,30 @@ import torch
 
 import fastreduce
 
+from .config import Config
 from .data import FashionMNIST
-from .trainer import Config, Epoch
+from .progress import Epoch
 
-DEFAULT_OUT = Path("runs/lenet")
-METRICS, PICTURE = "metrics.jsonl", "learning_curve.png"
+METRICS, PICTURE, CHECKPOINTS = "metrics.jsonl", "learning_curve.png", "checkpoints"
 
 
 class Metrics:
     """Writes ``metrics.jsonl``: first the configuration, then each epoch as it ends.
 
-    Raises FileExistsError if the file exists: that of an earlier run is never replaced.
+    A run that goes on gives its ``past`` epochs; the file begins anew with these. Else it raises
+    FileExistsError if the file exists: that of an earlier run is never replaced.
     """
 
-    def __init__(self, path: Path, config: Config, data: FashionMNIST) -> None:
+    def __init__(
+        self, path: Path, config: Config, data: FashionMNIST, past: Sequence[Epoch] | None = None
+    ) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         # Created now, so that a run does not begin if its results cannot be written.
-        path.open("x").close()
+        path.open("x" if past is None else "w").close()
         self._append(_preamble(config, data))
+        for epoch in past or ():
+            self.add(epoch)
 
     def add(self, epoch: Epoch) -> None:
         # A loss that diverged is null: JSON has no NaN.
@@ -51,7 +56,7 @@ class Metrics:
 def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "config": {**asdict(config), "devices": [str(device) for device in config.devices]},
+        "config": config.to_json(),
         "data": {
             "folder": str(data.folder),
             "is_sample": data.is_sample,
@@ -67,16 +72,16 @@ def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:
     }
 
 
-def run_folder(out: Path | None) -> Path:
+def run_folder(out: Path | None, model: str) -> Path:
     """Return a folder for a new run's files that does not hold them yet.
 
-    It is ``out``; without ``out`` it is ``runs/lenet``, or if that holds a run ``runs/lenet-2``,
-    ``runs/lenet-3`` and so on. Nothing is written.
+    It is ``out``; without ``out`` it is ``runs/lenet``, after the model, or if that holds a run
+    ``runs/lenet-2``, ``runs/lenet-3`` and so on. Nothing is written.
 
     Raises FileExistsError if ``out`` holds a run, because a run is never overwritten;
     NotADirectoryError if it is a file or below one; PermissionError if it cannot be written.
     """
-    folder = out or next(path for path in _numbered(DEFAULT_OUT) if not _kept_in(path))
+    folder = out or next(path for path in _numbered(Path("runs", model)) if not _kept_in(path))
     if kept := _kept_in(folder):
         raise FileExistsError(
             f"--out {folder}: found an earlier run's {' and '.join(kept)} there, wanted a folder "
@@ -97,7 +102,7 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def _kept_in(folder: Path) -> list[str]:
-    return [name for name in (METRICS, PICTURE) if os.path.exists(folder / name)]
+    return [name for name in (METRICS, PICTURE, CHECKPOINTS) if os.path.exists(folder / name)]
 
 
 def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:

@@ -1,4 +1,4 @@
-"""Training of LeNet on Fashion-MNIST by data-parallel replicas, an epoch at a time."""
+"""Training on Fashion-MNIST by data-parallel replicas, an epoch at a time, with checkpoints."""
 
 from __future__ import annotations
 
@@ -6,120 +6,71 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-import fastreduce
 from fastreduce.devices import deal_devices, usable_devices
-from fastreduce.parallel.same_bits import check_replicas
+from fastreduce.parallel.losses import NonFiniteLoss
 
-from .data import FashionMNIST, load
-from .lenet import INITS, PLATEAU_STEPS, get_params, initial_params
-from .parallel import accuracy, loop_allreduce, train_batch
-from .stopwatch import stopwatch
+from . import checkpoint
+from .config import Config
+from .data import FashionMNIST, fingerprint, load_fashion_mnist
+from .learners import learner
+from .lenet import PLATEAU_STEPS
+from .progress import Epoch, Progress
 from .torch_settings import deterministic_cudnn, threads_for
-
-# For the shipped sample, which has only 40 batches of the whole set's size. Measured with seeds 0
-# to 6, two replicas on one CPU core, 2026-11-21: test accuracy 0.805 to 0.848, 20 to 30 s of CPU
-# time.
-SAMPLE_SETTINGS: dict[str, Any] = {"batch_size": 16, "lr": 0.08, "epochs": 3}
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Config:
-    """The settings of a training run. Two runs of equal configs on one machine give the same bits.
-
-    ``devices`` names one device per replica, the same one several times if need be.
-    ``batch_size`` counts the examples of all replicas together. ``allreduce`` is "auto", "loop" or
-    the name of an algorithm. ``steps`` bounds the steps of an epoch. ``init`` is as in
-    `initial_params`. The defaults are for the whole set; `SAMPLE_SETTINGS` are for the sample.
-
-    Raises ValueError for a setting that makes no sense.
-
-    >>> Config(devices=(torch.device("cpu"),) * 2, allreduce="loop").batch_size
-    256
-    """
-
-    devices: tuple[torch.device, ...]
-    batch_size: int = 256
-    lr: float = 0.2
-    epochs: int = 10
-    allreduce: str = "auto"
-    seed: int = 0
-    steps: int | None = None
-    init: str = "kaiming"
-
-    def __post_init__(self) -> None:
-        counts = {
-            "replicas": len(self.devices),
-            "batch size": self.batch_size,
-            "epochs": self.epochs,
-            "steps": 1 if self.steps is None else self.steps,
-        }
-        for name, count in counts.items():
-            if count < 1:
-                raise ValueError(f"{name}: found {count}, wanted at least 1")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
-        known = ("auto", "loop", *fastreduce.algorithms.names())
-        if self.allreduce not in known:
-            raise ValueError(
-                f"allreduce: found {self.allreduce!r}, wanted one of {', '.join(known)}"
-            )
-        if self.init not in INITS:
-            raise ValueError(f"init: found {self.init!r}, wanted one of {', '.join(INITS)}")
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch: the mean loss while training, the accuracy after it, and the seconds of each part.
-
-    ``epoch_s`` is the time of the training steps, including ``allreduce_s`` but not
-    ``evaluation_s``.
-    """
-
-    epoch: int
-    loss: float
-    test_accuracy: float
-    epoch_s: float
-    allreduce_s: float
-    evaluation_s: float
-
-    @property
-    def allreduce_share(self) -> float:
-        return self.allreduce_s / self.epoch_s
-
-
 class Trainer:
-    """Replicas of LeNet, one per device of ``config``, and the data they train on.
+    """Replicas of one network, one per device of ``config``, and the data they train on.
+
+    With ``checkpoints``, a folder, a checkpoint is written there after every epoch, and every
+    ``checkpoint_every`` steps; `restore` goes on from one, with the bits of a run that was never
+    stopped.
 
     >>> from fastreduce.training.data import SAMPLE
-    >>> config = Config((torch.device("cpu"),) * 2, epochs=2, steps=1, allreduce="loop")
-    >>> [epoch.epoch for epoch in Trainer(config, load(SAMPLE), progress=False).epochs()]
+    >>> config = Config((torch.device("cpu"),) * 2, epochs=2, steps=1)
+    >>> data = load_fashion_mnist(SAMPLE)
+    >>> [epoch.epoch for epoch in Trainer(config, data, progress=False).epochs()]
     [1, 2]
     """
 
-    def __init__(self, config: Config, data: FashionMNIST, *, progress: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        data: FashionMNIST,
+        *,
+        progress: bool = True,
+        checkpoints: Path | None = None,
+        checkpoint_every: int | None = None,
+    ) -> None:
+        if checkpoint_every is not None and checkpoint_every < 1:
+            raise ValueError(f"checkpoint every: found {checkpoint_every}, wanted at least 1 step")
         self.config = config
+        self.checkpoints = checkpoints
+        self._checkpoint_every = checkpoint_every
         self._generator = torch.Generator().manual_seed(config.seed)
-        params = initial_params(self._generator, init=config.init)
-        self.device_params = [get_params(params, device) for device in config.devices]
+        self.learner = learner(config, self._generator)
+        # Of the epoch under way, whose order is drawn again when a run goes on.
+        self._order_state = self._generator.get_state()
+        self._at = Progress()
+        self._unread: list[Sequence[Tensor]] = []  # losses, by step, on the devices
+        self._data = data
         # All images on the first device, so that batches are picked and split without the host.
         self._train, self._test = (s.to(config.devices[0]) for s in (data.train, data.test))
-        self._watch = stopwatch(config.devices[0])
         self._progress = progress
-        steps = config.epochs * min(
-            math.ceil(len(data.train) / config.batch_size), config.steps or len(data.train)
-        )
-        if config.init == "book" and steps < 2 * PLATEAU_STEPS:
+        self._warn_of_the_plateau()
+
+    def _warn_of_the_plateau(self) -> None:
+        config, images = self.config, len(self._train)
+        steps = config.epochs * min(math.ceil(images / config.batch_size), config.steps or images)
+        if config.init == "book" and config.model == "lenet" and steps < 2 * PLATEAU_STEPS:
             logger.warning(
                 "The book's init keeps LeNet on a plateau, at the accuracy of a guess, for about "
                 "%d steps at batch 256 and lr 0.2 (more than an epoch of the whole set, and longer "
@@ -128,67 +79,139 @@ class Trainer:
                 steps,
             )
 
-    def epochs(self) -> Iterator[Epoch]:
-        """Train ``config.epochs`` epochs, and yield each as it ends.
+    # ---- checkpoints
 
-        Raises ReplicasDiffer if the replicas are not bit-identical after an epoch.
+    def _parts(self) -> dict[str, Any]:
+        return {
+            **self.learner.state(),
+            "torch": torch.default_generator,
+            "order": self._order_state,
+            "progress": self._at.to_json(),
+            "config": self.config.to_json(),
+            "data": fingerprint(self._data),
+        }
+
+    def save(self) -> Path:
+        """Write a checkpoint into ``checkpoints``; raises what `checkpoint.save` raises."""
+        assert self.checkpoints is not None
+        self._read_losses()
+        steps = len(self._at.epochs) * self._steps_per_epoch() + self._at.step
+        return checkpoint.save(self.checkpoints, self._parts(), step=steps)
+
+    def restore(self, found: checkpoint.Checkpoint) -> list[Epoch]:
+        """Go on from a checkpoint; returns the epochs that had ended.
+
+        Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
-        for number in range(1, self.config.epochs + 1):
-            yield self._run_epoch(number)
+        if found.state.get("data") != fingerprint(self._data):
+            raise checkpoint.CheckpointError(
+                f"{found.path}: found a run on other images than those of {self._data.folder}; "
+                "name their folder with --data"
+            )
+        found.restore(self._parts())
+        self._order_state = found.state["order"]
+        self._at = Progress.from_json(found.state["progress"])
+        return list(self._at.epochs)
 
-    def _run_epoch(self, number: int) -> Epoch:
-        start_s = time.perf_counter()
+    # ---- training
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Train until ``config.epochs`` epochs have ended, and yield each as it ends.
+
+        Raises ReplicasDiffer if the replicas are not bit-identical after an epoch, and
+        NonFiniteLoss, which names step and shard, as the config says.
+        """
+        while len(self._at.epochs) < self.config.epochs:
+            yield self._run_epoch()
+
+    def _run_epoch(self) -> Epoch:
         batches = self._batches()
-        loss = self._train_on(batches, f"epoch {number}") / sum(len(rows) for rows in batches)
-        epoch_s = time.perf_counter() - start_s
-        check_replicas(self.device_params)
-        images, labels = self._test.images, self._test.labels
-        test_accuracy = accuracy(images, labels, self.device_params, self.config.devices)
-        return Epoch(
-            epoch=number,
-            loss=loss,
+        self._train_on(batches)
+        self.learner.check()
+        begin_s = time.perf_counter()
+        test_accuracy = self.learner.accuracy(self._test.images, self._test.labels)
+        at = self._at
+        epoch = Epoch(
+            epoch=len(at.epochs) + 1,
+            loss=sum(at.losses) / at.images if at.images else math.nan,
             test_accuracy=test_accuracy,
-            epoch_s=epoch_s,
-            allreduce_s=self._watch.read_s(),
-            evaluation_s=time.perf_counter() - start_s - epoch_s,
+            epoch_s=at.epoch_s,
+            allreduce_s=at.allreduce_s,
+            evaluation_s=time.perf_counter() - begin_s,
+            skipped=at.skipped,
         )
+        self._at = Progress(epochs=[*at.epochs, epoch])
+        self._order_state = self._generator.get_state()
+        if self.checkpoints is not None:
+            self.save()
+        return epoch
+
+    def _steps_per_epoch(self) -> int:
+        whole = math.ceil(len(self._train) / self.config.batch_size)
+        return min(whole, self.config.steps or whole)
 
     def _batches(self) -> Sequence[Tensor]:
         # Drawn on the CPU, so that the order does not depend on the device.
+        self._generator.set_state(self._order_state)
         order = torch.randperm(len(self._train), generator=self._generator)
         order = order.to(self.config.devices[0])
         return torch.split(order, self.config.batch_size)[: self.config.steps]
 
-    def _train_on(self, batches: Sequence[Tensor], title: str) -> float:
-        """Take one step per batch of row numbers; return the sum of all examples' losses."""
-        devices = self.config.devices
-        # Added up on the devices, because reading a loss in the loop would make every step wait.
-        losses = [torch.zeros((), device=d) for d in devices]
+    def _train_on(self, batches: Sequence[Tensor]) -> None:
+        """Take the steps of this epoch that are left."""
+        devices, at = self.config.devices, self._at
         hidden = None if self._progress else True  # None: hidden if stderr is no terminal.
-        shard_rows = self.config.batch_size / len(devices)
-        with deterministic_cudnn(), threads_for(shard_rows, devices):
-            for rows in tqdm(batches, title, unit="step", leave=False, disable=hidden):
-                shard_losses = train_batch(
-                    self._train.images[rows],
-                    self._train.labels[rows],
-                    self.device_params,
-                    devices,
-                    self.config.lr,
-                    allreduce=self._timed_allreduce,
-                )
-                for total, shard_loss in zip(losses, shard_losses, strict=True):
-                    total += shard_loss
-        for device in devices:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-        return sum(total.item() for total in losses)
+        title = f"epoch {len(at.epochs) + 1}"
+        left = tqdm(
+            batches[at.step :],
+            title,
+            total=len(batches),
+            initial=at.step,
+            unit="step",
+            leave=False,
+            disable=hidden,
+        )
+        with deterministic_cudnn(), threads_for(self.config.batch_size / len(devices), devices):
+            begin_s = time.perf_counter() - at.epoch_s
+            for rows in left:
+                self._step(rows)
+                at.epoch_s = time.perf_counter() - begin_s
+                every = self._checkpoint_every
+                if self.checkpoints and every and at.step % every == 0 and at.step < len(batches):
+                    self.save()
+            self._read_losses()
+            at.epoch_s = time.perf_counter() - begin_s
 
-    def _timed_allreduce(self, gradients: list[list[Tensor]]) -> None:
-        with self._watch:
-            if self.config.allreduce == "loop":
-                loop_allreduce(gradients)
-            else:
-                fastreduce.allreduce(gradients, algorithm=self.config.allreduce)
+    def _step(self, rows: Tensor) -> None:
+        losses: Sequence[Tensor] = ()
+        try:
+            losses = self.learner.step(self._train.images[rows], self._train.labels[rows])
+        except NonFiniteLoss as error:
+            if not self.config.skip_nonfinite:
+                raise self._named(error, self._at.step) from None
+            self._at.skipped += 1
+        else:
+            self._at.images += len(rows)
+        self._unread.append(losses)
+        self._at.step += 1
+        if self.config.devices[0].type == "cpu":  # elsewhere, reading would make every step wait
+            self._read_losses()
+
+    def _read_losses(self) -> None:
+        """Wait for the devices, and take over what they have counted."""
+        unread, self._unread = self._unread, []
+        for losses in unread:
+            values = [loss.item() for loss in losses]
+            for shard, value in enumerate(values):
+                if not math.isfinite(value):
+                    raise self._named(NonFiniteLoss(value, shard, ""), len(self._at.losses))
+            self._at.losses.append(sum(values))
+        if (allreduce_s := self.learner.allreduce_s()) is not None:
+            self._at.allreduce_s = (self._at.allreduce_s or 0.0) + allreduce_s
+
+    def _named(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
+        where = f"epoch {len(self._at.epochs) + 1}, step {step + 1}"
+        return NonFiniteLoss(error.value, error.shard, where)
 
 
 def closing_line(epochs: Sequence[Epoch], devices: Sequence[torch.device]) -> str:
@@ -211,18 +234,20 @@ def train(
 
     Replicas are dealt out over the GPUs of this machine; without a GPU they share the CPU. The
     default ``init`` is the book's ``0.01 * randn``; "kaiming" learns from the first step on
-    (`initial_params`). Without ``data`` the data is found by `load`. Returns one `Epoch` each.
-    Raises ValueError as `Config` does, and what `load` and `fastreduce.allreduce` raise.
+    (`initial_params`). Without ``data`` it is found by `load_fashion_mnist`. Returns one `Epoch`
+    each. Raises ValueError as `Config` does, and what finding the data and `fastreduce.allreduce`
+    raise.
 
     Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Training".
 
     >>> from fastreduce.training.data import SAMPLE
-    >>> [epoch] = train(2, 256, 0.2, num_epochs=1, steps=1, data=load(SAMPLE))  # doctest: +ELLIPSIS
+    >>> data = load_fashion_mnist(SAMPLE)
+    >>> [epoch] = train(2, 256, 0.2, num_epochs=1, steps=1, data=data)  # doctest: +ELLIPSIS
     test acc: 0..., ... sec/epoch on [device(type=...), device(type=...)]
     """
     # No more devices than replicas, so that each device has one.
     devices = deal_devices(usable_devices()[: max(1, num_gpus)], num_gpus)
-    config = Config(devices, batch_size, lr, num_epochs, steps=steps, init=init)
-    epochs = list(Trainer(config, data or load()).epochs())
+    config = Config(devices, batch_size, lr, num_epochs, allreduce="auto", steps=steps, init=init)
+    epochs = list(Trainer(config, data or load_fashion_mnist()).epochs())
     print(closing_line(epochs, devices))
     return epochs

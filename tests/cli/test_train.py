@@ -16,11 +16,13 @@ import torch
 from sweeps import one_in
 
 from fastreduce import folders
-from fastreduce.cli import main, train
-from fastreduce.training import Config, data, load
+from fastreduce.cli import main, train, train_options
+from fastreduce.training import data, load_fashion_mnist
+from fastreduce.training.config import SAMPLE_SETTINGS as BY_MODEL
+from fastreduce.training.config import SETTINGS
 from fastreduce.training.data import SAMPLE
-from fastreduce.training.trainer import SAMPLE_SETTINGS
 
+SAMPLE_SETTINGS = BY_MODEL["lenet"]
 PNG = b"\x89PNG"
 QUICK = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "2", "--batch-size", "8"]
 
@@ -44,19 +46,18 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
     out, err = capsys.readouterr()
     settings, place, first, second, closing, written = out.splitlines()
     assert settings.startswith(
-        "LeNet on a sample of Fashion-MNIST, replicas: 2, batch: 8, lr: 0.08, init: kaiming, "
-        "allreduce: auto, epochs: 2, seed: 0 ("
+        "lenet on a sample of Fashion-MNIST, replicas: 2, batch: 8, lr: 0.08, init: kaiming, "
+        "epochs: 2, seed: 0 ("
     )
     assert place == f"results go to {tmp_path / 'run'}"
-    epoch = (
-        r"epoch {}/2: loss \d\.\d{{3}}, test acc 0\.\d{{3}}, \d+\.\d s, \d+\.\d% of it in allreduce"
-    )
+    epoch = r"epoch {}/2: loss \d\.\d{{3}}, test acc 0\.\d{{3}}, \d+\.\d s"
     assert re.fullmatch(epoch.format(1), first)
     assert re.fullmatch(epoch.format(2), second)
     devices = r"\[device\(type='cpu'\), device\(type='cpu'\)\]"
     assert re.fullmatch(rf"test acc: 0\.\d\d, \d+\.\d sec/epoch on {devices}", closing)
-    paths = [tmp_path / "run" / name for name in ("metrics.jsonl", "learning_curve.png")]
-    assert written == f"written: {paths[0]} {paths[1]}"
+    names = ("metrics.jsonl", "learning_curve.png", "checkpoints")
+    paths = [tmp_path / "run" / name for name in names]
+    assert written == f"written: {' '.join(map(str, paths))}"
     assert paths[1].read_bytes().startswith(PNG)
     assert [line.get("epoch") for line in metrics(tmp_path / "run")] == [None, 1, 2]
     assert err == "", "no progress bar where stderr is no terminal"
@@ -67,13 +68,17 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
     one_in(
         3,
         [
-            ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": "auto", "seed": 0}),
+            ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": None, "seed": 0}),
             (["--init", "book"], {"init": "book"}),
             (["--lr", "0.3"], {"lr": 0.3}),
             (["--replicas", "3"], {"devices": ["cpu"] * 3}),
             (["--replicas", "1"], {"devices": ["cpu"]}),
             (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),
             (["--replicas", "3", "--scale-batch"], {"batch_size": 24}),
+            (["--model", "mlp", "--compile"], {"model": "mlp", "compile": True}),
+            (["--precision", "bf16"], {"precision": "bf16"}),
+            (["--reproducible", "4"], {"reproducible": 4}),
+            (["--skip-nonfinite"], {"skip_nonfinite": True}),
             (["--allreduce", "loop"], {"allreduce": "loop"}),
             (["--allreduce", "sharded", "--seed", "7"], {"allreduce": "sharded", "seed": 7}),
         ],
@@ -112,6 +117,11 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
         (["--seed", "-3"], "seed: found -3"),
         (["--init", "zeros"], "init: found 'zeros', wanted one of kaiming, book"),
         (["--allreduce", "star"], "allreduce: found 'star', wanted one of auto, loop"),
+        (["--allreduce", "ring", "--model", "mlp"], "model: found 'mlp' with allreduce 'ring'"),
+        (["--model", "vgg"], "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
+        (["--precision", "fp8"], "precision: found 'fp8', wanted one of fp32, bf16"),
+        (["--reproducible", "0"], "reproducible: found 0, wanted at least 1"),
+        (["--checkpoint-every", "0"], "--checkpoint-every: found '0', wanted a number of steps"),
         (["--colour", "red"], "--colour"),
     ],
 )
@@ -170,7 +180,8 @@ def test_an_out_that_cannot_be_is_refused_in_words_before_data_is_looked_for(cap
 def flags_of(argv):
     parser = argparse.ArgumentParser()
     train.add(parser.add_subparsers())
-    return train._config(parser.parse_args(["train", "--devices", "cpu", *argv]), SAMPLE_SETTINGS)
+    args = parser.parse_args(["train", "--devices", "cpu", *argv])
+    return train_options.new_config(args, is_sample=True)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +200,8 @@ def test_the_sample_has_settings_of_its_own_which_flags_override(flags, expected
 
 
 def test_the_whole_set_has_the_book_s_settings(monkeypatch, tmp_path, capsys):
-    whole = dataclasses.replace(load(SAMPLE), folder=tmp_path)
-    monkeypatch.setattr("fastreduce.training.load", lambda folder: whole)
+    whole = dataclasses.replace(load_fashion_mnist(SAMPLE), folder=tmp_path)
+    monkeypatch.setattr("fastreduce.training.load_fashion_mnist", lambda folder: whole)
     flags = ["--devices", "cpu", "--steps", "1", "--epochs", "1"]
     assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
     config = metrics(tmp_path / "run")[0]["config"]
@@ -198,22 +209,33 @@ def test_the_whole_set_has_the_book_s_settings(monkeypatch, tmp_path, capsys):
     assert "sample" not in capsys.readouterr().out
 
 
-def test_help_tells_both_defaults(capsys):
+def test_help_tells_the_defaults_of_all_models(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    for name, value in SAMPLE_SETTINGS.items():
-        whole = Config.__dataclass_fields__[name].default
-        assert f"(default: {whole:g}; {value:g} on the shipped sample)" in text
+    text = capsys.readouterr().out
+    for name in ("batch_size", "lr", "epochs"):
+        flag = "--" + name.replace("_", "-")
+        [said] = re.findall(rf"^  {flag} .*?(?=^  --)", text, re.DOTALL | re.MULTILINE)
+        for settings in (SETTINGS, BY_MODEL):
+            for model in settings.values():
+                assert re.search(rf"\b{re.escape(format(model[name], 'g'))}\b", said), said
 
 
 def test_a_training_that_diverges_ends_with_what_it_reached(capsys, tmp_path):
     flags = [*QUICK, "--lr", "1e30", "--steps", "4", "--out", str(tmp_path)]
     assert main(["train", *flags]) == 1
     out, err = capsys.readouterr()
-    assert "loss nan" in out
-    assert "the training diverged; try a lower --lr" in err
-    assert [line.get("loss", "none") for line in metrics(tmp_path)] == ["none", None]
+    assert re.search(r"error: epoch 1, step 2: the loss of shard 0 is (nan|inf), wanted", err)
+    assert "try a lower --lr" in err
+    assert "no epoch ended: no accuracy, no learning curve" in out
+    assert len(metrics(tmp_path)) == 1
+
+
+def test_steps_that_are_left_out_are_counted(capsys, tmp_path):
+    flags = [*QUICK, "--lr", "1e30", "--steps", "4", "--epochs", "1", "--out", str(tmp_path)]
+    assert main(["train", *flags, "--skip-nonfinite"]) == 0
+    assert "3 steps skipped, whose losses were not finite" in capsys.readouterr().out
+    assert metrics(tmp_path)[1]["skipped"] == 3
 
 
 def test_a_sample_is_announced_and_so_is_what_to_do(monkeypatch, caplog, tmp_path):
@@ -248,9 +270,11 @@ def test_ctrl_c_ends_cleanly_with_what_was_reached(tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert first.startswith("epoch 1/100000:")
-    *epochs, closing, written = [first, *out.splitlines()]
+    *epochs, closing, written, then = [first, *out.splitlines()]
     assert closing.startswith("test acc: 0.")
-    assert written == f"written: {tmp_path / 'metrics.jsonl'} {tmp_path / 'learning_curve.png'}"
+    names = ("metrics.jsonl", "learning_curve.png", "checkpoints")
+    assert written == f"written: {' '.join(str(tmp_path / name) for name in names)}"
+    assert then == f"to go on from there: fastreduce train --resume {tmp_path}"
     assert len(metrics(tmp_path)) == 1 + len(epochs)
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(PNG)
     assert "interrupted in epoch" in err

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fastreduce import folders
-from fastreduce.training import DataError, data, load
+from fastreduce.training import DataError, data, load_fashion_mnist
 from fastreduce.training.data import DEBIAN, FILES, SAMPLE, TORCHVISION_LAYOUT, read_idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -35,7 +35,7 @@ def nowhere(monkeypatch, tmp_path):
 @pytest.mark.parametrize("below", [Path(), TORCHVISION_LAYOUT])
 def test_plain_and_gzipped_files_in_either_layout_are_read(write_set, tmp_path, gz, below):
     write_set(tmp_path / "set" / below, gz=gz, train=12)
-    found = load(tmp_path / "set")
+    found = load_fashion_mnist(tmp_path / "set")
     assert found.train.images.dtype == torch.uint8
     assert found.train.images.shape == (12, 1, 28, 28)
     assert found.train.images[:, 0, 5, 7].tolist() == list(range(12))
@@ -60,12 +60,12 @@ def test_places_are_searched_in_the_promised_order(write_set, monkeypatch, tmp_p
 def test_what_is_nowhere_is_downloaded_into_the_cache(write_set, monkeypatch, tmp_path):
     monkeypatch.setattr(data, "download", write_set)
     assert data.find_folder() == tmp_path / "cache" / TORCHVISION_LAYOUT
-    assert len(load().train) == 6
+    assert len(load_fashion_mnist().train) == 6
 
 
 def test_offline_the_sample_is_used_and_one_line_says_so(caplog):
     with caplog.at_level(logging.WARNING):
-        found = load()
+        found = load_fashion_mnist()
     assert found.is_sample
     [record] = caplog.records
     for words in ("sample", "no route to host", "apt install dataset-fashion-mnist", "--data"):
@@ -81,7 +81,7 @@ def test_a_named_folder_that_lacks_a_file_is_an_error_not_the_sample(
     (folder / f"{lacking}.gz").unlink()
     monkeypatch.setenv("FASTREDUCE_DATA", str(folder))
     with pytest.raises(FileNotFoundError) as error:
-        load(folder if source == "--data" else None)
+        load_fashion_mnist(folder if source == "--data" else None)
     assert f"{source} {folder}: found no {lacking} (plain or .gz), wanted" in str(error.value)
 
 
@@ -113,17 +113,17 @@ DAMAGE = [
 @pytest.mark.parametrize(("name", "content", "words"), DAMAGE)
 def test_a_damaged_file_is_an_error_that_names_it(write_set, tmp_path, name, content, words):
     folder = write_set(tmp_path / "set", gz=False)
-    load(folder)
+    load_fashion_mnist(folder)
     (folder / name).write_bytes(content)
     with pytest.raises(DataError) as error:
-        load(folder)
+        load_fashion_mnist(folder)
     assert str(error.value).startswith(str(folder / name))
     for word in words:
         assert word in str(error.value)
 
 
 def test_the_sample_is_small_balanced_and_licensed():
-    sample = load(SAMPLE)
+    sample = load_fashion_mnist(SAMPLE)
     assert sample.is_sample
     assert torch.bincount(sample.train.labels).tolist() == [1000] * 10
     assert torch.bincount(sample.test.labels).tolist() == [200] * 10

@@ -29,10 +29,15 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "batch_size": 256,
         "lr": 0.2,
         "epochs": 10,
-        "allreduce": "auto",
+        "model": "lenet",
+        "allreduce": None,
         "seed": 0,
         "steps": None,
         "init": "kaiming",
+        "precision": "fp32",
+        "compile": False,
+        "reproducible": None,
+        "skip_nonfinite": False,
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__
@@ -43,6 +48,7 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "epoch_s": 2.0,
         "allreduce_s": 0.5,
         "evaluation_s": 0.1,
+        "skipped": 0,
         "allreduce_share": 0.25,
     }
 
@@ -54,19 +60,29 @@ def test_metrics_of_an_earlier_run_are_never_replaced(tiny, tmp_path):
     assert len((tmp_path / METRICS).read_text().splitlines()) == 2
 
 
+def test_a_run_that_goes_on_keeps_the_epochs_before_and_no_others(tiny, tmp_path):
+    path = tmp_path / METRICS
+    metrics = Metrics(path, CONFIG, tiny)
+    for epoch in EPOCHS:
+        metrics.add(epoch)
+    Metrics(path, CONFIG, tiny, past=EPOCHS[:1]).add(EPOCHS[1])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("epoch") for line in lines] == [None, 1, 2]
+
+
 def test_runs_without_a_folder_of_their_own_are_numbered(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, kept in (("lenet", METRICS), ("lenet-2", PICTURE), ("lenet-3", METRICS)):
-        assert run_folder(None) == Path("runs", name)
+        assert run_folder(None, "lenet") == Path("runs", name)
         (tmp_path / "runs" / name).mkdir(parents=True)
-        assert run_folder(None) == Path("runs", name), "an empty folder is free"
+        assert run_folder(None, "lenet") == Path("runs", name), "an empty folder is free"
         (tmp_path / "runs" / name / kept).write_text("")
 
 
 @pytest.mark.parametrize("name", [".", "new", "new/below"])
 def test_a_folder_without_a_run_is_taken_as_it_is_and_not_made_yet(tmp_path, name):
     before = list(tmp_path.iterdir())
-    assert run_folder(tmp_path / name) == tmp_path / name
+    assert run_folder(tmp_path / name, "lenet") == tmp_path / name
     assert list(tmp_path.iterdir()) == before
 
 
@@ -88,7 +104,7 @@ def test_a_folder_that_cannot_be_used_is_an_error(monkeypatch, tmp_path, out, er
     # Told, as who is root may write everywhere.
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
     with pytest.raises(error, match=words) as caught:
-        run_folder(tmp_path / out)
+        run_folder(tmp_path / out, "lenet")
     assert str(caught.value).startswith(f"--out {tmp_path / out}: found ")
 
 

@@ -6,13 +6,22 @@ from itertools import chain
 import pytest
 import torch
 
-from fastreduce.training import Config, ReplicasDiffer, Trainer, check_replicas, load, train
+from fastreduce.training import (
+    Config,
+    ReplicasDiffer,
+    Trainer,
+    check_replicas,
+    load_fashion_mnist,
+    train,
+)
 from fastreduce.training import trainer as module
+from fastreduce.training.config import SAMPLE_SETTINGS
 from fastreduce.training.data import SAMPLE
-from fastreduce.training.trainer import SAMPLE_SETTINGS
 
 CPU = torch.device("cpu")
 TWO = Config(devices=(CPU, CPU), batch_size=4, epochs=2)
+BOOK = dataclasses.replace(TWO, allreduce="auto")
+BOTH = pytest.mark.parametrize("config", [TWO, BOOK], ids=["DataParallel", "the book's functions"])
 
 
 def run(config, data):
@@ -20,17 +29,24 @@ def run(config, data):
     return trainer, list(trainer.epochs())
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tiny):
-    (one, first), (other, second) = run(TWO, tiny), run(TWO, tiny)
-    check_replicas([one.device_params[0], other.device_params[0]])
+def params(trainer):
+    return list(trainer.learner.state()["model"].state_dict().values())
+
+
+@BOTH
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tiny, config):
+    (one, first), (other, second) = run(config, tiny), run(config, tiny)
+    check_replicas([params(one), params(other)])
     assert [e.loss for e in first] == [e.loss for e in second]
-    third, _ = run(dataclasses.replace(TWO, seed=1), tiny)
+    third, _ = run(dataclasses.replace(config, seed=1), tiny)
     with pytest.raises(ReplicasDiffer):
-        check_replicas([one.device_params[0], third.device_params[0]])
+        check_replicas([params(one), params(third)])
 
 
-def test_two_replicas_reach_what_one_reaches(tiny):
-    (_, both), (_, alone) = run(TWO, tiny), run(dataclasses.replace(TWO, devices=(CPU,)), tiny)
+@BOTH
+def test_two_replicas_reach_what_one_reaches(tiny, config):
+    alone = dataclasses.replace(config, devices=(CPU,))
+    (_, both), (_, alone) = run(config, tiny), run(alone, tiny)
     for one, other in zip(both, alone, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-6)
         assert one.test_accuracy == other.test_accuracy
@@ -39,36 +55,68 @@ def test_two_replicas_reach_what_one_reaches(tiny):
 @pytest.mark.parametrize("allreduce", ["auto", "loop", "leader", "sharded", "ring"])
 def test_every_algorithm_keeps_the_replicas_identical(tiny, allreduce):
     trainer, epochs = run(dataclasses.replace(TWO, devices=(CPU,) * 3, allreduce=allreduce), tiny)
-    check_replicas(trainer.device_params)
+    trainer.learner.check()
     assert [e.epoch for e in epochs] == [1, 2]
     assert all(0 < e.allreduce_share < 1 and e.evaluation_s > 0 for e in epochs)
 
 
-def seen_rows(monkeypatch, data, config):
+def test_the_module_and_the_book_s_functions_learn_the_same(tiny):
+    (one, first), (other, second) = run(TWO, tiny), run(BOOK, tiny)
+    for own, wanted in zip(params(one), params(other), strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-5, atol=1e-6)
+    assert [e.loss for e in first] == pytest.approx([e.loss for e in second], rel=1e-6)
+    assert [e.allreduce_share for e in first] == [None, None]
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet18"])
+def test_other_models(tiny, model):
+    config = dataclasses.replace(TWO, model=model, batch_size=5, epochs=1, precision="bf16")
+    trainer, [epoch] = run(config, tiny)
+    assert epoch.loss < 10
+    assert all(p.dtype == torch.float32 for p in params(trainer) if p.is_floating_point())
+
+
+def test_a_compiled_model_learns_the_same(tiny):
+    eager = dataclasses.replace(TWO, model="mlp")
+    (one, _), (other, _) = run(dataclasses.replace(eager, compile=True), tiny), run(eager, tiny)
+    for own, wanted in zip(params(one), params(other), strict=True):
+        torch.testing.assert_close(own, wanted)
+
+
+def test_any_number_of_replicas_learns_the_same_bits_if_asked_to(tiny):
+    found = [
+        params(run(dataclasses.replace(TWO, devices=(CPU,) * k, reproducible=4), tiny)[0])
+        for k in (1, 2, 4)
+    ]
+    check_replicas(found)
+
+
+def during(data, config, look):
+    """What ``look`` returns for the images of each step."""
+    seen = []
+    trainer = Trainer(config, data, progress=False)
+    step = trainer.learner.step
+    trainer.learner.step = lambda X, y: (seen.append(look(X)), step(X, y))[1]
+    list(trainer.epochs())
+    return seen
+
+
+def seen_rows(data, config):
     """The training images of each step, by their number."""
     number = {image.numpy().tobytes(): i for i, image in enumerate(data.train.images)}
-    steps = []
-    real = module.train_batch
-
-    def record(X, *args, **kwargs):
-        steps.append([number[image.numpy().tobytes()] for image in X])
-        return real(X, *args, **kwargs)
-
-    monkeypatch.setattr(module, "train_batch", record)
-    run(config, data)
-    return steps
+    return during(data, config, lambda X: [number[image.numpy().tobytes()] for image in X])
 
 
-def test_an_epoch_takes_each_image_once_in_an_order_of_its_own(tiny, monkeypatch):
-    steps = seen_rows(monkeypatch, tiny, TWO)
+def test_an_epoch_takes_each_image_once_in_an_order_of_its_own(tiny):
+    steps = seen_rows(tiny, TWO)
     assert [len(step) for step in steps] == [4, 4, 2] * 2
     first, second = list(chain(*steps[:3])), list(chain(*steps[3:]))
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
 
 
-def test_steps_bounds_an_epoch(tiny, monkeypatch):
-    steps = seen_rows(monkeypatch, tiny, dataclasses.replace(TWO, steps=1))
+def test_steps_bounds_an_epoch(tiny):
+    steps = seen_rows(tiny, dataclasses.replace(TWO, steps=1))
     assert [len(step) for step in steps] == [4, 4]
 
 
@@ -79,26 +127,27 @@ def test_the_loss_is_the_mean_over_the_images_seen(tiny):
 
 
 def test_replicas_that_drift_apart_end_the_epoch_with_an_error(tiny):
-    trainer = Trainer(TWO, tiny, progress=False)
+    trainer = Trainer(BOOK, tiny, progress=False)
     epochs = trainer.epochs()
     next(epochs)
     with torch.no_grad():
-        trainer.device_params[1][4][3, 5] += 1e-3
+        trainer.learner.device_params[1][4][3, 5] += 1e-3
     with pytest.raises(ReplicasDiffer, match="replica 1, parameter 4: found 1 of 102400"):
         next(epochs)
 
 
 def test_it_learns_real_images():
     # A guess has a loss of 2.3 and an accuracy of 0.1.
-    config = Config((CPU, CPU), **SAMPLE_SETTINGS)
-    [epoch] = Trainer(dataclasses.replace(config, steps=100, epochs=1), load(SAMPLE)).epochs()
+    config = Config((CPU, CPU), **{**SAMPLE_SETTINGS["lenet"], "epochs": 1}, steps=100)
+    [epoch] = Trainer(config, load_fashion_mnist(SAMPLE)).epochs()
     assert epoch.loss < 1.6
     assert epoch.test_accuracy > 0.5
 
 
 def test_control_the_book_s_small_weights_do_not_in_so_few_steps(caplog):
-    config = Config((CPU, CPU), **SAMPLE_SETTINGS, init="book")
-    [epoch] = Trainer(dataclasses.replace(config, steps=100, epochs=1), load(SAMPLE)).epochs()
+    settings = {**SAMPLE_SETTINGS["lenet"], "epochs": 1}
+    config = Config((CPU, CPU), **settings, steps=100, init="book")
+    [epoch] = Trainer(config, load_fashion_mnist(SAMPLE)).epochs()
     assert epoch.loss > 2.2
     [record] = caplog.records
     assert "about 300 steps" in record.getMessage()
@@ -125,16 +174,9 @@ def test_a_run_that_may_end_on_the_plateau_says_so(
 
 
 def test_cudnn_is_deterministic_during_an_epoch_only(tiny, monkeypatch):
-    seen = []
-    real = module.train_batch
-
-    def record(*args, **kwargs):
-        seen.append(torch.backends.cudnn.deterministic)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(module, "train_batch", record)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    run(dataclasses.replace(TWO, epochs=1, steps=1), tiny)
+    config = dataclasses.replace(TWO, epochs=1, steps=1)
+    seen = during(tiny, config, lambda X: torch.backends.cudnn.deterministic)
     assert (seen, torch.backends.cudnn.deterministic) == ([True], False)
 
 
@@ -142,18 +184,11 @@ def test_cudnn_is_deterministic_during_an_epoch_only(tiny, monkeypatch):
     ("batch_size", "replicas", "threads"), [(32, 2, 1), (33, 2, 3), (16, 1, 1), (17, 1, 3)]
 )
 def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
-    tiny, monkeypatch, batch_size, replicas, threads
+    tiny, batch_size, replicas, threads
 ):
-    seen = []
-    real = module.train_batch
-
-    def record(*args, **kwargs):
-        seen.append(torch.get_num_threads())
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(module, "train_batch", record)
     torch.set_num_threads(3)  # The fixture one_thread sets back what was before.
-    run(Config((CPU,) * replicas, batch_size, epochs=1), tiny)
+    config = Config((CPU,) * replicas, batch_size, epochs=1)
+    seen = during(tiny, config, lambda X: torch.get_num_threads())
     assert (seen, torch.get_num_threads()) == ([threads], 3)
 
 
@@ -171,6 +206,11 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
         ({"lr": float("nan")}, "lr: found nan"),
         ({"lr": float("inf")}, "lr: found inf"),
         ({"init": "zeros"}, "init: found 'zeros', wanted one of kaiming, book"),
+        ({"model": "vgg"}, "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
+        ({"precision": "fp8"}, "precision: found 'fp8', wanted one of fp32, bf16"),
+        ({"reproducible": 0}, "reproducible: found 0"),
+        ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),
+        ({"allreduce": "ring", "compile": True}, "compile: found True with allreduce 'ring'"),
         ({"allreduce": "rong"}, "allreduce: found 'rong', wanted one of auto, loop, .*ring"),
     ],
 )

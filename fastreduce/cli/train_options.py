@@ -1,0 +1,191 @@
+"""The options of ``fastreduce train``, and the settings that follow from them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastreduce.training import Config
+
+SETTINGS = (
+    *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
+    *("precision", "compile", "reproducible", "skip_nonfinite"),
+)
+
+
+def add(train: argparse.ArgumentParser) -> None:
+    """Add all of them. None stands for what was not asked for: a default depends on the model, on
+    the data and on the run that goes on."""
+    _add_settings(train.add_argument_group("what is trained, and how"))
+    _add_replicas(train.add_argument_group("replicas"))
+    _add_files(train.add_argument_group("files"))
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", metavar="NAME", help="lenet, resnet18 or mlp (default: lenet)")
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        help="examples per step, over all replicas (default: 256; on the shipped sample 16, and 32 "
+        "for resnet18)",
+    )
+    group.add_argument(
+        "--scale-batch",
+        action="store_true",
+        default=None,
+        help="take --batch-size for each replica instead",
+    )
+    group.add_argument(
+        "--lr",
+        type=float,
+        help="learning rate (default: 0.2 for lenet, else 0.1; on the shipped sample 0.08 for "
+        "lenet, 0.05 for resnet18)",
+    )
+    group.add_argument(
+        "--epochs",
+        type=int,
+        help="passes over the data (default: 10; on the shipped sample 3, and 1 for resnet18)",
+    )
+    group.add_argument("--steps", type=int, help="at most so many steps per epoch (default: all)")
+    group.add_argument(
+        "--init",
+        metavar="NAME",
+        help="first weights: kaiming, which learns from the first step on, or book, 0.01 * randn "
+        "as in the book, with which LeNet stays on a plateau for some 300 steps (default: kaiming)",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        help="of the first weights and of the order of the images (default: 0)",
+    )
+    group.add_argument(
+        "--precision", metavar="NAME", help="fp32, or bf16: autocast (default: fp32)"
+    )
+    group.add_argument(
+        "--compile", action="store_true", default=None, help="compile the model by torch.compile"
+    )
+    group.add_argument(
+        "--skip-nonfinite",
+        action="store_true",
+        default=None,
+        help="leave out a step whose loss is not finite, and count it, instead of stopping (looks "
+        "at the losses before each update, so GPUs are waited for)",
+    )
+
+
+def _add_replicas(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="DEVICE",
+        help="such as cuda:0 cuda:1, or cpu (default: all GPUs, else cpu)",
+    )
+    group.add_argument(
+        "--replicas",
+        type=int,
+        help="copies of the model, dealt out over the devices in turn "
+        "(default: one per device; 2 where the CPU is the only one)",
+    )
+    group.add_argument(
+        "--reproducible",
+        type=int,
+        metavar="N",
+        help="cut each batch into N micro-shards: the same bits on 1 to N replicas",
+    )
+    group.add_argument(
+        "--allreduce",
+        metavar="NAME",
+        help="train LeNet with the book's own functions instead of fastreduce.DataParallel, and "
+        "sum the gradients with auto, leader, sharded, ring or another algorithm that is "
+        "registered, or with loop: the book's loop over the parameters",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a number of steps, at least 1")
+    return int(text)
+
+
+def _add_files(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where Fashion-MNIST's four IDX files are "
+        "(default: $FASTREDUCE_DATA, else found or downloaded)",
+    )
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="where metrics.jsonl, learning_curve.png and checkpoints go, a folder that holds none "
+        "yet (default: runs/MODEL, or runs/MODEL-2 and so on where earlier runs are kept)",
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=_count,
+        metavar="STEPS",
+        help="write a checkpoint every so many steps of an epoch, too, and not only at its end; "
+        "the last 3 are kept",
+    )
+    group.add_argument(
+        "--resume",
+        metavar="DIR",
+        type=Path,
+        help="go on with the run whose results are in DIR, with its settings; only --devices, "
+        "--replicas, --epochs, --checkpoint-every and --data may be given",
+    )
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a run that have been asked for."""
+    return {x: getattr(args, x) for x in SETTINGS if getattr(args, x) is not None}
+
+
+def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
+    """The settings that were given, else those that suit the model and the data.
+
+    Raises ValueError.
+    """
+    from fastreduce.training import config
+
+    settings = given(args)
+    suited = config.SAMPLE_SETTINGS if is_sample else config.SETTINGS
+    defaults = suited.get(settings.get("model", "lenet"), {})
+    settings = {**defaults, **_epochs(args), **_devices(args), **settings}
+    found = config.Config(**settings)
+    if args.scale_batch:
+        found = found.changed(batch_size=found.batch_size * len(found.devices))
+    return found
+
+
+def resumed_config(args: argparse.Namespace, before: Mapping[str, Any]) -> Config:
+    """The settings of a run that goes on. Raises ValueError if others were given."""
+    from fastreduce.training import Config
+
+    names = [name for name in (*SETTINGS, "scale_batch", "out") if getattr(args, name) is not None]
+    if names:
+        flags = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise ValueError(
+            f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
+            "its settings; leave them out, or start another run"
+        )
+    config = Config.from_json(before).changed(**_epochs(args))
+    if args.devices or args.replicas is not None:
+        config = config.changed(**_devices(args))
+    return config
+
+
+def _epochs(args: argparse.Namespace) -> dict[str, Any]:
+    return {} if args.epochs is None else {"epochs": args.epochs}
+
+
+def _devices(args: argparse.Namespace) -> dict[str, Any]:
+    from fastreduce.devices import deal_devices, default_replicas, usable_devices
+
+    devices = usable_devices(args.devices)
+    replicas = default_replicas(devices) if args.replicas is None else args.replicas
+    return {"devices": deal_devices(devices, replicas)}

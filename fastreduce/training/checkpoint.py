@@ -1,0 +1,202 @@
+"""Checkpoints: files from which a training run goes on, with the same bits.
+
+A checkpoint is one safetensors file. What is no tensor stands as JSON in its metadata, beside a
+SHA-256 of everything. It gets its name when it is whole and on disk; whoever is stopped while
+writing leaves the checkpoints before.
+
+Source of the file format: https://github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from .state import bytes_of, flatten, misfit, restorer, state_of, unflatten
+
+FORMAT = "fastreduce checkpoint"
+VERSION = "1"
+KEPT = 3
+NAME = re.compile(r"step-(\d+)\.safetensors")
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used; the message names it, what was found and what was wanted."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """Not what was written: cut short or changed."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds: the number of steps taken, and the state of each part, by name."""
+
+    path: Path
+    step: int
+    state: Mapping[str, Any]
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Put the state into ``parts``, as `load` does."""
+        if self.state.keys() != parts.keys():
+            raise CheckpointError(
+                f"{self.path}: found {', '.join(self.state)}, wanted {', '.join(parts)}"
+            )
+        for name, part in parts.items():
+            if restorer(part) and (words := misfit(part, self.state[name])):
+                raise CheckpointError(f"{self.path}: {name}: {words}; nothing was restored")
+        for name, part in parts.items():
+            if put := restorer(part):
+                put(self.state[name])
+
+
+def save(
+    folder: str | os.PathLike[str], parts: Mapping[str, Any], *, step: int, keep: int = KEPT
+) -> Path:
+    """Write a checkpoint, and remove all but the last ``keep``.
+
+    Args:
+        folder: where checkpoints are; it is made if need be.
+        parts: by name, what to keep: modules (also `fastreduce.DataParallel`), optimizers,
+            schedulers and whatever else has ``state_dict`` and ``load_state_dict``;
+            `torch.Generator` objects; and tensors, numbers, strings, lists, tuples and dicts.
+        step: how many steps have been taken. A checkpoint of that number is replaced.
+
+    Returns its path. Raises TypeError for a part that can be kept in none of these ways, and
+    OSError if it cannot be written; all checkpoints before are still there then.
+
+    >>> import tempfile, torch
+    >>> net = torch.nn.Linear(2, 1)
+    >>> parts = {"model": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1), "epoch": 3}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(folder, parts, step=100)
+    ...     found = load(folder, parts)
+    >>> path.name, found.step, found.state["epoch"]
+    ('step-000000100.safetensors', 100, 3)
+    """
+    if step < 0 or keep < 1:
+        raise ValueError(f"save: found step {step} and keep {keep}, wanted at least 0 and 1")
+    tensors: dict[str, Tensor] = {}
+    state = {name: flatten(state_of(part), name, tensors) for name, part in parts.items()}
+    text = json.dumps({"step": step, "state": state})
+    about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
+    path = Path(folder) / f"step-{step:09}.safetensors"
+    _write(path, safetensors.torch.save(tensors, about))
+    for old in _found_in(path.parent)[keep:]:
+        old.unlink()
+    return path
+
+
+def load(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> Checkpoint:
+    """Read the last checkpoint and put it into ``parts``, named as when it was saved.
+
+    ``path`` is the folder, or one file. Whatever has ``load_state_dict``, and `torch.Generator`
+    objects, get back their state; the rest is found in ``state`` of what is returned. A damaged
+    file is skipped, with a warning that names it, for the one before.
+
+    Raises FileNotFoundError if there is no checkpoint, and CheckpointError if all are damaged, or
+    if the last does not fit ``parts`` or is of another version. Nothing is restored then.
+    """
+    found = read(path)
+    found.restore(parts)
+    return found
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Return the last checkpoint in a folder that is whole, or the one of a file; see `load`."""
+    path = Path(path)
+    candidates = _found_in(path) if path.is_dir() else [path] * path.is_file()
+    if not candidates:
+        raise FileNotFoundError(f"{path}: found no checkpoint, wanted step-*.safetensors there")
+    damaged = []
+    for candidate in candidates:
+        try:
+            return _read(candidate)
+        except DamagedCheckpoint as error:
+            damaged.append(str(error))
+            logger.warning("%s", error)
+    raise CheckpointError("; ".join(damaged))
+
+
+def _found_in(folder: Path) -> list[Path]:
+    """The last one first."""
+    found = [(int(match[1]), x) for x in folder.iterdir() if (match := NAME.fullmatch(x.name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _read(path: Path) -> Checkpoint:
+    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise CheckpointError(
+            f"{path}: found a link to {path.resolve()}, wanted a file of this folder"
+        )
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise DamagedCheckpoint(f"{path}: damaged ({error}), wanted a whole file") from None
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: found a file of another kind, wanted a checkpoint")
+    if about.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: found version {about.get('version')}, wanted version {VERSION}; use the "
+            "fastreduce that wrote it"
+        )
+    text = about.get("state", "")
+    if about.get("sha256") != _sha256(text, tensors):
+        raise DamagedCheckpoint(f"{path}: damaged (its SHA-256 is another), wanted a whole file")
+    content = json.loads(text)
+    state = {name: unflatten(value, tensors) for name, value in content["state"].items()}
+    return Checkpoint(path, content["step"], state)
+
+
+def _sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file of this name is always whole, also after a crash of the machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _unfinished(path) as unfinished:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name, too
+        finally:
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    for left in path.parent.glob("step-*.unfinished"):  # by a process that was killed
+        left.unlink(missing_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        yield unfinished
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        reason = error.strerror or error
+        raise OSError(f"{path}: could not be written ({reason}); earlier ones are kept") from error

@@ -1,0 +1,137 @@
+"""What takes a training step on one batch: the book's functions, or DataParallel for any module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fastreduce
+from fastreduce.parallel.same_bits import check_replicas
+
+from .config import Config
+from .lenet import Generator, get_params, initial_params
+from .models import make
+from .parallel import accuracy, loop_allreduce, train_batch
+from .stopwatch import stopwatch
+
+
+class Learner(Protocol):
+    """Replicas of one network that learn together."""
+
+    def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
+        """Learn from a batch; return the shards' losses, summed over their examples, detached.
+
+        Raises NonFiniteLoss, with nothing changed, where it has looked at them.
+        """
+        ...
+
+    def accuracy(self, X: Tensor, y: Tensor) -> float: ...
+
+    def check(self) -> None:
+        """Raise ReplicasDiffer if the replicas are not bit-identical."""
+        ...
+
+    def allreduce_s(self) -> float | None:
+        """Seconds in the allreduce since the last call, where they are measured."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as `fastreduce.training.save` takes it."""
+        ...
+
+
+class BookLearner:
+    """LeNet as a list of parameters per replica, and the functions of the book."""
+
+    def __init__(self, config: Config, generator: Generator) -> None:
+        params = initial_params(generator, init=config.init)
+        self.device_params = [get_params(params, device) for device in config.devices]
+        self._config = config
+        self._watch = stopwatch(config.devices[0])
+
+    def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
+        devices, lr = self._config.devices, self._config.lr
+        return train_batch(X, y, self.device_params, devices, lr, allreduce=self._timed_allreduce)
+
+    def _timed_allreduce(self, gradients: list[list[Tensor]]) -> None:
+        with self._watch:
+            if self._config.allreduce == "loop":
+                loop_allreduce(gradients)
+            else:
+                fastreduce.allreduce(gradients, algorithm=self._config.allreduce or "auto")
+
+    def accuracy(self, X: Tensor, y: Tensor) -> float:
+        return accuracy(X, y, self.device_params, self._config.devices)
+
+    def check(self) -> None:
+        check_replicas(self.device_params)
+
+    def allreduce_s(self) -> float:
+        return self._watch.read_s()
+
+    def state(self) -> dict[str, Any]:
+        return {"model": _Parameters(self.device_params)}
+
+
+class _Parameters:
+    """All replicas' parameters, as if they were one module's."""
+
+    def __init__(self, device_params: Sequence[Sequence[Tensor]]) -> None:
+        self._device_params = device_params
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {str(index): p.detach() for index, p in enumerate(self._device_params[0])}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for params in self._device_params:
+            for p, values in zip(params, state.values(), strict=True):
+                p.copy_(values)
+
+
+class ModuleLearner:
+    """A module of `models` in `fastreduce.DataParallel`, and SGD."""
+
+    def __init__(self, config: Config, generator: Generator) -> None:
+        net = make(config.model, generator, init=config.init)
+        net.precision = config.precision
+        net.to(config.devices[0])
+        if config.compile:
+            net.compile()
+        self.model = fastreduce.DataParallel(net, config.devices, reproducible=config.reproducible)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
+        self._rows = 256 * len(config.devices)
+
+    def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
+        self.optimizer.zero_grad()
+        loss = self.model.backward(F.cross_entropy, X, y)
+        self.optimizer.step()
+        return [loss * len(X)]
+
+    @torch.no_grad()
+    def accuracy(self, X: Tensor, y: Tensor) -> float:
+        self.model.eval()
+        batches = zip(torch.split(X, self._rows), torch.split(y, self._rows), strict=True)
+        correct = [(self.model(X).argmax(1) == y).sum() for X, y in batches]
+        self.model.train()
+        return int(torch.stack(correct).sum()) / len(X)
+
+    def check(self) -> None:
+        self.model.check()
+
+    def allreduce_s(self) -> None:
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer}
+
+
+def learner(config: Config, generator: Generator) -> Learner:
+    kind: Callable[[Config, Generator], Learner] = ModuleLearner
+    if config.allreduce is not None:
+        kind = BookLearner
+    return kind(config, generator)

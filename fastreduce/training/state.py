@@ -1,0 +1,113 @@
+"""The state of a training run as tensors and JSON, and back: nothing is ever pickled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# JSON has one kind of list, and dicts whose keys are strings only.
+SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
+MAPPINGS: dict[str, Any] = {"counter": Counter, "dict": dict}
+PLAIN = (str, int, float, bool, type(None))
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Of a tensor on the CPU, in the order of its elements."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def state_of(part: Any) -> Any:
+    """What of ``part`` is to be kept: ``state_dict()``, a generator's state, or itself."""
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def restorer(part: Any) -> Callable[[Any], object] | None:
+    """What puts a state into ``part``; None where it is no object that has one."""
+    if isinstance(part, torch.Generator):
+        return part.set_state
+    return getattr(part, "load_state_dict", None)
+
+
+def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return ``value`` for JSON, and put copies of its tensors into ``tensors``, by their paths.
+
+    Raises TypeError, which names the path, for what is no tensor, number, string, bool, None, list,
+    tuple or dict.
+
+    >>> import torch
+    >>> tensors = {}
+    >>> flatten({"lr": 0.1, "step": torch.tensor(3)}, "optimizer", tensors)
+    {'dict': [['lr', 0.1], ['step', {'tensor': 'optimizer.step'}]]}
+    >>> list(tensors)
+    ['optimizer.step']
+    """
+    if isinstance(value, Tensor):
+        # A copy, because files of tensors may hold no memory twice.
+        tensors[path] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": path}
+    if isinstance(value, PLAIN):
+        return value
+    for kind in MAPPINGS:
+        if isinstance(value, MAPPINGS[kind]):
+            if other := next((key for key in value if not isinstance(key, PLAIN)), None):
+                raise TypeError(f"{path}: found the key {other!r}, wanted strings or numbers")
+            items = [[key, flatten(x, f"{path}.{key}", tensors)] for key, x in value.items()]
+            return {kind: items}
+    for kind in SEQUENCES:
+        if isinstance(value, SEQUENCES[kind]):
+            return {kind: [flatten(x, f"{path}.{i}", tensors) for i, x in enumerate(value)]}
+    raise TypeError(
+        f"{path}: found a {type(value).__name__}, wanted tensors, numbers, strings, bools, None, "
+        "and lists, tuples and dicts of them; checkpoints hold nothing that would run code"
+    )
+
+
+def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What `flatten` was given; raises KeyError or ValueError if ``value`` is not what it made."""
+    if isinstance(value, PLAIN):
+        return value
+    [(kind, content)] = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind in MAPPINGS:
+        return MAPPINGS[kind]({key: unflatten(x, tensors) for key, x in content})
+    return SEQUENCES[kind](unflatten(x, tensors) for x in content)
+
+
+def misfit(part: Any, found: Any) -> str | None:
+    """Why ``found``, a state, cannot be put into ``part``; None if it can be."""
+    own = state_of(part)
+    if isinstance(part, torch.optim.Optimizer):
+        own, found = (
+            {f"group {i}": len(group["params"]) for i, group in enumerate(x["param_groups"])}
+            for x in (own, found)
+        )
+        return None if own == found else f"found parameters {found}, wanted {own}"
+    if isinstance(own, Tensor) or isinstance(found, Tensor):
+        return _misfit_of_tensor(own, found)
+    tensors = {key: x for key, x in own.items() if isinstance(x, Tensor)}
+    missing = [key for key in own if key not in found]
+    unknown = [key for key in found if key not in own]
+    if missing or unknown:
+        lacks = f"found no {', '.join(map(repr, missing[:3]))}" if missing else ""
+        extra = f"found {', '.join(map(repr, unknown[:3]))}" if unknown else ""
+        return f"{' and '.join(filter(None, (lacks, extra)))}, wanted the names of this one"
+    for key, tensor in tensors.items():
+        if words := _misfit_of_tensor(tensor, found[key]):
+            return f"{key}: {words}"
+    return None
+
+
+def _misfit_of_tensor(own: Any, found: Any) -> str | None:
+    def about(x: Any) -> str:
+        if isinstance(x, Tensor):
+            return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+        return type(x).__name__
+
+    return None if about(own) == about(found) else f"found {about(found)}, wanted {about(own)}"
