@@ -26,6 +26,7 @@ WITH_EXAMPLES = {
     "docs/algorithms.md": 5,
     "docs/concepts.md": 5,
     "docs/contracts.md": 2,
+    "docs/fashion_mnist.md": 2,
     "docs/index.md": 1,
     "docs/planning.md": 3,
     "docs/training.md": 6,
