@@ -188,7 +188,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("cpu_kernels", [] { return cpu_kernels().name; });
   module.def("is_read_only", &is_read_only, py::arg("capsule"));
   module.def("ops", &ops);
-  module.def("replicate", &replicate, py::arg("params"), py::arg("memories"));
+  module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));
   module.def("set_lane_per_rank", [](bool on) {
     TORCH_CHECK(find_engine(c10::kCUDA), "this build of fastreduce has no CUDA engines");
     lane_per_rank = on;

@@ -42,10 +42,10 @@ class SumOfReplicas final : public autograd::Node {
  public:
   // Of the nodes that are ready, the engine runs those with the highest number first. This is that of the nodes that
   // write .grad, so that a sum does not wait for the rest of the backward pass.
-  SumOfReplicas(autograd::edge_list&& params, int64_t ranks)
-      : Node(/*sequence_nr=*/UINT64_MAX, std::move(params)), ranks_(ranks) {}
+  SumOfReplicas(autograd::edge_list&& params, int64_t ranks, std::string name)
+      : Node(/*sequence_nr=*/UINT64_MAX, std::move(params)), ranks_(ranks), name_(std::move(name)) {}
 
-  std::string name() const override { return "SumOfReplicas"; }
+  std::string name() const override { return name_; }
 
   autograd::variable_list apply(autograd::variable_list&& grads) override {
     const int64_t count = static_cast<int64_t>(grads.size()) / ranks_;
@@ -114,11 +114,12 @@ class SumOfReplicas final : public autograd::Node {
   c10::Device device_of(int64_t param) const { return input_metadata(param).device(); }
 
   int64_t ranks_;
+  std::string name_;
 };
 
 }  // namespace
 
-std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories) {
+std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories, const std::string& name) {
   std::vector<Tensors> replicas;
   for (const Tensors& memory : memories)
     for (Tensors& replica = replicas.emplace_back(); const at::Tensor& values : memory)
@@ -126,7 +127,7 @@ std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>
   const bool follows = c10::GradMode::is_enabled() &&
                        std::any_of(params.begin(), params.end(), [](const auto& p) { return p.requires_grad(); });
   if (!follows) return replicas;
-  const auto node = make_node<SumOfReplicas>(autograd::collect_next_edges(params), memories.size());
+  const auto node = make_node<SumOfReplicas>(autograd::collect_next_edges(params), memories.size(), name);
   for (const Tensors& replica : replicas)
     for (size_t i = 0; i < params.size(); ++i)  // a frozen parameter keeps its place, but gets no gradient
       autograd::set_history(params[i].requires_grad() ? replica[i] : at::Tensor(), node);

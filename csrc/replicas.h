@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 namespace fastreduce {
@@ -13,7 +14,8 @@ using Tensors = std::vector<at::Tensor>;
 // tensors on the same memory, which autograd takes for results of an operation on `params`: the backward pass waits
 // until it has the gradients of all replicas, sums them by one `reduce`, in ascending order of the replicas, and gives
 // the sum to `params`, on their device. A replica that has not used a parameter adds nothing; if none has, the
-// parameter gets no gradient. Sparse gradients, and those that shall be differentiated again, are summed by torch.
-std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories);
+// parameter gets no gradient. `name` is the operation's in profiles and errors. Sparse gradients, and those that shall
+// be differentiated again, are summed by torch.
+std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories, const std::string& name);
 
 }  // namespace fastreduce

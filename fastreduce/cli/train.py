@@ -6,14 +6,16 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fastreduce.cli import train_options
+from fastreduce.cli import train_looks, train_options
 from fastreduce.cli.status import FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
     from fastreduce.training import Config, Epoch, FashionMNIST, Trainer
     from fastreduce.training.report import Metrics
+
+Made = TypeVar("Made")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,44 +29,45 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace) -> int:
-    from fastreduce.training import Trainer, load_fashion_mnist
-    from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics, run_folder
+    from fastreduce.training import load_fashion_mnist
+    from fastreduce.training.report import METRICS, Metrics, run_folder
 
     # Checked before the data is looked for, because that may be a download.
     config = _config(args, train_options.new_config, False)
+    _config(args, train_looks.check, config)
     folder = run_folder(args.out, config.model)
     data = load_fashion_mnist(args.data)
     config = _config(args, train_options.new_config, data.is_sample)
-    trainer = Trainer(
-        config, data, checkpoints=folder / CHECKPOINTS, checkpoint_every=args.checkpoint_every
-    )
+    if args.lr_sweep:
+        return train_looks.sweep(config, data, args.lr_sweep, folder)
+    trainer = _trainer(args, config, data, folder)
+    looks = train_looks.looks(args, trainer, data, folder)
     metrics = Metrics(folder / METRICS, config, data)
     print(_settings_line(config, data))
     print("results go to", folder, flush=True)
-    return _run(trainer, data, metrics, [])
+    return _run(trainer, data, metrics, [], looks)
 
 
 def _resume(args: argparse.Namespace) -> int:
-    from fastreduce.training import Trainer, load_fashion_mnist
+    from fastreduce.training import load_fashion_mnist
     from fastreduce.training.checkpoint import read
     from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics
 
     found = read(args.resume / CHECKPOINTS)
     config = _config(args, train_options.resumed_config, found.state["config"])
     data = load_fashion_mnist(args.data)
-    trainer = Trainer(
-        config, data, checkpoints=found.path.parent, checkpoint_every=args.checkpoint_every
-    )
+    trainer = _trainer(args, config, data, args.resume)
     past = trainer.restore(found)
+    looks = train_looks.looks(args, trainer, data, args.resume)
     metrics = Metrics(args.resume / METRICS, config, data, past)
     print(_settings_line(config, data))
     print("goes on from", found.path, flush=True)
-    return _run(trainer, data, metrics, past)
+    return _run(trainer, data, metrics, past, looks)
 
 
 def _config(
-    args: argparse.Namespace, make: Callable[[argparse.Namespace, Any], Config], about: Any
-) -> Config:
+    args: argparse.Namespace, make: Callable[[argparse.Namespace, Any], Made], about: Any
+) -> Made:
     """What ``make`` returns; settings that make no sense are refused as wrong arguments are."""
     refuse: Callable[[str], NoReturn] = args.refuse
     try:
@@ -73,7 +76,26 @@ def _config(
         refuse(str(error))
 
 
-def _run(trainer: Trainer, data: FashionMNIST, metrics: Metrics, past: list[Epoch]) -> int:
+def _trainer(args: argparse.Namespace, config: Config, data: FashionMNIST, folder: Path) -> Trainer:
+    from fastreduce.training import Trainer
+    from fastreduce.training.report import CHECKPOINTS, TRACE
+
+    return Trainer(
+        config,
+        data,
+        checkpoints=folder / CHECKPOINTS,
+        checkpoint_every=args.checkpoint_every,
+        trace=folder / TRACE if args.profile else None,
+    )
+
+
+def _run(
+    trainer: Trainer,
+    data: FashionMNIST,
+    metrics: Metrics,
+    past: list[Epoch],
+    looks: list[train_looks.Look],
+) -> int:
     from fastreduce.training import NonFiniteLoss
 
     config, epochs, status = trainer.config, list(past), 0
@@ -82,6 +104,10 @@ def _run(trainer: Trainer, data: FashionMNIST, metrics: Metrics, past: list[Epoc
             epochs.append(epoch)
             metrics.add(epoch)
             print(_epoch_line(epoch, config), flush=True)
+            for look in looks:
+                look.follow(epoch)
+        for look in looks:
+            look.conclude()
     except NonFiniteLoss as error:
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
         status = FAILED
@@ -117,11 +143,11 @@ def _epoch_line(epoch: Epoch, config: Config) -> str:
 def _conclude(
     epochs: Sequence[Epoch], config: Config, data: FashionMNIST, metrics_path: Path, status: int
 ) -> None:
-    from fastreduce.training.report import CHECKPOINTS, PICTURE, plot
+    from fastreduce.training.report import CHECKPOINTS, PICTURE, TENSORBOARD, TRACE, plot
 
     written = [metrics_path]
     if epochs:
-        from fastreduce.training.trainer import closing_line
+        from fastreduce.training.report import closing_line
 
         print(closing_line(epochs, config.devices))
         picture = metrics_path.with_name(PICTURE)
@@ -129,10 +155,9 @@ def _conclude(
         written.append(picture)
     else:
         print("no epoch ended: no accuracy, no learning curve")
-    checkpoints = metrics_path.with_name(CHECKPOINTS)
-    kept = checkpoints.is_dir() and any(checkpoints.iterdir())
-    print("written:", *written, *([checkpoints] if kept else []))
-    if kept and status:
+    others = [metrics_path.with_name(name) for name in (CHECKPOINTS, TRACE, TENSORBOARD)]
+    print("written:", *written, *filter(Path.exists, others))
+    if status and others[0].is_dir():
         print("to go on from there: fastreduce train --resume", metrics_path.parent)
 
 

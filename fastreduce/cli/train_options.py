@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
-    *("precision", "compile", "reproducible", "skip_nonfinite"),
+    *("precision", "compile", "graph", "reproducible", "skip_nonfinite"),
 )
 
 
@@ -22,6 +22,7 @@ def add(train: argparse.ArgumentParser) -> None:
     _add_settings(train.add_argument_group("what is trained, and how"))
     _add_replicas(train.add_argument_group("replicas"))
     _add_files(train.add_argument_group("files"))
+    _add_looks(train.add_argument_group("a closer look"))
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
@@ -66,6 +67,12 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--compile", action="store_true", default=None, help="compile the model by torch.compile"
+    )
+    group.add_argument(
+        "--graph",
+        action="store_true",
+        default=None,
+        help="capture the passes of all replicas into one CUDA graph (untried on a GPU)",
     )
     group.add_argument(
         "--skip-nonfinite",
@@ -140,6 +147,33 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_looks(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--profile",
+        action="store_true",
+        help="write a trace of a few steps for chrome://tracing or ui.perfetto.dev",
+    )
+    group.add_argument(
+        "--compare",
+        metavar="NAME",
+        help="train a second time, epoch by epoch in turn, and compare seconds and parameters: "
+        "with loop (the book's functions and loop), single (one replica), or nn (nn.DataParallel)",
+    )
+    group.add_argument(
+        "--lr-sweep",
+        nargs="+",
+        type=float,
+        metavar="LR",
+        help="instead of one run, train 1, 2 and 4 replicas, each with a batch of --batch-size, at "
+        "each of these learning rates: a table and a picture of the accuracies",
+    )
+    group.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write events for TensorBoard, which must be installed",
+    )
+
+
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The settings of a run that have been asked for."""
     return {x: getattr(args, x) for x in SETTINGS if getattr(args, x) is not None}
@@ -166,7 +200,8 @@ def resumed_config(args: argparse.Namespace, before: Mapping[str, Any]) -> Confi
     """The settings of a run that goes on. Raises ValueError if others were given."""
     from fastreduce.training import Config
 
-    names = [name for name in (*SETTINGS, "scale_batch", "out") if getattr(args, name) is not None]
+    others = ("scale_batch", "out", "compare", "lr_sweep")
+    names = [name for name in (*SETTINGS, *others) if getattr(args, name) is not None]
     if names:
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
         raise ValueError(

@@ -37,9 +37,10 @@ class Buckets:
                 order = dict.fromkeys([*self._came, *self._usual])  # each once: the first time
                 self.numbers = buckets_of(self._params, list(order))
         found = [[*memory] for memory in memories]
-        for bucket in self.numbers:
+        for number_of_bucket, bucket in enumerate(self.numbers):
             params = [self._params[number] for number in bucket]
-            joined = _C.replicate(params, [[memory[i] for i in bucket] for memory in memories])
+            own = [[memory[i] for i in bucket] for memory in memories]
+            joined = _C.replicate(params, own, f"SumOfReplicas, bucket {number_of_bucket}")
             if self._passes == 1:
                 self._watch(joined[0], bucket)
             for shard, aliases in zip(found, joined, strict=True):

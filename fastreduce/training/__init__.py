@@ -8,6 +8,7 @@ roles here; the gradients of a step go through one `fastreduce.allreduce`.
 from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import ReplicasDiffer, check_replicas
 
+from .book import train
 from .checkpoint import Checkpoint, CheckpointError, load, save
 from .config import Config
 from .data import DataError, FashionMNIST, Split, load_fashion_mnist
@@ -20,7 +21,7 @@ from .parallel import (
     train_batch,
 )
 from .progress import Epoch
-from .trainer import Trainer, train
+from .trainer import Trainer
 
 __all__ = [
     "Checkpoint",

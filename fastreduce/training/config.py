@@ -41,7 +41,8 @@ class Config:
     ``batch_size`` counts the examples of all replicas together. ``steps`` bounds the steps of an
     epoch. ``init`` is as in `initial_params`. ``model`` is one of `models.MODELS`, trained by
     `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is "fp32" or "bf16" (autocast),
-    ``compile`` says whether `torch.compile` compiles it, ``reproducible`` is DataParallel's, and
+    ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a step's passes are one
+    CUDA graph (`fastreduce.DataParallel.graphed`, untried), ``reproducible`` is DataParallel's, and
     ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run would end.
 
     With ``allreduce``, "auto", "loop" or the name of an algorithm, the book's own functions train
@@ -64,6 +65,7 @@ class Config:
     init: str = "kaiming"
     precision: str = "fp32"
     compile: bool = False
+    graph: bool = False
     reproducible: int | None = None
     skip_nonfinite: bool = False
 
@@ -82,6 +84,9 @@ class Config:
             raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
+        if self.graph and any(device.type != "cuda" for device in self.devices):
+            found = ", ".join(map(str, self.devices))
+            raise ValueError(f"graph: found devices {found}, wanted GPUs for a CUDA graph")
         self._check_names()
         self._check_what_the_book_has_not()
 
@@ -101,7 +106,7 @@ class Config:
     def _check_what_the_book_has_not(self) -> None:
         if self.allreduce is None:
             return
-        settings = ("model", "precision", "compile", "reproducible", "skip_nonfinite")
+        settings = ("model", "precision", "compile", "graph", "reproducible", "skip_nonfinite")
         for name in settings:
             found, wanted = getattr(self, name), type(self).__dataclass_fields__[name].default
             if found != wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fastreduce
+from fastreduce.parallel.graphed import GraphedStep
+from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import check_replicas
 
 from .config import Config
@@ -105,12 +108,24 @@ class ModuleLearner:
         self.model = fastreduce.DataParallel(net, config.devices, reproducible=config.reproducible)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         self._rows = 256 * len(config.devices)
+        self._config = config
+        self._graphed: GraphedStep | None = None
 
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
         self.optimizer.zero_grad()
-        loss = self.model.backward(F.cross_entropy, X, y)
+        loss = self._backward(X, y)
+        if self._config.skip_nonfinite and not math.isfinite(loss.item()):
+            raise NonFiniteLoss(loss.item(), None, "backward")
         self.optimizer.step()
         return [loss * len(X)]
+
+    def _backward(self, X: Tensor, y: Tensor) -> Tensor:
+        # A graph has one shape; the last batch of an epoch may be shorter.
+        if not self._config.graph or len(X) < self._config.batch_size:
+            return self.model.backward(F.cross_entropy, X, y)
+        if self._graphed is None:
+            self._graphed = self.model.graphed(F.cross_entropy, X, y)
+        return self._graphed(X, y)
 
     @torch.no_grad()
     def accuracy(self, X: Tensor, y: Tensor) -> float:

@@ -22,6 +22,8 @@ from .data import FashionMNIST
 from .progress import Epoch
 
 METRICS, PICTURE, CHECKPOINTS = "metrics.jsonl", "learning_curve.png", "checkpoints"
+TRACE, TENSORBOARD = "trace.json", "tensorboard"
+SWEEP, SWEEP_PICTURE = "lr_sweep.json", "lr_sweep.png"
 
 
 class Metrics:
@@ -102,7 +104,15 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def _kept_in(folder: Path) -> list[str]:
-    return [name for name in (METRICS, PICTURE, CHECKPOINTS) if os.path.exists(folder / name)]
+    return [
+        name for name in (METRICS, PICTURE, CHECKPOINTS, SWEEP) if os.path.exists(folder / name)
+    ]
+
+
+def closing_line(epochs: Sequence[Epoch], devices: Sequence[torch.device]) -> str:
+    """Return the book's last line: test accuracy, mean seconds per epoch, devices."""
+    mean_s = sum(epoch.epoch_s for epoch in epochs) / len(epochs)
+    return f"test acc: {epochs[-1].test_accuracy:.2f}, {mean_s:.1f} sec/epoch on {list(devices)}"
 
 
 def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:

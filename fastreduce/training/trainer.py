@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fastreduce.devices import deal_devices, usable_devices
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from . import checkpoint
 from .config import Config
-from .data import FashionMNIST, fingerprint, load_fashion_mnist
-from .learners import learner
-from .lenet import PLATEAU_STEPS
+from .data import FashionMNIST, fingerprint
+from .learners import Learner, learner
+from .lenet import PLATEAU_STEPS, Generator
 from .progress import Epoch, Progress
 from .torch_settings import deterministic_cudnn, threads_for
+from .tracing import traced
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Trainer:
 
     With ``checkpoints``, a folder, a checkpoint is written there after every epoch, and every
     ``checkpoint_every`` steps; `restore` goes on from one, with the bits of a run that was never
-    stopped.
+    stopped. A `torch.profiler` trace of the fourth to seventh step goes to ``trace``.
 
-    >>> from fastreduce.training.data import SAMPLE
+    >>> from fastreduce.training.data import SAMPLE, load_fashion_mnist
     >>> config = Config((torch.device("cpu"),) * 2, epochs=2, steps=1)
     >>> data = load_fashion_mnist(SAMPLE)
     >>> [epoch.epoch for epoch in Trainer(config, data, progress=False).epochs()]
@@ -49,14 +49,17 @@ class Trainer:
         progress: bool = True,
         checkpoints: Path | None = None,
         checkpoint_every: int | None = None,
+        trace: Path | None = None,
+        make: Callable[[Config, Generator], Learner] = learner,
     ) -> None:
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ValueError(f"checkpoint every: found {checkpoint_every}, wanted at least 1 step")
         self.config = config
         self.checkpoints = checkpoints
         self._checkpoint_every = checkpoint_every
+        self._trace = trace
         self._generator = torch.Generator().manual_seed(config.seed)
-        self.learner = learner(config, self._generator)
+        self.learner = make(config, self._generator)
         # Of the epoch under way, whose order is drawn again when a run goes on.
         self._order_state = self._generator.get_state()
         self._at = Progress()
@@ -171,10 +174,16 @@ class Trainer:
             leave=False,
             disable=hidden,
         )
-        with deterministic_cudnn(), threads_for(self.config.batch_size / len(devices), devices):
+        trace, self._trace = self._trace, None
+        with (
+            deterministic_cudnn(),
+            threads_for(self.config.batch_size / len(devices), devices),
+            traced(trace) as tracer,
+        ):
             begin_s = time.perf_counter() - at.epoch_s
             for rows in left:
                 self._step(rows)
+                tracer.step()
                 at.epoch_s = time.perf_counter() - begin_s
                 every = self._checkpoint_every
                 if self.checkpoints and every and at.step % every == 0 and at.step < len(batches):
@@ -212,42 +221,3 @@ class Trainer:
     def _named(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
         where = f"epoch {len(self._at.epochs) + 1}, step {step + 1}"
         return NonFiniteLoss(error.value, error.shard, where)
-
-
-def closing_line(epochs: Sequence[Epoch], devices: Sequence[torch.device]) -> str:
-    """Return the book's last line: test accuracy, mean seconds per epoch, devices."""
-    mean_s = sum(epoch.epoch_s for epoch in epochs) / len(epochs)
-    return f"test acc: {epochs[-1].test_accuracy:.2f}, {mean_s:.1f} sec/epoch on {list(devices)}"
-
-
-def train(
-    num_gpus: int,
-    batch_size: int,
-    lr: float,
-    *,
-    num_epochs: int = 10,
-    steps: int | None = None,
-    init: str = "book",
-    data: FashionMNIST | None = None,
-) -> list[Epoch]:
-    """Train LeNet on Fashion-MNIST with ``num_gpus`` replicas, and print the book's last line.
-
-    Replicas are dealt out over the GPUs of this machine; without a GPU they share the CPU. The
-    default ``init`` is the book's ``0.01 * randn``; "kaiming" learns from the first step on
-    (`initial_params`). Without ``data`` it is found by `load_fashion_mnist`. Returns one `Epoch`
-    each. Raises ValueError as `Config` does, and what finding the data and `fastreduce.allreduce`
-    raise.
-
-    Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Training".
-
-    >>> from fastreduce.training.data import SAMPLE
-    >>> data = load_fashion_mnist(SAMPLE)
-    >>> [epoch] = train(2, 256, 0.2, num_epochs=1, steps=1, data=data)  # doctest: +ELLIPSIS
-    test acc: 0..., ... sec/epoch on [device(type=...), device(type=...)]
-    """
-    # No more devices than replicas, so that each device has one.
-    devices = deal_devices(usable_devices()[: max(1, num_gpus)], num_gpus)
-    config = Config(devices, batch_size, lr, num_epochs, allreduce="auto", steps=steps, init=init)
-    epochs = list(Trainer(config, data or load_fashion_mnist()).epochs())
-    print(closing_line(epochs, devices))
-    return epochs

@@ -36,6 +36,7 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "init": "kaiming",
         "precision": "fp32",
         "compile": False,
+        "graph": False,
         "reproducible": None,
         "skip_nonfinite": False,
     }

@@ -10,11 +10,11 @@ from fastreduce.training import (
     Config,
     ReplicasDiffer,
     Trainer,
+    book,
     check_replicas,
     load_fashion_mnist,
     train,
 )
-from fastreduce.training import trainer as module
 from fastreduce.training.config import SAMPLE_SETTINGS
 from fastreduce.training.data import SAMPLE
 
@@ -230,9 +230,9 @@ def test_train_prints_the_line_of_the_book(tiny, capsys, monkeypatch, num_gpus):
 @pytest.mark.parametrize(("init", "expected"), [({}, "book"), ({"init": "kaiming"}, "kaiming")])
 def test_train_begins_as_the_book_does_unless_told_otherwise(tiny, monkeypatch, init, expected):
     configs = []
-    real = module.Trainer
+    real = book.Trainer
     monkeypatch.setattr(
-        module, "Trainer", lambda config, data: configs.append(config) or real(config, data)
+        book, "Trainer", lambda config, data: configs.append(config) or real(config, data)
     )
     train(1, 5, 0.2, num_epochs=1, steps=1, data=tiny, **init)
     assert [config.init for config in configs] == [expected]

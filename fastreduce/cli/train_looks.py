@@ -1,0 +1,105 @@
+"""What ``fastreduce train`` shows beside its own lines: a comparison, TensorBoard, a sweep."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastreduce.training import Config, Epoch, FashionMNIST, Trainer
+
+
+class Look(Protocol):
+    def follow(self, epoch: Epoch) -> None:
+        """Look at an epoch that has ended."""
+        ...
+
+    def conclude(self) -> None:
+        """Say what was seen in all of them."""
+        ...
+
+
+class Comparing:
+    """Trains a second time, an epoch after each of the first."""
+
+    def __init__(self, trainer: Trainer, data: FashionMNIST, name: str) -> None:
+        from fastreduce.training.compare import Rivals
+
+        self._rivals = Rivals(trainer, data, name)
+
+    def follow(self, epoch: Epoch) -> None:
+        other = self._rivals.follow(epoch)
+        print(
+            f"  {self._rivals.name}: loss {other.loss:.3f}, test acc {other.test_accuracy:.3f}, "
+            f"{other.epoch_s:.1f} s",
+            flush=True,
+        )
+
+    def conclude(self) -> None:
+        print(f"{self._rivals.name}: {self._rivals.compared()}")
+
+
+class TensorBoard:
+    """Raises ImportError, which says what to install, where there is no TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError(f"--tensorboard: {error}; pip install tensorboard") from None
+        self._writer = SummaryWriter(folder)
+
+    def follow(self, epoch: Epoch) -> None:
+        values = {"loss": epoch.loss, "test accuracy": epoch.test_accuracy}
+        for name, value in {**values, "seconds per epoch": epoch.epoch_s}.items():
+            self._writer.add_scalar(name, value, epoch.epoch)
+        self._writer.flush()
+
+    def conclude(self) -> None:
+        self._writer.close()
+
+
+def looks(
+    args: argparse.Namespace, trainer: Trainer, data: FashionMNIST, folder: Path
+) -> list[Look]:
+    """Those that were asked for."""
+    from fastreduce.training.report import TENSORBOARD
+
+    found: list[Look] = []
+    if args.tensorboard:
+        found.append(TensorBoard(folder / TENSORBOARD))
+    if args.compare is not None:
+        found.append(Comparing(trainer, data, args.compare))
+    return found
+
+
+def check(args: argparse.Namespace, config: Config) -> None:
+    """Raise ValueError for what cannot be compared or swept."""
+    from fastreduce.training.compare import rival
+
+    if args.compare is not None:
+        rival(config, args.compare)
+    for lr in args.lr_sweep or ():
+        config.changed(lr=lr)
+
+
+def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path) -> int:
+    """Train at all these rates, and say, write and draw what accuracy each reached."""
+    from fastreduce.training.sweep import Point, sweep, table, write
+
+    points: list[Point] = []
+    for point in sweep(config, data, lrs):
+        points.append(point)
+        reached = "diverged" if point.test_accuracy is None else f"{point.test_accuracy:.3f}"
+        print(
+            f"replicas: {point.replicas}, batch: {point.batch_size}, lr: {point.lr:g}, "
+            f"test acc: {reached}",
+            flush=True,
+        )
+    print(table(points))
+    title = f"{config.model} after {config.epochs} epochs"
+    print("written:", *write(points, folder, title))
+    return 0

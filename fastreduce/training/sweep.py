@@ -1,0 +1,87 @@
+"""The accuracy that each learning rate and number of replicas reaches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastreduce.devices import deal_devices
+from fastreduce.parallel.losses import NonFiniteLoss
+
+from .config import Config
+from .data import FashionMNIST
+from .report import SWEEP, SWEEP_PICTURE
+from .trainer import Trainer
+
+REPLICAS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training: ``batch_size`` counts all replicas' examples. None: its loss was not finite."""
+
+    replicas: int
+    batch_size: int
+    lr: float
+    test_accuracy: float | None
+
+
+def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float]) -> Iterator[Point]:
+    """Train with 1, 2 and 4 replicas, each with a batch of ``config.batch_size``, at each rate.
+
+    Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Exercises".
+    """
+    devices = list(dict.fromkeys(config.devices))
+    for replicas in REPLICAS:
+        dealt = deal_devices(devices[:replicas], replicas)
+        for lr in lrs:
+            point = config.changed(devices=dealt, batch_size=config.batch_size * replicas, lr=lr)
+            try:
+                accuracy = list(Trainer(point, data).epochs())[-1].test_accuracy
+            except NonFiniteLoss:
+                accuracy = None
+            yield Point(replicas, point.batch_size, lr, accuracy)
+
+
+def table(points: Sequence[Point]) -> str:
+    """A line for each rate, a column for each number of replicas."""
+    columns = list(dict.fromkeys((x.replicas, x.batch_size) for x in points))
+    found = {(x.replicas, x.lr): _cell(x.test_accuracy) for x in points}
+    head = "".join(f"  {k} x {batch // k:>4}" for k, batch in columns)
+    lines = [f"{'lr':>8}{head}   (replicas x batch of each: test accuracy)"]
+    for lr in dict.fromkeys(x.lr for x in points):
+        lines.append(f"{lr:>8g}" + "".join(found.get((k, lr), "-").rjust(10) for k, _ in columns))
+    return "\n".join(lines)
+
+
+def _cell(accuracy: float | None) -> str:
+    return "diverged" if accuracy is None else f"{accuracy:.3f}"
+
+
+def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
+    """Write the points as JSON and as a picture."""
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    results, picture = folder / SWEEP, folder / SWEEP_PICTURE
+    results.write_text(json.dumps([vars(x) for x in points], indent=1) + "\n")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for replicas, batch in dict.fromkeys((x.replicas, x.batch_size) for x in points):
+        own = [x for x in points if x.replicas == replicas]
+        axes.plot(
+            [x.lr for x in own],
+            [math.nan if x.test_accuracy is None else x.test_accuracy for x in own],
+            marker="o",
+            label=f"{replicas} replicas, batch {batch}",
+        )
+    axes.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (share of images)")
+    axes.set_ylim(0, 1)
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(picture, dpi=120)
+    return [results, picture]
