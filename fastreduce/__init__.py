@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         devices,
         doctor,
         folders,
+        kvstore,
         parallel,
         plan,
         simulation,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         training,
         units,
     )
+    from fastreduce.kvstore import KVStore
     from fastreduce.parallel import DataParallel, Whole
     from fastreduce.plan.explain import explain
     from fastreduce.simulation.pictures import draw
@@ -56,6 +58,7 @@ __all__ = [
     "HOST",
     "DataParallel",
     "Instruction",
+    "KVStore",
     "Program",
     "Whole",
     "algorithm",
@@ -75,13 +78,14 @@ __all__ = [
 # import on 2 cores.
 _LAZY_NAMES = {
     "DataParallel": "fastreduce.parallel",
+    "KVStore": "fastreduce.kvstore",
     "Whole": "fastreduce.parallel",
     "draw": "fastreduce.simulation",
     "explain": "fastreduce.plan.explain",
     "simulate": "fastreduce.simulation",
 }
 _LAZY_MODULES = {
-    *("cli", "devices", "doctor", "folders", "parallel"),
+    *("cli", "devices", "doctor", "folders", "kvstore", "parallel"),
     *("plan", "simulation", "topology", "training", "units"),
 }
 

@@ -1,0 +1,111 @@
+"""What is passed to a store, checked before anything is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastreduce.kvstore.shards import Entry, Key
+
+
+def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:
+    """The value of each key; raises TypeError or ValueError where there are none."""
+    several = isinstance(key, list | tuple)
+    keys = list(key) if several else [key]
+    values = value if several else [value]
+    for one in keys:
+        if not isinstance(one, str | int) or isinstance(one, bool):
+            raise TypeError(f"{call}: found the key {one!r}, wanted a string or an integer")
+    if not keys:
+        raise ValueError(f"{call}: found no key, wanted at least one")
+    if not isinstance(values, list | tuple) or len(values) != len(keys):
+        found = f"{len(values)}" if isinstance(values, list | tuple) else type(values).__name__
+        raise ValueError(
+            f"{call}: found {len(keys)} keys and, of values, {found}; wanted a list of as many"
+        )
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"{call}: found a key twice in {keys}, wanted each once")
+    return dict(zip(keys, values, strict=True))
+
+
+def names(keys: Iterable[Key]) -> str:
+    return ", ".join(repr(key) for key in keys)
+
+
+def about(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    layout = "" if value.layout == torch.strided else "sparse "
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{layout}{dtype} of shape {tuple(value.shape)}"
+
+
+def about_entry(entry: Entry) -> str:
+    return f"{str(entry.rows.dtype).removeprefix('torch.')} of shape {tuple(entry.shape)}"
+
+
+def check_new(values: Mapping[Key, Any], known: Collection[Key]) -> None:
+    for key, value in values.items():
+        if key in known:
+            raise ValueError(f"init: key {key!r} has a value already; push changes it")
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
+
+
+def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[Tensor]:
+    """The replicas' tensors, each with the shape and dtype of the key's value."""
+    entry = _entry(call, key, entries)
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    wanted = about_entry(entry)
+    if not values or value is None:
+        raise ValueError(f"{call}: key {key!r}: found no tensor, wanted {wanted}")
+    for replica, one in enumerate(values):
+        if about(one) != wanted:
+            raise ValueError(
+                f"{call}: key {key!r}, replica {replica}: found {about(one)}, wanted {wanted}"
+            )
+    return values
+
+
+def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
+    counts = {key: len(x) for key, x in values.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"{call}: found numbers of replicas {counts}, wanted one number")
+    return next(iter(counts.values()))
+
+
+def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -> None:
+    """Raise for rows that cannot be pulled into ``out``."""
+    start, entry = f"row_sparse_pull: key {key!r}", _entry("row_sparse_pull", key, entries)
+    integers = isinstance(row_ids, Tensor) and row_ids.dtype in (torch.int64, torch.int32)
+    if not integers:
+        raise ValueError(f"{start}: found row_ids {about(row_ids)}, wanted int64 or int32")
+    if not entry.shape:
+        raise ValueError(f"{start}: found a value without dimensions, wanted one with rows")
+    shape = (row_ids.numel(), *entry.shape[1:])
+    wanted = f"{str(entry.rows.dtype).removeprefix('torch.')} of shape {shape}"
+    if about(out) != wanted:
+        raise ValueError(f"{start}: found {about(out)} to copy into, wanted {wanted}")
+    if row_ids.numel() and not (int(row_ids.min()) >= 0 and int(row_ids.max()) < entry.shape[0]):
+        raise ValueError(
+            f"{start}: found rows {int(row_ids.min())} to {int(row_ids.max())}, wanted 0 to "
+            f"{entry.shape[0] - 1}"
+        )
+
+
+def by_priority(keys: Sequence[Key], priority: float | Sequence[float]) -> list[Key]:
+    """The keys in the order of their priorities, the highest first."""
+    numbers = [priority] * len(keys) if isinstance(priority, int | float) else list(priority)
+    if len(numbers) != len(keys):
+        raise ValueError(f"found {len(numbers)} priorities for {len(keys)} keys, wanted as many")
+    order = sorted(range(len(keys)), key=lambda i: -numbers[i])
+    return [keys[i] for i in order]
+
+
+def _entry(call: str, key: Key, entries: Mapping[Key, Entry]) -> Entry:
+    if key not in entries:
+        raise KeyError(f"{call}: key {key!r} has no value; init gives it one")
+    return entries[key]

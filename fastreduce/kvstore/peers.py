@@ -1,0 +1,86 @@
+"""The processes that keep a store together, and how they agree and exchange."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Peers(Protocol):
+    rank: int
+    size: int
+
+    def agree(self, call: str, error: Exception | None = None, count: int = 0) -> list[int]:
+        """Compare what all ranks are about to do; return everyone's ``count``.
+
+        Raises ``error`` if there is one, and a RuntimeError on all ranks if some rank has one, or
+        if their calls differ. So nobody goes on alone and waits for the others.
+        """
+        ...
+
+    def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
+        """Send ``parts[r]`` (bytes, uint8) to rank r; return what came from each rank."""
+        ...
+
+
+class Alone:
+    """One process, which has all there is."""
+
+    rank = 0
+    size = 1
+
+    def agree(self, call: str, error: Exception | None = None, count: int = 0) -> list[int]:
+        if error is not None:
+            raise error
+        return [count]
+
+    def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
+        return list(parts)
+
+
+class Group:
+    """The ranks of a torch.distributed group, on any backend that has all_to_all."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        # Where the backend takes tensors; NCCL takes none of the CPU's.
+        on_gpu = "nccl" in str(dist.get_backend(group))
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
+
+    def agree(self, call: str, error: Exception | None = None, count: int = 0) -> list[int]:
+        digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "big")
+        own = torch.tensor([digest, error is not None, count], device=self._device)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own, group=self._group)
+        headers = torch.stack(found).tolist()
+        if any(failed for _, failed, _ in headers) or len({x for x, _, _ in headers}) > 1:
+            self._raise(call, error)
+        return [count for _, _, count in headers]
+
+    def _raise(self, call: str, error: Exception | None) -> None:
+        told: list[tuple[str, str | None]] = [("", None)] * self.size
+        dist.all_gather_object(told, (call, str(error) if error else None), group=self._group)
+        if error is not None:
+            raise error
+        failed = [f"rank {rank}: {words}" for rank, (_, words) in enumerate(told) if words]
+        if failed:
+            raise RuntimeError(f"{call}: {'; '.join(failed)}; on no rank anything has changed")
+        other = next(rank for rank, (theirs, _) in enumerate(told) if theirs != call)
+        raise RuntimeError(
+            f"rank {self.rank}: {call}; but rank {other}: {told[other][0]}; wanted the same call "
+            "on all ranks; nothing has changed"
+        )
+
+    def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
+        sent = torch.cat(list(parts)).to(self._device)
+        came = torch.empty(sum(wanted_bytes), dtype=torch.uint8, device=self._device)
+        sizes = [len(part) for part in parts]
+        dist.all_to_all_single(came, sent, list(wanted_bytes), sizes, group=self._group)
+        return list(torch.split(came.to(parts[0].device), list(wanted_bytes)))

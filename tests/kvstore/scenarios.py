@@ -1,0 +1,185 @@
+"""What every rank of a group does with a store; each raises AssertionError where it is wrong."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fastreduce import KVStore
+
+SHAPES = {"conv": (20, 1, 3, 3), "bias": (7,), "one row": (1, 9), "scalar": (), "none": (0, 3)}
+
+
+def filled(shape, dtype=torch.float32, seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(shape).to(dtype)
+
+
+def sums_in_the_order_of_the_ranks(rank, size):
+    """The bits of one process that has all values."""
+    store, alone = KVStore("dist_sync"), KVStore("local")
+    keys = list(SHAPES)
+    start = [filled(shape) for shape in SHAPES.values()]
+    for s in (store, alone):
+        s.init(keys, start)
+    each = [[filled(shape, seed=r + 1) for shape in SHAPES.values()] for r in range(size)]
+    store.push(keys, each[rank])
+    alone.push(keys, [list(values) for values in zip(*each, strict=True)])
+    for s in (store, alone):
+        s.outs = [torch.full_like(x, -1.0) for x in start]
+        s.pull(keys, s.outs)
+    for key, own, wanted in zip(keys, store.outs, alone.outs, strict=True):
+        assert torch.equal(own, wanted), key
+
+
+def several_replicas_of_each_rank(rank, size):
+    store = KVStore("dist_sync")
+    store.init("x", torch.zeros(5))
+    store.push("x", [torch.full((5,), float(rank)), torch.full((5,), 10.0)])
+    outs = [torch.empty(5) for _ in range(3)]
+    store.pull("x", outs)
+    wanted = sum(range(size)) + 10.0 * size
+    assert all(torch.equal(out, torch.full((5,), wanted)) for out in outs)
+
+
+def every_operation(rank, size):
+    wanted = {
+        "sum": sum(range(1, size + 1)),
+        "avg": (size + 1) / 2,
+        "prod": torch.tensor(range(1, size + 1)).prod().item(),
+        "min": 1,
+        "max": size,
+    }
+    for op, value in wanted.items():
+        store = KVStore("dist_sync", op=op)
+        store.broadcast("x", torch.zeros(6), out := torch.empty(6))
+        store.pushpull("x", torch.full((6,), rank + 1.0), out)
+        assert torch.equal(out, torch.full((6,), float(value))), op
+
+
+def dtypes_together(rank, size):
+    dtypes = [torch.int8, torch.float64, torch.bfloat16, torch.bool, torch.int32]
+    store = KVStore("dist_sync", op="max")
+    values = [torch.zeros(5, dtype=dtype) for dtype in dtypes]
+    store.init(list(range(5)), values)
+    store.push(list(range(5)), [torch.full_like(x, rank == 0) for x in values])
+    store.pull(list(range(5)), values)
+    assert all(torch.equal(x, torch.ones_like(x)) for x in values)
+
+
+def the_first_rank_gives_the_first_values(rank, size):
+    store = KVStore("dist_sync")
+    store.broadcast("x", torch.full((2 * size, 2), float(rank)), out := torch.empty(2 * size, 2))
+    assert torch.equal(out, torch.zeros(2 * size, 2))
+
+
+def an_optimizer_takes_the_steps_of_one_process(rank, size):
+    parameter = torch.nn.Parameter(filled((11, 3)))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1)
+    store = KVStore("dist_sync")
+    store.set_optimizer(torch.optim.AdamW, lr=0.1)
+    store.broadcast("w", parameter.detach(), out := torch.empty(11, 3))
+    for step in range(4):
+        gradients = [filled((11, 3), seed=10 * step + r) for r in range(size)]
+        parameter.grad = gradients[0].clone()
+        for other in gradients[1:]:
+            parameter.grad += other
+        optimizer.step()
+        store.pushpull("w", gradients[rank], out)
+        assert torch.equal(out, parameter.detach()), step
+
+
+def rows_of_its_own(rank, size):
+    store = KVStore("dist_sync")
+    table = torch.arange(22.0).reshape(11, 2)
+    store.init("table", table)
+    ids = torch.tensor([10 - rank, 0, 3, 3][: rank + 1])
+    out = torch.empty(len(ids), 2)
+    store.row_sparse_pull("table", out, ids)
+    assert torch.equal(out, table[ids])
+
+
+def an_updater_that_raises_on_one_rank(rank, size):
+    store = KVStore("dist_sync")
+    store.init(["a", "b"], [torch.zeros(4), torch.zeros(4)])
+
+    def updater(key, update, value):
+        value += update
+        if rank == size - 1 and key == "b":
+            raise OverflowError("too much")
+
+    store.set_updater(updater)
+    with pytest.raises(RuntimeError) as caught:
+        store.push(["a", "b"], [torch.ones(4), torch.ones(4)])
+    words = "the updater of key 'b' raised OverflowError: too much"
+    assert words in str(caught.value)
+    if rank < size - 1:
+        assert f"rank {size - 1}: {words}" in str(caught.value)
+    store.pull(["a", "b"], outs := [torch.ones(4), torch.ones(4)])
+    assert all(torch.equal(out, torch.zeros(4)) for out in outs), "keys keep their values"
+
+
+def bad_arguments_on_one_rank(rank, size):
+    store = KVStore("dist_sync")
+    store.init("x", torch.zeros(4))
+    shape = (5,) if rank == 0 else (4,)
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        store.push("x", torch.ones(shape))
+    wanted = "found float32 of shape (5,), wanted float32 of shape (4,)"
+    assert wanted in str(caught.value)
+    assert rank == 0 or "push of 'x': rank 0: push: key 'x'" in str(caught.value)
+    store.pull("x", out := torch.ones(4))
+    assert torch.equal(out, torch.zeros(4))
+
+
+def inits_that_differ(rank, size):
+    store = KVStore("dist_sync")
+    dtype = torch.float64 if rank == size - 1 else torch.float32
+    with pytest.raises(RuntimeError, match=r"'x' \(float(32|64) of .*; but rank \d: init of 'x'"):
+        store.init("x", torch.zeros(4, dtype=dtype))
+    assert store.keys() == []
+
+
+def calls_that_differ(rank, size):
+    store = KVStore("dist_sync")
+    store.init("x", torch.zeros(4))
+    with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
+        store.push("x", torch.ones(4)) if rank else store.pull("x", torch.ones(4))
+
+
+SCENARIOS = [
+    sums_in_the_order_of_the_ranks,
+    several_replicas_of_each_rank,
+    every_operation,
+    dtypes_together,
+    the_first_rank_gives_the_first_values,
+    an_optimizer_takes_the_steps_of_one_process,
+    rows_of_its_own,
+    an_updater_that_raises_on_one_rank,
+    bad_arguments_on_one_rank,
+]
+# These need a second rank.
+OF_SEVERAL = [inits_that_differ, calls_that_differ]
+
+
+def control(rank, size):
+    """Must fail, on the last rank only."""
+    assert rank < size - 1
+
+
+def run(rank, size, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=size)
+    found = {}
+    for scenario in (*SCENARIOS, *(OF_SEVERAL if size > 1 else []), control):
+        try:
+            scenario(rank, size)
+            found[scenario.__name__] = ""
+        except BaseException:
+            found[scenario.__name__] = traceback.format_exc()
+    torch.save(found, f"{folder}/{rank}")
+    dist.barrier()
+    dist.destroy_process_group()
