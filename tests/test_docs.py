@@ -28,6 +28,7 @@ WITH_EXAMPLES = {
     "docs/contracts.md": 2,
     "docs/fashion_mnist.md": 2,
     "docs/index.md": 1,
+    "docs/kvstore.md": 2,
     "docs/planning.md": 3,
     "docs/training.md": 6,
 }

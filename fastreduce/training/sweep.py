@@ -76,7 +76,7 @@ def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
             [x.lr for x in own],
             [math.nan if x.test_accuracy is None else x.test_accuracy for x in own],
             marker="o",
-            label=f"{replicas} replicas, batch {batch}",
+            label=f"replicas: {replicas}, batch: {batch}",
         )
     axes.set(xscale="log", xlabel="learning rate", ylabel="test accuracy (share of images)")
     axes.set_ylim(0, 1)

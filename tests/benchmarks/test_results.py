@@ -1,6 +1,7 @@
 """The tables of the docs are those of benchmarks/results."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,13 @@ def test_training_steps():
         ratios = [found.get((model, column)) for column in columns]
         wanted = [f"{row['over_bare']:.2f}" if row else "-" for row in ratios]
         assert table[name] == [short(found[model, "bare"]["step_s"]), *wanted], name
+
+
+def test_accuracies_of_lenet():
+    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
+    files = [RESULTS / "fashion_mnist" / f"lenet-seed{seed}.jsonl" for seed in range(3)]
+    runs = [[json.loads(line) for line in path.read_text().splitlines()] for path in files]
+    one, two, three = (f"{run[10]['test_accuracy']:.3f}" for run in runs)
+    assert f"test accuracy {one}, {two} and {three} for seeds 0, 1 and 2" in text
+    seconds = statistics.median(epoch["epoch_s"] for epoch in runs[0][1:])
+    assert f"seed 0 took {seconds:.0f} s" in text
