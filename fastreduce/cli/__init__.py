@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import fastreduce
 from fastreduce.cli import diff, doctor, plan, train, tune
-from fastreduce.cli.status import FAILED, INTERRUPTED
+from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
 
 __all__ = ["main"]
 
@@ -35,15 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fastreduce: error: {error}; see `fastreduce doctor`", file=sys.stderr)
         return FAILED
     except (OSError, RuntimeError, ValueError) as error:
-        print(f"fastreduce: error: {_in_words(error)}", file=sys.stderr)
+        print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         return FAILED
-
-
-def _in_words(error: Exception) -> str:
-    """The message without the errno of a system error, which tells most readers nothing."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

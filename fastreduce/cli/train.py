@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fastreduce.cli import train_looks, train_options
-from fastreduce.cli.status import FAILED, INTERRUPTED
+from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
 
 if TYPE_CHECKING:
     from fastreduce.training import Config, Epoch, FashionMNIST, Trainer
@@ -112,7 +112,7 @@ def _run(
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
         status = FAILED
     except OSError as error:
-        print(f"fastreduce: error: {error.filename or ''}{error}", file=sys.stderr)
+        print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         status = FAILED
     except KeyboardInterrupt:
         print(f"fastreduce: interrupted in epoch {len(epochs) + 1}", file=sys.stderr)

@@ -50,8 +50,10 @@ class Metrics:
         self._append({**asdict(epoch), "loss": loss, "allreduce_share": epoch.allreduce_share})
 
     def _append(self, line: dict[str, Any]) -> None:
-        # Opened for each line, so that each is on disk however the run ends.
-        with self.path.open("a", encoding="utf-8") as file:
+        # Opened for each line, so that each is on disk however the run ends; and never made anew,
+        # so that a folder that was removed is an error.
+        with self.path.open("r+", encoding="utf-8") as file:
+            file.seek(0, os.SEEK_END)
             print(json.dumps(line, allow_nan=False), file=file)
 
 

@@ -71,6 +71,14 @@ def test_a_run_that_goes_on_keeps_the_epochs_before_and_no_others(tiny, tmp_path
     assert [line.get("epoch") for line in lines] == [None, 1, 2]
 
 
+def test_a_file_that_was_removed_is_not_begun_anew(tiny, tmp_path):
+    metrics = Metrics(tmp_path / METRICS, CONFIG, tiny)
+    metrics.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        metrics.add(EPOCHS[0])
+    assert not metrics.path.exists()
+
+
 def test_runs_without_a_folder_of_their_own_are_numbered(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, kept in (("lenet", METRICS), ("lenet-2", PICTURE), ("lenet-3", METRICS)):

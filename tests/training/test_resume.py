@@ -1,8 +1,11 @@
 """A run that is stopped at any moment goes on with the bits of one that was not."""
 
 import dataclasses
+import errno
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from fastreduce.cli import main
-from fastreduce.training import CheckpointError, Config, Split, Trainer
+from fastreduce.training import CheckpointError, Config, Split, Trainer, checkpoint
 from fastreduce.training.checkpoint import read
 from fastreduce.training.data import SAMPLE
 
@@ -121,6 +124,43 @@ QUICK = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-siz
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_what_is_removed_in_mid_run_is_said(capsys, tmp_path, monkeypatch):
+    real = Trainer.epochs
+
+    def removing(self):
+        for epoch in real(self):
+            yield epoch
+            shutil.rmtree(tmp_path / "run")
+
+    flags = [*QUICK, "--epochs", "3", "--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "epochs", removing)
+        assert main(["train", *flags]) == 1
+    out, err = capsys.readouterr()
+    assert err == f"fastreduce: error: {tmp_path}/run/metrics.jsonl: No such file or directory\n"
+    assert f"to go on from there: fastreduce train --resume {tmp_path}/run" in out
+    assert main(["train", "--data", str(SAMPLE), "--resume", str(tmp_path / "run")]) == 0
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on_later(capsys, tmp_path, monkeypatch):
+    real, calls = checkpoint.os.fsync, iter(range(4))
+
+    def full(file):
+        if next(calls, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file)
+
+    flags = [*QUICK, "--epochs", "3", "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", full)  # of a file and its folder, for each epoch
+        assert main(["train", *flags]) == 1
+    err = capsys.readouterr().err
+    assert "could not be written (No space left on device); earlier ones are kept" in err
+    assert read(tmp_path / "checkpoints").step == 6
+    assert main(["train", "--data", str(SAMPLE), "--resume", str(tmp_path)]) == 0
+    assert [line.get("epoch") for line in lines(tmp_path)] == [None, 1, 2, 3]
 
 
 class TestCommand:
