@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,7 +61,7 @@ class Shards:
         own_bytes = sum(entry.nbytes(rank) for entry in made.values())
         came = self._peers.exchange(parts, [own_bytes if r == 0 else 0 for r in ranks])
         for key, rows in self._cut(came[0], made, rank):
-            made[key].rows = rows.clone()
+            made[key].rows = rows.to(values[key].device, copy=True)
         self.entries.update(made)
 
     def reduce(self, values: Mapping[Key, Tensor], op: str) -> dict[Key, Tensor]:
@@ -75,7 +75,7 @@ class Shards:
         lists = [[rows for rows in x.values() if rows.numel()] for x in found]
         if len(ranks) > 1 and lists[0]:
             fastreduce.reduce(lists, op=op)
-        return found[0]
+        return {key: rows.to(own[key].rows.device) for key, rows in found[0].items()}
 
     def read(self, keys: Sequence[Key]) -> Iterator[tuple[Key, int, Tensor]]:
         """Each key's rows of each rank: key, rank and rows."""
@@ -123,5 +123,7 @@ def _bytes_of(value: Tensor) -> Tensor:
     return value.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _joined(parts: Iterator[Tensor] | map[Tensor]) -> Tensor:
-    return torch.cat([_bytes_of(part.detach()) for part in parts])
+def _joined(parts: Iterable[Tensor]) -> Tensor:
+    """The bytes of all, on the first one's device."""
+    data = [_bytes_of(part.detach()) for part in parts]
+    return torch.cat([x.to(data[0].device) for x in data])
