@@ -54,7 +54,7 @@ def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics
 
     found = read(args.resume / CHECKPOINTS)
-    config = _config(args, train_options.resumed_config, found.state["config"])
+    config = _config(args, train_options.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
     trainer = _trainer(args, config, data, args.resume)
     past = trainer.restore(found)

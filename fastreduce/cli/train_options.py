@@ -196,8 +196,9 @@ def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
     return found
 
 
-def resumed_config(args: argparse.Namespace, before: Mapping[str, Any]) -> Config:
+def resumed_config(args: argparse.Namespace, before: Any) -> Config:
     """The settings of a run that goes on. Raises ValueError if others were given."""
+    from fastreduce.devices import usable_devices
     from fastreduce.training import Config
 
     others = ("scale_batch", "out", "compare", "lr_sweep")
@@ -208,9 +209,15 @@ def resumed_config(args: argparse.Namespace, before: Mapping[str, Any]) -> Confi
             f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
             "its settings; leave them out, or start another run"
         )
+    if not isinstance(before, Mapping):
+        raise ValueError(
+            f"--resume {args.resume}: found checkpoints without settings, wanted those of a run of "
+            "fastreduce train"
+        )
     config = Config.from_json(before).changed(**_epochs(args))
     if args.devices or args.replicas is not None:
-        config = config.changed(**_devices(args))
+        return config.changed(**_devices(args))
+    usable_devices([str(device) for device in config.devices])
     return config
 
 

@@ -121,7 +121,12 @@ class Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
-        """The config of `to_json`; raises ValueError or TypeError if it is none."""
+        """The config of `to_json`. Raises ValueError if ``values`` has settings that are none."""
+        if unknown := values.keys() - cls.__dataclass_fields__.keys():
+            raise ValueError(
+                f"config: found the settings {', '.join(sorted(unknown))}, which this fastreduce "
+                "does not have; use the one that wrote them"
+            )
         return cls(**{**values, "devices": tuple(map(torch.device, values["devices"]))})
 
     def changed(self, **changes: Any) -> Config:

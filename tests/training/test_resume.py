@@ -13,6 +13,7 @@ import time
 
 import pytest
 import torch
+from sweeps import one_in
 
 from fastreduce.cli import main
 from fastreduce.training import CheckpointError, Config, Split, Trainer, checkpoint
@@ -63,7 +64,7 @@ def assert_same(one, other):
     assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", one_in(3, list(CONFIGS), "cases"))
 def test_it_goes_on_with_the_same_bits(tiny, tmp_path, name):
     config = CONFIGS[name]
     whole = Trainer(config, tiny, progress=False)
@@ -192,6 +193,23 @@ class TestCommand:
         assert end.value.code == 2
         assert words in capsys.readouterr().err
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda config: {**config, "devices": ["cuda:7"]}, "devices: found 'cuda:7'"),
+            (lambda config: {**config, "momentum": 0.9}, "found the settings momentum, which this"),
+            (lambda config: None, "found checkpoints without settings"),
+        ],
+    )
+    def test_a_run_that_cannot_go_on_here(self, capsys, tmp_path, change, words):
+        assert main(["train", *QUICK, "--epochs", "1", "--out", str(tmp_path)]) == 0
+        found = read(tmp_path / "checkpoints")
+        state = {**found.state, "config": change(found.state["config"])}
+        checkpoint.save(tmp_path / "checkpoints", state, step=found.step)
+        with pytest.raises(SystemExit):
+            main(["train", "--resume", str(tmp_path)])
+        assert words in capsys.readouterr().err
 
     def test_without_a_run(self, capsys, tmp_path):
         assert main(["train", "--resume", str(tmp_path)]) == 1
