@@ -23,17 +23,10 @@ from fastreduce.kvstore.arguments import (
 )
 from fastreduce.kvstore.peers import Alone, Group
 from fastreduce.kvstore.shards import Key, Shards
+from fastreduce.kvstore.updates import Updater, Updates
 
-Updater = Callable[[Key, Tensor, Tensor], object]
 KINDS = ("local", "dist_sync")
 Made = TypeVar("Made")
-
-
-class UpdaterFailed(RuntimeError):
-    """An updater raised; the message names the key, and ``__cause__`` is what it raised."""
-
-    def __init__(self, key: Key, cause: Exception) -> None:
-        super().__init__(f"the updater of key {key!r} raised {type(cause).__name__}: {cause}")
 
 
 class KVStore:
@@ -83,8 +76,7 @@ class KVStore:
         self.kind, self.op = kind, op
         self._peers = Alone() if kind == "local" else Group(group)
         self._shards = Shards(self._peers)
-        self._updater: Updater = _replace
-        self._optimizers: dict[Key, torch.optim.Optimizer] = {}
+        self._updates = Updates()
 
     @property
     def rank(self) -> int:
@@ -240,11 +232,7 @@ class KVStore:
 
         def updated() -> tuple[str, None]:
             for key in keys:
-                try:
-                    with torch.no_grad():
-                        self._updater(key, updates[key], entries[key].rows)
-                except Exception as error:
-                    raise UpdaterFailed(key, error) from error
+                self._updates.apply(key, updates[key], entries[key].rows)
             return names(keys), None
 
         try:
@@ -260,7 +248,7 @@ class KVStore:
         It gets the rows that this rank keeps, so it may combine values of one row only with values
         of the same row.
         """
-        self._updater = updater
+        self._updates.use(updater)
 
     def set_optimizer(self, kind: type[torch.optim.Optimizer], **settings: Any) -> None:
         """Let an optimizer of torch take a step for each push, as if it were the gradient.
@@ -276,17 +264,33 @@ class KVStore:
         >>> w
         tensor([0.5000])
         """
-        self._optimizers.clear()
+        self._updates.use_optimizer(kind, settings)
 
-        def step(key: Key, update: Tensor, rows: Tensor) -> None:
-            if key not in self._optimizers:
-                self._optimizers[key] = kind([rows], **settings)
-            rows.grad = update
-            self._optimizers[key].step()
-            rows.grad = None
+    # ---- checkpoints
 
-        self._updater = step
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of all values, and of its optimizers' states; every rank saves its own.
 
+        `fastreduce.training.save` takes a store as it takes a module.
+        """
+        values = {key: entry.rows.clone() for key, entry in self._shards.entries.items()}
+        return {"values": values, "optimizers": self._updates.state()}
 
-def _replace(_: Key, update: Tensor, rows: Tensor) -> None:
-    rows.copy_(update)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` returned, on a store of as many ranks with the same keys.
+
+        Raises ValueError, and changes nothing, where keys, shapes or dtypes are others, or for the
+        state of optimizers where `set_optimizer` was not called.
+        """
+        entries = self._shards.entries
+        found, own = (
+            {key: about(x) for key, x in values.items()}
+            for values in (state["values"], {key: entry.rows for key, entry in entries.items()})
+        )
+        if found != own:
+            raise ValueError(f"load_state_dict: found rows {found}, wanted {own}")
+        self._updates.restore(
+            state["optimizers"], {key: entry.rows for key, entry in entries.items()}
+        )
+        for key, rows in state["values"].items():
+            entries[key].rows.copy_(rows)

@@ -6,6 +6,7 @@ from torch import nn
 
 import fastreduce
 from fastreduce import KVStore
+from fastreduce.training import load, save
 
 
 @pytest.fixture
@@ -124,6 +125,40 @@ def test_an_updater_that_raises_names_the_key_and_changes_none(store):
     with pytest.raises(RuntimeError, match="the updater of key 3 raised ZeroDivisionError: no"):
         store.push(["w", 3], [torch.ones(2, 3), torch.ones(())])
     assert torch.equal(value(store, "w"), torch.zeros(2, 3)) and value(store, 3).item() == 1
+
+
+def adam():
+    store = KVStore()
+    store.set_optimizer(torch.optim.Adam, lr=0.1)
+    store.init(["w", 7], [torch.zeros(4), torch.ones(2)])
+    return store
+
+
+def test_a_checkpoint_has_values_and_optimizers(tmp_path):
+    one, other = adam(), adam()
+    one.push("w", torch.arange(4.0))
+    save(tmp_path, {"store": one}, step=1)
+    load(tmp_path, {"store": other})
+    for store in (one, other):
+        store.push(["w", 7], [torch.ones(4), torch.ones(2)])
+    for key, shape in (("w", 4), (7, 2)):
+        one.pull(key, wanted := torch.empty(shape))
+        other.pull(key, found := torch.empty(shape))
+        assert torch.equal(found, wanted)
+
+
+def test_a_checkpoint_of_another_store_is_refused(store):
+    state = adam().state_dict()
+    with pytest.raises(ValueError, match=r"found rows \{'w': 'float32 of shape"):
+        store.load_state_dict(state)
+    one = adam()
+    one.push("w", torch.ones(4))
+    plain = KVStore()
+    plain.init(["w", 7], [torch.zeros(4), torch.ones(2)])
+    with pytest.raises(ValueError, match="call set_optimizer first"):
+        plain.load_state_dict(one.state_dict())
+    plain.pull("w", out := torch.ones(4))
+    assert torch.equal(out, torch.zeros(4))
 
 
 ONES = torch.ones(2, 3)

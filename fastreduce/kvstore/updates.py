@@ -1,0 +1,74 @@
+"""What a push does to a value: it replaces it, or an updater or an optimizer changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastreduce.kvstore.shards import Key
+
+Updater = Callable[[Key, Tensor, Tensor], object]
+
+
+class UpdaterFailed(RuntimeError):
+    """An updater raised; the message names the key, and ``__cause__`` is what it raised."""
+
+    def __init__(self, key: Key, cause: Exception) -> None:
+        super().__init__(f"the updater of key {key!r} raised {type(cause).__name__}: {cause}")
+
+
+class Updates:
+    """The updater of a store, and the optimizers of its keys, if it is made of them."""
+
+    def __init__(self) -> None:
+        self._updater: Updater = _replace
+        self._make: Callable[[Tensor], torch.optim.Optimizer] | None = None
+        self._optimizers: dict[Key, torch.optim.Optimizer] = {}
+
+    def use(self, updater: Updater) -> None:
+        self._updater, self._make = updater, None
+        self._optimizers.clear()
+
+    def use_optimizer(self, kind: type[torch.optim.Optimizer], settings: dict[str, Any]) -> None:
+        self.use(self._step)
+        self._make = lambda rows: kind([rows], **settings)
+
+    def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
+        """Raises UpdaterFailed for whatever the updater raises."""
+        try:
+            with torch.no_grad():
+                self._updater(key, update, rows)
+        except Exception as error:
+            raise UpdaterFailed(key, error) from error
+
+    def _step(self, key: Key, update: Tensor, rows: Tensor) -> None:
+        optimizer = self._optimizer(key, rows)
+        rows.grad = update
+        optimizer.step()
+        rows.grad = None
+
+    def _optimizer(self, key: Key, rows: Tensor) -> torch.optim.Optimizer:
+        if key not in self._optimizers:
+            assert self._make is not None
+            self._optimizers[key] = self._make(rows)
+        return self._optimizers[key]
+
+    def state(self) -> dict[Key, Any]:
+        return {key: optimizer.state_dict() for key, optimizer in self._optimizers.items()}
+
+    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
+        if state and self._make is None:
+            raise ValueError(
+                "load_state_dict: found the state of optimizers; call set_optimizer first, with "
+                "the optimizer that they were"
+            )
+        self._optimizers.clear()
+        for key, one in state.items():
+            self._optimizer(key, rows[key]).load_state_dict(one)
+
+
+def _replace(_: Key, update: Tensor, rows: Tensor) -> None:
+    rows.copy_(update)
