@@ -73,3 +73,12 @@ def test_accuracies_of_lenet():
     assert f"test accuracy {one}, {two} and {three} for seeds 0, 1 and 2" in text
     seconds = statistics.median(epoch["epoch_s"] for epoch in runs[0][1:])
     assert f"seed 0 took {seconds:.0f} s" in text
+
+
+def test_accuracy_of_resnet18():
+    lines = (RESULTS / "fashion_mnist" / "resnet18-seed0.jsonl").read_text().splitlines()
+    config, epoch = json.loads(lines[0])["config"], json.loads(lines[1])
+    assert (config["batch_size"], config["lr"]) == (256, 0.1)
+    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
+    minutes = epoch["epoch_s"] / 60
+    assert f"reached {epoch['test_accuracy']:.3f} in {minutes:.0f} minutes" in text
