@@ -5,25 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreduce.training.models import Residual, convolution
+
 Task = tuple[nn.Module, Tensor, Tensor]
-
-
-def conv(i: int, o: int, stride: int = 1, size: int = 3) -> list[nn.Module]:
-    return [nn.Conv2d(i, o, size, stride, size // 2, bias=False), nn.BatchNorm2d(o)]
-
-
-class Residual(nn.Module):
-    def __init__(self, i: int, o: int) -> None:
-        super().__init__()
-        stride = 1 if i == o else 2
-        self.body = nn.Sequential(*conv(i, o, stride), nn.ReLU(), *conv(o, o))
-        self.skip = nn.Identity() if i == o else nn.Sequential(*conv(i, o, stride, size=1))
-
-    def forward(self, X: Tensor) -> Tensor:
-        return F.relu(self.body(X) + self.skip(X))
 
 
 class Tagger(nn.Sequential):
@@ -40,14 +26,14 @@ def net_of(model: str) -> nn.Module:
         hidden = [x for i in (784, *[1024] * 4) for x in (nn.Linear(i, 1024), relu)]
         return nn.Sequential(*hidden, nn.Linear(1024, 10))
     if model == "CNN":
-        first = [*conv(3, 32), relu, *conv(32, 32), relu, half]
-        then = [*conv(32, 64), relu, *conv(64, 64), relu, half, nn.Flatten()]
+        first = [*convolution(3, 32, 3), relu, *convolution(32, 32, 3), relu, half]
+        then = [*convolution(32, 64, 3), relu, *convolution(64, 64, 3), relu, half, nn.Flatten()]
         return nn.Sequential(*first, *then, nn.Linear(64 * 8 * 8, 10))
     if model == "ResNet-18":  # the book's, for small images
         widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
-        blocks = [Residual(i, o) for i, o in pairwise(widths)]
+        blocks = [Residual(i, o, 1 if i == o else 2) for i, o in pairwise(widths)]
         end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
-        return nn.Sequential(*conv(3, 64), relu, *blocks, *end)
+        return nn.Sequential(*convolution(3, 64, 3), relu, *blocks, *end)
     layer = nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
     layers = nn.TransformerEncoder(layer, 12)
     return Tagger(nn.Embedding(1000, 256), layers, nn.Linear(256, 1000))

@@ -143,12 +143,17 @@ def _epoch_line(epoch: Epoch, config: Config) -> str:
 def _conclude(
     epochs: Sequence[Epoch], config: Config, data: FashionMNIST, metrics_path: Path, status: int
 ) -> None:
-    from fastreduce.training.report import CHECKPOINTS, PICTURE, TENSORBOARD, TRACE, plot
+    from fastreduce.training.report import (
+        CHECKPOINTS,
+        PICTURE,
+        TENSORBOARD,
+        TRACE,
+        closing_line,
+        plot,
+    )
 
     written = [metrics_path]
     if epochs:
-        from fastreduce.training.report import closing_line
-
         print(closing_line(epochs, config.devices))
         picture = metrics_path.with_name(PICTURE)
         plot(epochs, picture, _title(config, data))

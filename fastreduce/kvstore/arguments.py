@@ -39,12 +39,12 @@ def about(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     layout = "" if value.layout == torch.strided else "sparse "
-    dtype = str(value.dtype).removeprefix("torch.")
-    return f"{layout}{dtype} of shape {tuple(value.shape)}"
+    return layout + dense(value.dtype, value.shape)
 
 
-def about_entry(entry: Entry) -> str:
-    return f"{str(entry.rows.dtype).removeprefix('torch.')} of shape {tuple(entry.shape)}"
+def dense(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """What `about` says of a dense tensor like this."""
+    return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
 def check_new(values: Mapping[Key, Any], known: Collection[Key]) -> None:
@@ -59,7 +59,7 @@ def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[
     """The replicas' tensors, each with the shape and dtype of the key's value."""
     entry = _entry(call, key, entries)
     values = list(value) if isinstance(value, list | tuple) else [value]
-    wanted = about_entry(entry)
+    wanted = dense(entry.rows.dtype, entry.shape)
     if not values or value is None:
         raise ValueError(f"{call}: key {key!r}: found no tensor, wanted {wanted}")
     for replica, one in enumerate(values):
@@ -85,8 +85,7 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
         raise ValueError(f"{start}: found row_ids {about(row_ids)}, wanted int64 or int32")
     if not entry.shape:
         raise ValueError(f"{start}: found a value without dimensions, wanted one with rows")
-    shape = (row_ids.numel(), *entry.shape[1:])
-    wanted = f"{str(entry.rows.dtype).removeprefix('torch.')} of shape {shape}"
+    wanted = dense(entry.rows.dtype, (row_ids.numel(), *entry.shape[1:]))
     if about(out) != wanted:
         raise ValueError(f"{start}: found {about(out)} to copy into, wanted {wanted}")
     if row_ids.numel() and not (int(row_ids.min()) >= 0 and int(row_ids.max()) < entry.shape[0]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -146,7 +146,6 @@ class ModuleLearner:
 
 
 def learner(config: Config, generator: Generator) -> Learner:
-    kind: Callable[[Config, Generator], Learner] = ModuleLearner
-    if config.allreduce is not None:
-        kind = BookLearner
-    return kind(config, generator)
+    if config.allreduce is None:
+        return ModuleLearner(config, generator)
+    return BookLearner(config, generator)

@@ -34,18 +34,18 @@ class Residual(nn.Module):
     def __init__(self, width_in: int, width: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *_convolution(width_in, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3)
+            *convolution(width_in, width, 3, stride), nn.ReLU(), *convolution(width, width, 3)
         )
         same = width_in == width and stride == 1
         self.skip = (
-            nn.Identity() if same else nn.Sequential(*_convolution(width_in, width, 1, stride))
+            nn.Identity() if same else nn.Sequential(*convolution(width_in, width, 1, stride))
         )
 
     def forward(self, X: Tensor) -> Tensor:
         return F.relu(self.body(X) + self.skip(X))
 
 
-def _convolution(width_in: int, width: int, size: int, stride: int = 1) -> list[nn.Module]:
+def convolution(width_in: int, width: int, size: int, stride: int = 1) -> list[nn.Module]:
     return [
         nn.Conv2d(width_in, width, size, stride, size // 2, bias=False),
         nn.BatchNorm2d(width),
@@ -69,7 +69,7 @@ def resnet18() -> Classifier:
     widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
     blocks = [Residual(i, o, stride=1 if i == o else 2) for i, o in pairwise(widths)]
     return Classifier(
-        *_convolution(1, 64, 3),
+        *convolution(1, 64, 3),
         nn.ReLU(),
         *blocks,
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -84,6 +85,10 @@ class Trainer:
 
     # ---- checkpoints
 
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self._data)  # of 55 MB: once, and not at every checkpoint
+
     def _parts(self) -> dict[str, Any]:
         return {
             **self.learner.state(),
@@ -91,7 +96,7 @@ class Trainer:
             "order": self._order_state,
             "progress": self._at.to_json(),
             "config": self.config.to_json(),
-            "data": fingerprint(self._data),
+            "data": self._fingerprint,
         }
 
     def save(self) -> Path:
@@ -106,7 +111,7 @@ class Trainer:
 
         Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
-        if found.state.get("data") != fingerprint(self._data):
+        if found.state.get("data") != self._fingerprint:
             raise checkpoint.CheckpointError(
                 f"{found.path}: found a run on other images than those of {self._data.folder}; "
                 "name their folder with --data"
