@@ -8,7 +8,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastreduce.kvstore.shards import Entry, Key
+from fastreduce import _C
+from fastreduce.kvstore.entry import Entry, Key
+
+KINDS = ("local", "dist_sync", "dist_async")
+
+
+def check_store(kind: str, op: str, staleness: Any, timeout_s: float) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"KVStore: found {kind!r}, wanted one of {', '.join(KINDS)}")
+    if op not in _C.ops():
+        raise ValueError(f"KVStore: found op {op!r}, wanted one of {', '.join(_C.ops())}")
+    if staleness is not None:
+        if kind != "dist_async":
+            raise ValueError(
+                f"KVStore: found staleness {staleness} with {kind}, which waits for all ranks; "
+                "only dist_async has one"
+            )
+        if not isinstance(staleness, int) or staleness < 0:
+            raise ValueError(f"KVStore: found staleness {staleness}, wanted 0, 1, ... or None")
+    if not timeout_s > 0:
+        raise ValueError(f"KVStore: found timeout_s {timeout_s}, wanted more than 0 s")
+
+
+def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
+    """The ranks that are servers."""
+    if servers is None:
+        return list(range(size))
+    found = list(servers)
+    if not found or len(set(found)) < len(found) or not set(found) <= set(range(size)):
+        raise ValueError(f"KVStore: found servers {found}, wanted ranks of 0 to {size - 1}, once")
+    return found
 
 
 def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:

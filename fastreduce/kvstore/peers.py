@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Made = TypeVar("Made")
 
 
 class Peers(Protocol):
@@ -26,6 +28,20 @@ class Peers(Protocol):
     def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
         """Send ``parts[r]`` (bytes, uint8) to rank r; return what came from each rank."""
         ...
+
+
+def agreed(peers: Peers, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+    """What ``checked`` returns, beside what the call is about, if all ranks are about to do that.
+
+    Raises what ``checked`` raises, and on the other ranks what `Peers.agree` does.
+    """
+    try:
+        about, made = checked()
+    except Exception as error:
+        peers.agree(call, error)
+        raise
+    peers.agree(f"{call} of {about}")
+    return made
 
 
 class Alone:

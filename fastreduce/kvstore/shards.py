@@ -1,60 +1,45 @@
-"""Values cut by rows over the ranks of a store, and how they move between them."""
+"""The rows of all ranks, how they move by collectives, and how they change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import fastreduce
+from fastreduce.kvstore.arguments import about
+from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.kvstore.peers import Peers
-
-Key = str | int
-
-
-@dataclass
-class Entry:
-    """A value of ``shape``; its rows (dimension 0) are dealt to the ranks, in order."""
-
-    shape: torch.Size
-    ranks: int
-    rows: Tensor  # this rank's
-
-    def bounds(self, rank: int) -> tuple[int, int]:
-        """The first row of a rank, and the end; sizes differ by at most one."""
-        least, more = divmod(self.shape[0] if self.shape else 1, self.ranks)
-        begin, end = (x * least + min(x, more) for x in (rank, rank + 1))
-        return begin, end
-
-    def part(self, value: Tensor, rank: int) -> Tensor:
-        """The rows of ``value``, which has this entry's shape, that belong to ``rank``."""
-        begin, end = self.bounds(rank)
-        return (value if value.dim() else value.reshape(1))[begin:end]
-
-    def nbytes(self, rank: int) -> int:
-        begin, end = self.bounds(rank)
-        return (end - begin) * self.shape[1:].numel() * self.rows.element_size()
-
-    def from_bytes(self, data: Tensor) -> Tensor:
-        # Copied if it does not begin at a multiple of its elements' size.
-        aligned = data if data.storage_offset() % self.rows.element_size() == 0 else data.clone()
-        return aligned.view(self.rows.dtype).view(-1, *self.shape[1:])
+from fastreduce.kvstore.updates import Updates
 
 
 class Shards:
-    """All values of a store. Every method is called by all ranks alike."""
+    """All values of a store: this rank's rows, what updates them, and how rows move by collectives.
 
-    def __init__(self, peers: Peers) -> None:
+    `add`, `reduce`, `read` and `read_rows` are called by all ranks alike.
+    """
+
+    def __init__(self, peers: Peers, servers: Sequence[int]) -> None:
         self._peers = peers
+        self._servers = servers
         self.entries: dict[Key, Entry] = {}
+        self.updates = Updates()
+        self.lock = threading.Lock()  # of the rows, where servers answer from threads
+
+    def update(self, key: Key, update: Tensor) -> None:
+        """Change this rank's rows; if the updater raises, UpdaterFailed is raised."""
+        rows = self.entries[key].rows
+        self.updates.apply(key, update.to(rows.device), rows)
 
     def add(self, values: Mapping[Key, Tensor]) -> None:
         """Make entries with the values of rank 0."""
         ranks, rank = range(self._peers.size), self._peers.rank
-        made = {key: Entry(x.shape, len(ranks), x.detach()) for key, x in values.items()}
+        made = {key: Entry(x.shape, self._servers, x.detach()) for key, x in values.items()}
         parts = [_joined(made[key].part(x, r) for key, x in values.items()) for r in ranks]
         if rank:
             parts = [part[:0] for part in parts]
@@ -75,7 +60,7 @@ class Shards:
         lists = [[rows for rows in x.values() if rows.numel()] for x in found]
         if len(ranks) > 1 and lists[0]:
             fastreduce.reduce(lists, op=op)
-        return {key: rows.to(own[key].rows.device) for key, rows in found[0].items()}
+        return found[0]
 
     def read(self, keys: Sequence[Key]) -> Iterator[tuple[Key, int, Tensor]]:
         """Each key's rows of each rank: key, rank and rows."""
@@ -94,20 +79,41 @@ class Shards:
         First all ranks tell how many rows they want of whom, then which, then they come.
         """
         entry, ranks = self.entries[key], range(self._peers.size)
-        limits = [entry.bounds(rank) for rank in ranks]
-        masks = [(numbers >= begin) & (numbers < end) for begin, end in limits]
+        masks = [entry.mask(numbers, rank) for rank in ranks]
         counts = torch.stack([mask.sum() for mask in masks])
         asked = self._peers.exchange(
             [_bytes_of(x) for x in torch.split(counts, 1)], [8] * len(ranks)
         )
         sizes = [8 * int(x.view(torch.int64)) for x in asked]
         came = self._peers.exchange([_bytes_of(numbers[mask]) for mask in masks], sizes)
-        first = limits[self._peers.rank][0]
+        first, _ = entry.bounds(self._peers.rank)
         answers = [_bytes_of(entry.rows[x.view(torch.int64) - first]) for x in came]
         row_bytes = entry.shape[1:].numel() * entry.rows.element_size()
         rows = self._peers.exchange(answers, [row_bytes * int(count) for count in counts])
         for mask, data in zip(masks, rows, strict=True):
             yield mask, entry.from_bytes(data)
+
+    def state(self) -> dict[str, Any]:
+        with self.lock:
+            values = {key: entry.rows.clone() for key, entry in self.entries.items()}
+            # Tensors are copied, for pushes that come go on changing them.
+            return {"values": values, "optimizers": copy.deepcopy(self.updates.state())}
+
+    def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """What puts back a state that `state` returned; raises ValueError if it does not fit."""
+        own = {key: entry.rows for key, entry in self.entries.items()}
+        found, wanted = ({k: about(x) for k, x in x.items()} for x in (state["values"], own))
+        if found != wanted:
+            raise ValueError(f"load_state_dict: found rows {found}, wanted {wanted}")
+        self.updates.check(state["optimizers"])
+
+        def put() -> None:
+            with self.lock:
+                self.updates.restore(state["optimizers"], own)
+                for key, rows in state["values"].items():
+                    own[key].copy_(rows)
+
+        return put
 
     @staticmethod
     def _cut(data: Tensor, entries: Mapping[Key, Entry], rank: int) -> Iterator[tuple[Key, Tensor]]:

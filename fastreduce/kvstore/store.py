@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 import fastreduce
-from fastreduce import _C
 from fastreduce.kvstore.arguments import (
     about,
     by_priority,
     check_new,
     check_rows,
+    check_store,
     like,
     listed,
     names,
+    ranks_of,
     same_length,
 )
-from fastreduce.kvstore.peers import Alone, Group
-from fastreduce.kvstore.shards import Key, Shards
-from fastreduce.kvstore.updates import Updater, Updates
-
-KINDS = ("local", "dist_sync")
-Made = TypeVar("Made")
+from fastreduce.kvstore.entry import Key
+from fastreduce.kvstore.peers import Alone, Group, Peers, agreed
+from fastreduce.kvstore.shards import Shards
+from fastreduce.kvstore.synchronous import Synchronous
+from fastreduce.kvstore.updates import Updater, fold_of
+from fastreduce.kvstore.values import Values
 
 
 class KVStore:
@@ -34,19 +35,31 @@ class KVStore:
 
     Args:
         kind: "local": one process, whose replicas push lists of tensors. "dist_sync": the processes
-            of a torch.distributed group, whose calls must be the same on all ranks; each process is
-            a worker and a server, which keeps its part of every value: some of the rows.
+            of a torch.distributed group, whose calls must be the same on all ranks. "dist_async":
+            such processes, each of which pushes and pulls when it is ready.
         op: what makes one value of all that is pushed: "sum", or another operation of
             `fastreduce.allreduce`.
-        group: for "dist_sync" the group; by default, all processes.
+        group: for the "dist" kinds the group; by default, all processes.
+        servers: the ranks that keep the values, each some rows of every value; by default, all.
+            All ranks are workers, servers too.
+        staleness: for "dist_async", by how many pushes of a key a rank may be ahead of another; a
+            push returns once nobody is further behind. With 0, what all ranks push in a step is
+            one update, with the bits of "dist_sync"; else each rank's push is an update of its own.
+            None: no limit.
+        timeout_s: in "dist_async", how long a call waits for an answer.
 
     Keys are strings or integers. Where a method takes a key, it takes a list of keys too, with a
     list of as many values; ``priority``, a number or one for each key, orders their updates, the
     highest first.
 
-    Whatever is wrong on one rank is raised on all of them, before anything changes.
+    What is wrong with a call on one rank is raised on all of them before anything changes; in
+    "dist_async", where ranks call when they are ready, on that rank. There, a rank that ends is no
+    longer waited for; if it was a server, `ServerEnded` names the keys whose rows are lost, and a
+    rank that does not answer in time is a TimeoutError. `init`, `set_updater`, `set_optimizer` and
+    `load_state_dict` are called by all ranks alike in every kind.
 
-    Raises ValueError for another ``kind`` or ``op``; RuntimeError for "dist_sync" without a group.
+    Raises ValueError for settings that make no sense; RuntimeError for a "dist" kind without a
+    group, or where ranks' settings differ.
 
     Source: *Dive into Deep Learning*, "Parameter Servers", "Key-Value Stores"; the methods have the
     names and the meaning of those of MXNet's ``kvstore`` (python/mxnet/kvstore/kvstore.py).
@@ -62,21 +75,38 @@ class KVStore:
     """
 
     def __init__(
-        self, kind: str = "local", *, op: str = "sum", group: dist.ProcessGroup | None = None
+        self,
+        kind: str = "local",
+        *,
+        op: str = "sum",
+        group: dist.ProcessGroup | None = None,
+        servers: Sequence[int] | None = None,
+        staleness: int | None = None,
+        timeout_s: float = 1800,
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"KVStore: found {kind!r}, wanted one of {', '.join(KINDS)}")
-        if op not in _C.ops():
-            raise ValueError(f"KVStore: found op {op!r}, wanted one of {', '.join(_C.ops())}")
-        if kind == "dist_sync" and not dist.is_initialized():
+        check_store(kind, op, staleness, timeout_s)
+        if kind != "local" and not dist.is_initialized():
             raise RuntimeError(
-                "KVStore: found no torch.distributed group for dist_sync; call "
+                f"KVStore: found no torch.distributed group for {kind}; call "
                 "torch.distributed.init_process_group first, as under torchrun"
             )
         self.kind, self.op = kind, op
-        self._peers = Alone() if kind == "local" else Group(group)
-        self._shards = Shards(self._peers)
-        self._updates = Updates()
+        self._peers: Peers = Alone() if kind == "local" else Group(group)
+
+        def checked() -> tuple[str, list[int]]:
+            settings = f"{kind}, op {op}, servers {servers}, staleness {staleness}"
+            return settings, ranks_of(servers, self._peers.size)
+
+        self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
+        self._values: Values = Synchronous(self._peers, self._shards, op)
+        if kind == "dist_async":
+            from fastreduce.kvstore.asynchronous import (
+                Asynchronous,
+            )  # not all torch builds have rpc
+
+            self._values = Asynchronous(
+                self._peers, group, self._shards, op, staleness=staleness, timeout_s=timeout_s
+            )
 
     @property
     def rank(self) -> int:
@@ -104,7 +134,7 @@ class KVStore:
             check_new(values, self.keys())
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
 
-        self._shards.add(self._agreed("init", checked))
+        self._values.add(agreed(self._peers, "init", checked))
 
     def push(
         self, key: Key | Sequence[Key], value: Any, priority: float | Sequence[float] = 0
@@ -116,21 +146,17 @@ class KVStore:
 
         Raises KeyError for a key without a value; ValueError for a tensor of another shape or
         dtype; UpdaterFailed on the rank where an updater raises, and RuntimeError, which names that
-        rank, on the others. All keys of the call keep their values then.
+        rank, on the others. All keys of the call keep their values then. In "dist_async", where
+        ranks update on their own, the key's rows on that rank keep theirs, and who pushed gets a
+        RuntimeError.
         """
-        pushed: list[int] = []
 
-        def checked() -> tuple[str, dict[Key, Tensor]]:
+        def checked() -> tuple[str, tuple[dict[Key, Tensor], int]]:
             values = self._like("push", key, value, priority)
-            pushed.append(same_length("push", values))
-            return names(values), self._merged(values)
+            replicas = same_length("push", values)
+            return names(values), (self._merged(values), replicas)
 
-        merged = self._agreed("push", checked, pushed)
-        updates = self._shards.reduce(merged, self._fold)
-        if self.op == "avg":
-            for update in updates.values():
-                update /= sum(pushed)
-        self._update(list(merged), updates)
+        self._values.push(*self._values.agreed("push", checked))
 
     def _merged(self, values: Mapping[Key, Sequence[Tensor]]) -> dict[Key, Tensor]:
         """The reduction over this process's replicas, in memory of its own."""
@@ -138,12 +164,8 @@ class KVStore:
         first, *others = ([x.detach() for x in column] for column in columns)
         merged = [x.clone(memory_format=torch.contiguous_format) for x in first]
         if others:
-            fastreduce.reduce([merged, *others], op=self._fold)
+            fastreduce.reduce([merged, *others], op=fold_of(self.op))
         return dict(zip(values, merged, strict=True))
-
-    @property
-    def _fold(self) -> str:
-        return "sum" if self.op == "avg" else self.op
 
     def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
         """By key, the highest priority first, the replicas' tensors, which are like its value."""
@@ -164,9 +186,9 @@ class KVStore:
             outs = self._like("pull", key, out, priority)
             return names(outs), outs
 
-        outs = self._agreed("pull", checked)
+        outs = self._values.agreed("pull", checked)
         with torch.no_grad():
-            for one, rank, rows in self._shards.read(list(outs)):
+            for one, rank, rows in self._values.read(list(outs)):
                 for replica in outs[one]:
                     self._shards.entries[one].part(replica.detach(), rank).copy_(rows)
 
@@ -203,58 +225,28 @@ class KVStore:
             check_rows(key, self._shards.entries, out, row_ids)
             return repr(key), row_ids.reshape(-1).to("cpu", torch.int64)
 
-        numbers = self._agreed("row_sparse_pull", checked)
+        numbers = self._values.agreed("row_sparse_pull", checked)
         with torch.no_grad():
-            for mask, rows in self._shards.read_rows(key, numbers):
+            for mask, rows in self._values.read_rows(key, numbers):
                 out.detach()[mask.to(out.device)] = rows.to(out.device)
 
-    def _agreed(
-        self, call: str, checked: Callable[[], tuple[str, Made]], counts: list[int] | None = None
-    ) -> Made:
-        """What ``checked`` returns, if it raises nothing on any rank and all say the same.
-
-        ``counts``, this rank's number, becomes the list of all ranks'.
-        """
-        counts = [] if counts is None else counts
-        try:
-            about, made = checked()
-        except Exception as error:
-            self._peers.agree(call, error)
-            raise
-        counts[:] = self._peers.agree(f"{call} of {about}", None, sum(counts))
-        return made
-
     # ---- updates
-
-    def _update(self, keys: Sequence[Key], updates: Mapping[Key, Tensor]) -> None:
-        entries = self._shards.entries
-        before = {key: entries[key].rows.clone() for key in keys}
-
-        def updated() -> tuple[str, None]:
-            for key in keys:
-                self._updates.apply(key, updates[key], entries[key].rows)
-            return names(keys), None
-
-        try:
-            self._agreed("update", updated)
-        except BaseException:
-            for key, rows in before.items():
-                entries[key].rows.copy_(rows)
-            raise
 
     def set_updater(self, updater: Updater) -> None:
         """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
 
-        It gets the rows that this rank keeps, so it may combine values of one row only with values
-        of the same row.
+        All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
+        of one row only with values of the same row.
         """
-        self._updates.use(updater)
+        self._peers.agree("set_updater")
+        self._shards.updates.use(updater)
+        self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
 
     def set_optimizer(self, kind: type[torch.optim.Optimizer], **settings: Any) -> None:
         """Let an optimizer of torch take a step for each push, as if it were the gradient.
 
         Each key has its own, ``kind([rows], **settings)``, where the rows are. It must update
-        element by element, as SGD and Adam do.
+        element by element, as SGD and Adam do. All ranks call this, with the same settings.
 
         >>> import torch, fastreduce
         >>> store = fastreduce.KVStore()
@@ -264,7 +256,10 @@ class KVStore:
         >>> w
         tensor([0.5000])
         """
-        self._updates.use_optimizer(kind, settings)
+        call = f"set_optimizer({kind.__name__}, {settings})"
+        self._peers.agree(call)
+        self._shards.updates.use_optimizer(kind, settings)
+        self._peers.agree(call)
 
     # ---- checkpoints
 
@@ -273,24 +268,24 @@ class KVStore:
 
         `fastreduce.training.save` takes a store as it takes a module.
         """
-        values = {key: entry.rows.clone() for key, entry in self._shards.entries.items()}
-        return {"values": values, "optimizers": self._updates.state()}
+        return self._shards.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` returned, on a store of as many ranks with the same keys.
 
-        Raises ValueError, and changes nothing, where keys, shapes or dtypes are others, or for the
-        state of optimizers where `set_optimizer` was not called.
+        All ranks call it. Raises ValueError on the rank, and RuntimeError on the others, where
+        keys, shapes or dtypes are others, or for the state of optimizers where `set_optimizer` was
+        not called; nothing changes then.
         """
-        entries = self._shards.entries
-        found, own = (
-            {key: about(x) for key, x in values.items()}
-            for values in (state["values"], {key: entry.rows for key, entry in entries.items()})
-        )
-        if found != own:
-            raise ValueError(f"load_state_dict: found rows {found}, wanted {own}")
-        self._updates.restore(
-            state["optimizers"], {key: entry.rows for key, entry in entries.items()}
-        )
-        for key, rows in state["values"].items():
-            entries[key].rows.copy_(rows)
+        put = agreed(self._peers, "load_state_dict", lambda: ("", self._shards.restorer(state)))
+        put()
+        self._peers.agree("load_state_dict")
+
+    def close(self) -> None:
+        """Take leave: to be called last, on every rank; `contextlib.closing` does it.
+
+        In "dist_async" the other ranks no longer wait for this one then, and it returns when all of
+        them have called it or ended: until then this process serves them the rows that it keeps.
+        For the other kinds there is nothing to do.
+        """
+        self._values.close()

@@ -8,9 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastreduce.kvstore.shards import Key
+from fastreduce.kvstore.entry import Key
 
 Updater = Callable[[Key, Tensor, Tensor], object]
+
+
+def fold_of(op: str) -> str:
+    """What makes one value of several; an average is divided where all of it is."""
+    return "sum" if op == "avg" else op
 
 
 class UpdaterFailed(RuntimeError):
@@ -59,12 +64,14 @@ class Updates:
     def state(self) -> dict[Key, Any]:
         return {key: optimizer.state_dict() for key, optimizer in self._optimizers.items()}
 
-    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
+    def check(self, state: Mapping[Key, Any]) -> None:
         if state and self._make is None:
             raise ValueError(
                 "load_state_dict: found the state of optimizers; call set_optimizer first, with "
                 "the optimizer that they were"
             )
+
+    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
         self._optimizers.clear()
         for key, one in state.items():
             self._optimizer(key, rows[key]).load_state_dict(one)

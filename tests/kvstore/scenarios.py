@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 import pytest
@@ -9,6 +10,17 @@ import torch
 import torch.distributed as dist
 
 from fastreduce import KVStore
+
+SETTINGS = {}  # of the stores that the scenarios are for
+opened = contextlib.ExitStack()
+
+
+def joined(**settings):
+    """The store of all ranks; it is closed when the scenario ends."""
+    store = KVStore(**{**SETTINGS, **settings})
+    opened.callback(store.close)
+    return store
+
 
 SHAPES = {"conv": (20, 1, 3, 3), "bias": (7,), "one row": (1, 9), "scalar": (), "none": (0, 3)}
 
@@ -20,7 +32,7 @@ def filled(shape, dtype=torch.float32, seed=0):
 
 def sums_in_the_order_of_the_ranks(rank, size):
     """The bits of one process that has all values."""
-    store, alone = KVStore("dist_sync"), KVStore("local")
+    store, alone = joined(), KVStore("local")
     keys = list(SHAPES)
     start = [filled(shape) for shape in SHAPES.values()]
     for s in (store, alone):
@@ -36,7 +48,7 @@ def sums_in_the_order_of_the_ranks(rank, size):
 
 
 def several_replicas_of_each_rank(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     store.init("x", torch.zeros(5))
     store.push("x", [torch.full((5,), float(rank)), torch.full((5,), 10.0)])
     outs = [torch.empty(5) for _ in range(3)]
@@ -54,7 +66,7 @@ def every_operation(rank, size):
         "max": size,
     }
     for op, value in wanted.items():
-        store = KVStore("dist_sync", op=op)
+        store = joined(op=op)
         store.broadcast("x", torch.zeros(6), out := torch.empty(6))
         store.pushpull("x", torch.full((6,), rank + 1.0), out)
         assert torch.equal(out, torch.full((6,), float(value))), op
@@ -62,7 +74,7 @@ def every_operation(rank, size):
 
 def dtypes_together(rank, size):
     dtypes = [torch.int8, torch.float64, torch.bfloat16, torch.bool, torch.int32]
-    store = KVStore("dist_sync", op="max")
+    store = joined(op="max")
     values = [torch.zeros(5, dtype=dtype) for dtype in dtypes]
     store.init(list(range(5)), values)
     store.push(list(range(5)), [torch.full_like(x, rank == 0) for x in values])
@@ -71,7 +83,7 @@ def dtypes_together(rank, size):
 
 
 def the_first_rank_gives_the_first_values(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     store.broadcast("x", torch.full((2 * size, 2), float(rank)), out := torch.empty(2 * size, 2))
     assert torch.equal(out, torch.zeros(2 * size, 2))
 
@@ -79,7 +91,7 @@ def the_first_rank_gives_the_first_values(rank, size):
 def an_optimizer_takes_the_steps_of_one_process(rank, size):
     parameter = torch.nn.Parameter(filled((11, 3)))
     optimizer = torch.optim.AdamW([parameter], lr=0.1)
-    store = KVStore("dist_sync")
+    store = joined()
     store.set_optimizer(torch.optim.AdamW, lr=0.1)
     store.broadcast("w", parameter.detach(), out := torch.empty(11, 3))
     for step in range(4):
@@ -93,7 +105,7 @@ def an_optimizer_takes_the_steps_of_one_process(rank, size):
 
 
 def rows_of_its_own(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     table = torch.arange(22.0).reshape(11, 2)
     store.init("table", table)
     ids = torch.tensor([10 - rank, 0, 3, 3][: rank + 1])
@@ -103,7 +115,7 @@ def rows_of_its_own(rank, size):
 
 
 def an_updater_that_raises_on_one_rank(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     store.init(["a", "b"], [torch.zeros(4), torch.zeros(4)])
 
     def updater(key, update, value):
@@ -123,7 +135,7 @@ def an_updater_that_raises_on_one_rank(rank, size):
 
 
 def bad_arguments_on_one_rank(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     store.init("x", torch.zeros(4))
     shape = (5,) if rank == 0 else (4,)
     with pytest.raises((ValueError, RuntimeError)) as caught:
@@ -136,7 +148,7 @@ def bad_arguments_on_one_rank(rank, size):
 
 
 def inits_that_differ(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     dtype = torch.float64 if rank == size - 1 else torch.float32
     with pytest.raises(RuntimeError, match=r"'x' \(float(32|64) of .*; but rank \d: init of 'x'"):
         store.init("x", torch.zeros(4, dtype=dtype))
@@ -144,10 +156,40 @@ def inits_that_differ(rank, size):
 
 
 def calls_that_differ(rank, size):
-    store = KVStore("dist_sync")
+    store = joined()
     store.init("x", torch.zeros(4))
     with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
         store.push("x", torch.ones(4)) if rank else store.pull("x", torch.ones(4))
+
+
+def only_some_ranks_are_servers(rank, size):
+    """The bits do not depend on who keeps the rows."""
+    stores = [joined(), joined(servers=[size - 1])]
+    found = []
+    for store in stores:
+        store.set_optimizer(torch.optim.SGD, lr=0.5)
+        store.broadcast("w", filled((7, 2)), out := torch.empty(7, 2))
+        store.pushpull("w", filled((7, 2), seed=rank + 1), out)
+        store.row_sparse_pull("w", rows := torch.empty(2, 2), torch.tensor([6, rank]))
+        assert torch.equal(rows, out[[6, rank]])
+        found.append(out)
+    assert torch.equal(*found)
+    kept = stores[1].state_dict()["values"]["w"].shape[0]
+    assert kept == (7 if rank == size - 1 else 0)
+
+
+def its_state_comes_back(rank, size):
+    store = joined()
+    store.set_optimizer(torch.optim.SGD, lr=0.5, momentum=0.9)
+    store.broadcast("w", filled((5, 2)), out := torch.empty(5, 2))
+    store.push("w", torch.ones(5, 2))
+    state = store.state_dict()
+    store.pushpull("w", torch.ones(5, 2), wanted := torch.empty(5, 2))
+    store.load_state_dict(state)
+    store.pushpull("w", torch.ones(5, 2), out)
+    assert torch.equal(out, wanted)
+    with pytest.raises((ValueError, RuntimeError), match="load_state_dict: "):
+        store.load_state_dict({"values": {}, "optimizers": {}} if rank == 0 else state)
 
 
 SCENARIOS = [
@@ -158,11 +200,13 @@ SCENARIOS = [
     the_first_rank_gives_the_first_values,
     an_optimizer_takes_the_steps_of_one_process,
     rows_of_its_own,
-    an_updater_that_raises_on_one_rank,
-    bad_arguments_on_one_rank,
+    only_some_ranks_are_servers,
+    its_state_comes_back,
 ]
+# What is wrong on one rank only, which all find out where they call alike.
+REFUSED = [an_updater_that_raises_on_one_rank, bad_arguments_on_one_rank]
 # These need a second rank.
-OF_SEVERAL = [inits_that_differ, calls_that_differ]
+REFUSED_BY_SEVERAL = [inits_that_differ, calls_that_differ]
 
 
 def control(rank, size):
@@ -170,13 +214,16 @@ def control(rank, size):
     assert rank < size - 1
 
 
-def run(rank, size, folder):
+def run(rank, size, folder, settings):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=size)
+    SETTINGS.update(settings)
+    refused = [*REFUSED, *(REFUSED_BY_SEVERAL if size > 1 else [])]
     found = {}
-    for scenario in (*SCENARIOS, *(OF_SEVERAL if size > 1 else []), control):
+    for scenario in (*SCENARIOS, *(refused if settings["kind"] == "dist_sync" else []), control):
         try:
-            scenario(rank, size)
+            with opened:
+                scenario(rank, size)
             found[scenario.__name__] = ""
         except BaseException:
             found[scenario.__name__] = traceback.format_exc()

@@ -164,6 +164,23 @@ def test_a_checkpoint_of_another_store_is_refused(store):
 ONES = torch.ones(2, 3)
 REFUSED = {
     "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
+    "staleness below 0": (
+        lambda s: KVStore("dist_async", staleness=-1),
+        ValueError,
+        "found staleness -1, wanted 0, 1, ... or None",
+    ),
+    "staleness of another kind": (
+        lambda s: KVStore("dist_sync", staleness=1),
+        ValueError,
+        "found staleness 1 with dist_sync, which waits for all ranks",
+    ),
+    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted more than 0 s"),
+    "no server": (lambda s: KVStore(servers=[]), ValueError, r"found servers \[\], wanted ranks"),
+    "servers": (
+        lambda s: KVStore(servers=[1]),
+        ValueError,
+        r"found servers \[1\], wanted ranks of 0",
+    ),
     "op": (lambda s: KVStore(op="mean"), ValueError, "found op 'mean', wanted one of avg, band"),
     "no group": (lambda s: KVStore("dist_sync"), RuntimeError, "found no torch.distributed group"),
     "second init": (lambda s: s.init("w", ONES), ValueError, "key 'w' has a value already"),

@@ -1,0 +1,107 @@
+"""Calls that each rank makes when it is ready, and that servers on other ranks answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from fastreduce.kvstore.arguments import names
+from fastreduce.kvstore.entry import Key
+from fastreduce.kvstore.peers import Made, Peers
+from fastreduce.kvstore.remote import RankEnded, Remote
+from fastreduce.kvstore.server import Server
+from fastreduce.kvstore.shards import Shards
+
+
+class ServerEnded(RuntimeError):
+    """A rank that kept rows has ended or does not answer; the message names it and its keys."""
+
+
+class Asynchronous:
+    """The `Values` of "dist_async"."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        group: dist.ProcessGroup | None,
+        shards: Shards,
+        op: str,
+        *,
+        staleness: int | None,
+        timeout_s: float,
+    ) -> None:
+        self.shards = shards
+        self._peers, self._rank = peers, peers.rank
+        self._remote = Remote(group, peers, timeout_s)
+        server = Server(
+            shards,
+            workers=peers.size,
+            staleness=math.inf if staleness is None else staleness,
+            op=op,
+        )
+        self._remote.open(server)
+        peers.agree("KVStore")  # so nobody asks a server that does not exist yet
+        # Now, because a rank that ends while another accepts its connection breaks that one's rpc.
+        self._remote.connect()
+        peers.agree("KVStore")
+
+    def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+        return checked()[1]
+
+    def add(self, values: Mapping[Key, Tensor]) -> None:
+        self.shards.add(values)
+        self._peers.agree("init")  # so nobody pushes to a server that has no value yet
+
+    def push(self, merged: Mapping[Key, Tensor], replicas: int) -> None:
+        calls: dict[int, tuple[Any, ...]] = {}
+        for rank, keys in self._served(list(merged)).items():
+            entries = self.shards.entries
+            parts = {key: entries[key].part(merged[key], rank).cpu() for key in keys}
+            calls[rank] = ("push", self._rank, parts, replicas)
+        answers = self._ask(f"push of {names(merged)}", calls)
+        failed = [f"rank {rank}: {words}" for rank in answers for words in answers[rank]]
+        if failed:
+            raise RuntimeError(f"push: {'; '.join(failed)}; the key's rows there keep their values")
+
+    def read(self, keys: Sequence[Key]) -> Iterator[tuple[Key, int, Tensor]]:
+        served = self._served(keys)
+        calls = {rank: ("read", asked) for rank, asked in served.items()}
+        for rank, came in self._ask(f"pull of {names(keys)}", calls).items():
+            for key, rows in zip(served[rank], came, strict=True):
+                yield key, rank, rows
+
+    def read_rows(self, key: Key, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        entry = self.shards.entries[key]
+        masks = {rank: entry.mask(numbers, rank) for rank in self._served([key])}
+        calls = {
+            rank: ("read_rows", key, numbers[mask] - entry.bounds(rank)[0])
+            for rank, mask in masks.items()
+        }
+        for rank, rows in self._ask(f"row_sparse_pull of {key!r}", calls).items():
+            yield masks[rank], rows
+
+    def _served(self, keys: Sequence[Key]) -> dict[int, list[Key]]:
+        """By server, those of the keys of which it has rows."""
+        entries, ranks = self.shards.entries, range(self._peers.size)
+        found = {rank: [key for key in keys if entries[key].nbytes(rank)] for rank in ranks}
+        return {rank: held for rank, held in found.items() if held}
+
+    def _ask(self, call: str, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        try:
+            return self._remote.ask(calls)
+        except RankEnded as error:
+            held = self._served(list(self.shards.entries))[error.rank]
+            raise ServerEnded(
+                f"{call}: rank {error.rank} has ended ({error}), and with it the rows that it kept "
+                f"of keys {names(held)}; begin again, from a checkpoint of the store if there is "
+                "one (KVStore.load_state_dict)"
+            ) from error
+        except TimeoutError as error:
+            raise TimeoutError(f"{call}: {error}") from None
+
+    def close(self) -> None:
+        self._remote.close()

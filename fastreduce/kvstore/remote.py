@@ -1,0 +1,190 @@
+"""Calls to the servers of other ranks, over torch.distributed.rpc, and what became of the ranks."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import contextlib
+import itertools
+import math
+import socket
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import rpc
+
+from fastreduce.kvstore.peers import Peers
+from fastreduce.kvstore.server import Server, ask, open_servers
+
+Answer = concurrent.futures.Future[Any]
+
+# How often those who wait look whether the others still run. An end is seen at the next look.
+LOOK_S = 0.5
+
+_numbers = itertools.count()  # of stores; the same on all ranks, who make them alike
+
+
+class RankEnded(RuntimeError):
+    """A rank has ended, or does not answer."""
+
+    def __init__(self, rank: int, words: str) -> None:
+        super().__init__(words)
+        self.rank = rank
+
+
+class Remote:
+    """The servers of all ranks of one store, this one's among them.
+
+    Raises RuntimeError, on all ranks, where torch.distributed.rpc runs on some ranks only.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, peers: Peers, timeout_s: float) -> None:
+        self.rank = peers.rank
+        self.timeout_s = timeout_s
+        self._names = _names(group, peers)
+        self._number = next(_numbers)
+        self.ended: set[int] = set()
+        self._looks: dict[int, tuple[float, Answer]] = {}  # when each began
+
+    def open(self, server: Server) -> None:
+        open_servers[self._number] = server
+
+    def connect(self) -> None:
+        self.ask({rank: ("ping",) for rank in self._running()})
+
+    def ask(self, what: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call methods of servers, by rank their names and arguments; return all answers.
+
+        Raises RankEnded if a rank has ended, and TimeoutError if one has not answered in time.
+        """
+        for rank in what.keys() & self.ended:
+            raise RankEnded(rank, "it has ended")
+        answers = {rank: self._send(rank, *call) for rank, call in what.items()}
+        self._wait(answers, time.monotonic() + self.timeout_s)
+        for rank, answer in answers.items():
+            if error := answer.exception():
+                self._tell_of(rank)
+                raise RankEnded(rank, str(error)) from error
+        return {rank: answer.result() for rank, answer in answers.items()}
+
+    def _send(self, rank: int, method: str, *args: Any) -> Answer:
+        answer: Answer = concurrent.futures.Future()
+
+        def finish(came: Any) -> None:
+            try:
+                answer.set_result(came.value())
+            except Exception as error:
+                answer.set_exception(error)
+
+        try:
+            call = (self._number, method, *args)
+            came = rpc.rpc_async(self._names[rank], ask, args=call, timeout=0)
+        except RuntimeError as error:  # it has ended before
+            answer.set_exception(error)
+        else:
+            came.add_done_callback(finish)
+        return answer
+
+    def _wait(self, answers: Mapping[int, Answer], end_s: float) -> None:
+        while True:
+            left_s = min(LOOK_S, end_s - time.monotonic())
+            _, missing = concurrent.futures.wait(answers.values(), timeout=max(0.0, left_s))
+            if not missing:
+                return
+            if time.monotonic() >= end_s:
+                late = sorted(rank for rank, answer in answers.items() if answer in missing)
+                raise TimeoutError(self._late(late))
+            self._look()
+
+    def _late(self, ranks: list[int]) -> str:
+        """Who keeps servers from answering, as far as they still tell."""
+        asked = {rank: self._send(rank, "behind", self.rank) for rank in ranks}
+        concurrent.futures.wait(asked.values(), timeout=LOOK_S)
+        silent = [rank for rank in ranks if not asked[rank].done() or asked[rank].exception()]
+        behind = sorted({x for r in ranks if r not in silent for x in asked[r].result()})
+        words = [f"rank {rank} does not answer" for rank in silent]
+        words += [f"rank {rank} is behind" for rank in behind if rank not in silent]
+        return f"waited {self.timeout_s:g} s: {', '.join(words) or 'an answer came too late'}"
+
+    def _look(self) -> None:
+        """Find out which ranks have ended, and tell those who may wait for them."""
+        now_s = time.monotonic()
+        for rank in self._running():
+            begin_s, look = self._looks.get(rank, (now_s, None))
+            if look is None or (look.done() and not look.exception()):
+                self._looks[rank] = now_s, self._send(rank, "ping")
+            elif look.done() or now_s - begin_s > self.timeout_s:
+                self._tell_of(rank)
+
+    def _tell_of(self, ended: int) -> None:
+        self.ended.add(ended)
+        for rank in self._running():
+            self._send(rank, "leave", ended, True)
+
+    def _running(self) -> list[int]:
+        return [rank for rank in range(len(self._names)) if rank not in self.ended]
+
+    def close(self) -> None:
+        """Wait until all other ranks have come here, or have ended; serve them until then."""
+        for rank in self._running():
+            self._send(rank, "leave", self.rank, False)
+        all_left = self._send(self.rank, "all_left")
+        self._wait({self.rank: all_left}, math.inf)
+        del open_servers[self._number]
+        if not open_servers:
+            _stop(graceful=not (all_left.exception() or all_left.result()))
+
+
+_started = False  # by this module, and not by the program itself
+
+
+def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
+    """What the ranks are called by torch.distributed.rpc, which is started if need be."""
+    global _started
+    try:
+        own = rpc.get_worker_info().name
+    except RuntimeError:
+        own = None
+    host, port = socket.gethostname(), _free_port()
+    told: list[Any] = [None] * peers.size
+    dist.all_gather_object(told, (own, host, port), group=group)
+    names = [name for name, _, _ in told]
+    if all(names):
+        return names
+    if any(names):
+        raise RuntimeError(
+            f"KVStore: found torch.distributed.rpc on ranks "
+            f"{[rank for rank, name in enumerate(names) if name]} only, wanted all or none"
+        )
+    names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
+    alike = len({host for _, host, _ in told}) == 1
+    address = f"tcp://{'localhost' if alike else told[0][1]}:{told[0][2]}"
+    options = rpc.TensorPipeRpcBackendOptions(init_method=address)
+    start: Callable[..., None] = rpc.init_rpc
+    with warnings.catch_warnings():
+        # Of torch, about a group that it makes itself: "You are using a Backend".
+        warnings.simplefilter("ignore", UserWarning)
+        rank, size = peers.rank, peers.size
+        start(names[rank], rank=rank, world_size=size, rpc_backend_options=options)
+    _started = True
+    return names
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+@atexit.register  # where a program ends without `close`
+def _stop(graceful: bool = False) -> None:
+    """``graceful``: all ranks are about to come here, so none needs to see a connection break."""
+    global _started
+    if _started:
+        _started = False
+        with contextlib.suppress(RuntimeError):  # one has ended just now
+            rpc.shutdown(graceful, timeout=10)

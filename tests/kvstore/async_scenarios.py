@@ -1,0 +1,213 @@
+"""What each rank does with an asynchronous store; raises AssertionError where it is wrong."""
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import rpc
+
+from fastreduce import KVStore
+
+KEYS = ["a", "b", "row"]
+
+
+def counting(size, **settings):
+    """A store that adds what is pushed: each rank counts its own pushes."""
+    store = KVStore("dist_async", **settings)
+    store.set_updater(lambda key, update, value: value.add_(update))
+    store.init(KEYS, [torch.zeros(size), torch.zeros(2, size), torch.zeros(1, size)])
+    return store
+
+
+def push(store, rank):
+    size = store.num_workers
+    values = [torch.zeros(shape) for shape in (size, (2, size), (1, size))]
+    for value in values:
+        value[..., rank] = 1
+    store.push(KEYS, values)
+
+
+def pulled(store):
+    """By rank, how often it has pushed; as any of the keys tells."""
+    size = store.num_workers
+    outs = [torch.empty(x) for x in (size, (2, size), (1, size))]
+    store.pull(KEYS, outs)
+    return [outs[0], *outs[1], *outs[2]]
+
+
+def wait_for(file):
+    while not file.exists():
+        time.sleep(0.01)
+
+
+def nobody_is_further_ahead(rank, size, staleness):
+    draw = random.Random(rank)
+    with closing(counting(size, staleness=staleness)) as store:
+        for step in range(1, 11):
+            time.sleep(draw.choice([0, 0, 0.02]))
+            push(store, rank)
+            for seen in pulled(store):
+                assert seen[rank] == step
+                assert (seen >= step - staleness).all(), f"step {step}: {seen}"
+                # One more, which does not return yet.
+                assert (seen <= step + staleness + 1).all(), f"step {step}: {seen}"
+
+
+def without_a_limit(rank, folder):
+    ahead = Path(folder) / "ahead"
+    with closing(counting(2)) as store:
+        if rank:
+            wait_for(ahead)
+        for _ in range(5):
+            push(store, rank)
+        if rank == 0:
+            assert all(seen.tolist() == [5, 0] for seen in pulled(store))
+            ahead.touch()
+
+
+def one_is_late(rank, folder):
+    late = Path(folder) / "late"
+    with closing(counting(2, staleness=2, timeout_s=1)) as store:
+        if rank:
+            wait_for(late)
+            return
+        push(store, rank)
+        push(store, rank)
+        with pytest.raises(TimeoutError, match=r"push of 'a', 'b', 'row': waited 1 s: rank 1 is b"):
+            push(store, rank)
+        late.touch()
+
+
+def one_has_less_to_do(rank, staleness):
+    with closing(counting(2, staleness=staleness)) as store:
+        for _ in range(2 if rank else 8):
+            push(store, rank)
+        if rank == 0:
+            assert all(seen.tolist() == [8, 2] for seen in pulled(store))
+
+
+def kill_later(rng):
+    delay_s = rng.uniform(0, 0.2)
+    threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+
+
+def a_worker_is_killed(rank, seed):
+    with closing(counting(3, servers=[0], staleness=1, timeout_s=20)) as store:
+        if rank == 2:
+            kill_later(random.Random(seed))
+        for _ in range(10**6 if rank == 2 else 50):
+            push(store, rank)
+        assert all(seen[rank] == 50 for seen in pulled(store))
+
+
+def a_server_is_killed(rank, seed):
+    with closing(counting(3, staleness=[0, 2, None][seed % 3], timeout_s=20)) as store:
+        if rank == 1:
+            kill_later(random.Random(seed))
+        with pytest.raises(RuntimeError, match="rank 1 has ended") as caught:
+            while True:
+                push(store, rank)
+                pulled(store)
+        assert type(caught.value).__name__ == "ServerEnded"
+        # Of "row", which has one row, rank 1 kept none.
+        assert "the rows that it kept of keys 'a', 'b'; begin again" in str(caught.value)
+
+
+def a_server_is_stopped(rank):
+    with closing(counting(2, timeout_s=1)) as store:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match="waited 1 s: rank 1 does not answer"):
+            while True:
+                push(store, rank)
+
+
+def one_ends_without_taking_leave(rank):
+    store = counting(2)
+    if rank == 1:
+        return
+    with pytest.raises(RuntimeError, match="rank 1 has ended"):
+        while True:
+            push(store, rank)
+    store.close()
+
+
+def an_updater_raises(rank, staleness):
+    with closing(KVStore("dist_async", staleness=staleness)) as store:
+
+        def updater(key, update, value):
+            value += update
+            if rank == 1 and key == "b":
+                raise OverflowError("too much")
+
+        store.set_updater(updater)
+        store.init(["a", "b"], [torch.zeros(4), torch.zeros(4)])
+        with pytest.raises(RuntimeError) as caught:
+            store.push(["a", "b"], [torch.ones(4), torch.ones(4)])
+        assert (
+            "push: rank 1: the updater of key 'b' raised OverflowError: too much; the key's "
+            in (str(caught.value))
+        )
+        dist.barrier()
+        store.pull(["a", "b"], outs := [torch.empty(4), torch.empty(4)])
+        assert outs[0].tolist() == [2, 2, 2, 2]
+        assert outs[1].tolist() == [2, 2, 0, 0]
+
+
+def what_is_wrong_on_one_rank_is_its_own(rank):
+    with closing(counting(2, staleness=0)) as store:
+        if rank == 0:
+            with pytest.raises(ValueError, match=r"push: key 'a', replica 0: found float32 of sha"):
+                store.push("a", torch.zeros(5))
+        push(store, rank)
+        assert all(seen.tolist() == [1, 1] for seen in pulled(store))
+
+
+def each_push_is_an_update(rank):
+    with closing(KVStore("dist_async", op="avg")) as store:
+        store.set_updater(lambda key, update, value: value.add_(update))
+        store.init("x", torch.zeros(3))
+        store.push("x", [torch.full((3,), 1.0), torch.full((3,), 3.0)])
+        dist.barrier()
+        store.pull("x", out := torch.empty(3))
+        assert out.tolist() == [4, 4, 4]  # the average of the replicas, once for each rank
+
+
+def settings_differ(rank):
+    with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
+        KVStore("dist_async", staleness=rank)
+
+
+def optimizers_differ(rank):
+    words = r"set_optimizer\(SGD, {'lr': 0.1}\)"
+    with closing(KVStore("dist_async")) as store, pytest.raises(RuntimeError, match=words):
+        store.set_optimizer(torch.optim.SGD, lr=0.1 + rank)
+
+
+def rpc_of_the_program_itself(rank, folder):
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+    rpc.init_rpc(f"own-{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    with closing(counting(2, staleness=0)) as store:
+        push(store, rank)
+        assert all(seen.tolist() == [1, 1] for seen in pulled(store))
+    assert rpc.rpc_sync(f"own-{1 - rank}", torch.add, (torch.ones(()), 1)).item() == 2
+    rpc.shutdown()
+
+
+def rpc_on_one_rank_only(rank, folder):
+    if rank == 0:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+        rpc.init_rpc("own", rank=0, world_size=1, rpc_backend_options=options)
+    with pytest.raises(RuntimeError, match=r"found torch.distributed.rpc on ranks \[0\] only"):
+        KVStore("dist_async")
+
+
+def control(rank):
+    assert rank == 0

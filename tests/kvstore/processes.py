@@ -1,0 +1,53 @@
+"""Processes that begin with torch imported: they are forks of one that has imported it."""
+
+import signal
+import traceback
+from multiprocessing import get_context
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import start_processes
+
+
+def in_processes(run, args, count):
+    """``run(rank, *args)`` in ``count`` processes; raises if it raises in one of them."""
+    _started(run, args, count).join()
+
+
+def _started(run, args, count):
+    get_context("forkserver").set_forkserver_preload(["fastreduce", run.__module__])
+    return start_processes(run, args, count, join=False, start_method="forkserver")
+
+
+def in_a_group(scenario, args, count, folder, killed=None):
+    """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
+
+    ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
+    """
+    context = _started(_in_group, (scenario, args, count, str(folder), killed), count)
+    for rank, process in enumerate(context.processes):
+        if rank != killed:
+            process.join(60)
+    if killed is not None:
+        context.processes[killed].join(0.1)
+    hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]
+    for rank in hung:
+        context.processes[rank].kill()  # ends also one that is stopped
+    assert hung in ([], [killed]), f"ranks {hung} hang"
+    failed = {r: torch.load(folder / str(r)) for r in range(count) if r != killed}
+    assert not any(failed.values()), "\n".join(f"rank {r}: {x}" for r, x in failed.items() if x)
+    if killed is not None:
+        assert hung or context.processes[killed].exitcode == -signal.SIGKILL
+
+
+def _in_group(rank, scenario, args, count, folder, killed):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=count)
+    failed = ""
+    try:
+        scenario(rank, *args)
+    except BaseException:
+        failed = traceback.format_exc()
+    torch.save(failed, f"{folder}/{rank}")
+    if killed is None:
+        dist.destroy_process_group()

@@ -1,0 +1,70 @@
+"""`KVStore("dist_async")` among processes that go at their own speed, end and hang.
+
+tests/kvstore/async_scenarios.py says what each rank does.
+"""
+
+import async_scenarios
+import pytest
+from processes import in_a_group
+from sweeps import one_in
+
+
+@pytest.mark.parametrize(
+    ("count", "staleness"), one_in(4, [(2, 2), (2, 0), (3, 1), (4, 3), (3, 0)], "cases")
+)
+def test_nobody_is_further_ahead(tmp_path, count, staleness):
+    run = async_scenarios.nobody_is_further_ahead
+    in_a_group(run, (count, staleness), count, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["without_a_limit", "one_is_late"])
+def test_one_goes_ahead(tmp_path, name):
+    in_a_group(getattr(async_scenarios, name), (str(tmp_path),), 2, tmp_path)
+
+
+@pytest.mark.parametrize("staleness", one_in(3, [0, 1, None], "cases"))
+def test_who_has_left_is_not_waited_for(tmp_path, staleness):
+    in_a_group(async_scenarios.one_has_less_to_do, (staleness,), 2, tmp_path)
+
+
+@pytest.mark.parametrize("seed", one_in(20, range(20), "kills"))
+def test_a_worker_that_is_killed_stops_nobody(tmp_path, seed):
+    in_a_group(async_scenarios.a_worker_is_killed, (seed,), 3, tmp_path, killed=2)
+
+
+@pytest.mark.parametrize("seed", one_in(20, range(20), "kills"))
+def test_a_server_that_is_killed_is_named_with_its_keys(tmp_path, seed):
+    in_a_group(async_scenarios.a_server_is_killed, (seed,), 3, tmp_path, killed=1)
+
+
+def test_a_server_that_hangs_is_named(tmp_path):
+    in_a_group(async_scenarios.a_server_is_stopped, (), 2, tmp_path, killed=1)
+
+
+@pytest.mark.parametrize("staleness", one_in(3, [1, 0, None], "cases"))
+def test_an_updater_that_raises(tmp_path, staleness):
+    in_a_group(async_scenarios.an_updater_raises, (staleness,), 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "what_is_wrong_on_one_rank_is_its_own",
+        "each_push_is_an_update",
+        "settings_differ",
+        "optimizers_differ",
+        "one_ends_without_taking_leave",
+    ],
+)
+def test_two_ranks(tmp_path, name):
+    in_a_group(getattr(async_scenarios, name), (), 2, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rpc_of_the_program_itself", "rpc_on_one_rank_only"])
+def test_a_program_that_uses_rpc(tmp_path, name):
+    in_a_group(getattr(async_scenarios, name), (str(tmp_path),), 2, tmp_path)
+
+
+def test_control_what_fails_on_one_rank_is_seen(tmp_path):
+    with pytest.raises(AssertionError, match="rank 1: Traceback"):
+        in_a_group(async_scenarios.control, (), 2, tmp_path)
