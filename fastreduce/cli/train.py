@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,39 +31,48 @@ def _train(args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
+    from fastreduce.training.processes import started
     from fastreduce.training.report import METRICS, Metrics, run_folder
 
     # Checked before the data is looked for, because that may be a download.
+    here = started()
     config = _config(args, train_options.new_config, False)
     _config(args, train_looks.check, config)
-    folder = run_folder(args.out, config.model)
+    out = run_folder(args.out, config.model)
     data = load_fashion_mnist(args.data)
     config = _config(args, train_options.new_config, data.is_sample)
     if args.lr_sweep:
-        return train_looks.sweep(config, data, args.lr_sweep, folder)
-    trainer = _trainer(args, config, data, folder)
-    looks = train_looks.looks(args, trainer, data, folder)
-    metrics = Metrics(folder / METRICS, config, data)
-    print(_settings_line(config, data))
-    print("results go to", folder, flush=True)
-    return _run(trainer, data, metrics, [], looks)
+        return train_looks.sweep(config, data, args.lr_sweep, out)
+    with here.joined(config), here.heard():
+        folder = here.folder(here.all(out)[0])
+        with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
+            looks = train_looks.looks(args, trainer, data, folder)
+            metrics = Metrics(folder / METRICS, config, data)
+            print(_settings_line(config, data))
+            print("results go to", folder, flush=True)
+            return _run(trainer, data, metrics, [], looks)
 
 
 def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
     from fastreduce.training.checkpoint import read
+    from fastreduce.training.processes import started
     from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics
 
-    found = read(args.resume / CHECKPOINTS)
+    here = started()
+    folder = here.folder(args.resume)
+    found = read(folder / CHECKPOINTS)
     config = _config(args, train_options.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
-    trainer = _trainer(args, config, data, args.resume)
-    past = trainer.restore(found)
-    looks = train_looks.looks(args, trainer, data, args.resume)
-    metrics = Metrics(args.resume / METRICS, config, data, past)
-    print(_settings_line(config, data))
-    print("goes on from", found.path, flush=True)
-    return _run(trainer, data, metrics, past, looks)
+    with here.joined(config), here.heard():
+        found = found.at_step(min(here.all(found.step)))
+        with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
+            past = trainer.restore(found)
+            looks = train_looks.looks(args, trainer, data, folder)
+            metrics = Metrics(folder / METRICS, config, data, past)
+            print(_settings_line(config, data))
+            print("goes on from", found.path, flush=True)
+            return _run(trainer, data, metrics, past, looks)
 
 
 def _config(
@@ -78,11 +88,13 @@ def _config(
 
 def _trainer(args: argparse.Namespace, config: Config, data: FashionMNIST, folder: Path) -> Trainer:
     from fastreduce.training import Trainer
+    from fastreduce.training.processes import started
     from fastreduce.training.report import CHECKPOINTS, TRACE
 
     return Trainer(
         config,
         data,
+        progress=started().rank == 0,
         checkpoints=folder / CHECKPOINTS,
         checkpoint_every=args.checkpoint_every,
         trace=folder / TRACE if args.profile else None,
@@ -96,6 +108,7 @@ def _run(
     past: list[Epoch],
     looks: list[train_looks.Look],
 ) -> int:
+    from fastreduce.kvstore import RankEnded
     from fastreduce.training import NonFiniteLoss
 
     config, epochs, status = trainer.config, list(past), 0
@@ -111,7 +124,7 @@ def _run(
     except NonFiniteLoss as error:
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
         status = FAILED
-    except OSError as error:
+    except (OSError, RankEnded) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         status = FAILED
     except KeyboardInterrupt:
@@ -179,5 +192,8 @@ def _title(config: Config, data: FashionMNIST) -> str:
         "precision": config.precision if config.precision != "fp32" else None,
         "compile": config.compile,
         "reproducible": config.reproducible,
+        "kvstore": config.kvstore,
+        "staleness": config.staleness,
     }
-    return ", ".join([*parts, *(f"{name}: {value}" for name, value in others.items() if value)])
+    given = [f"{name}: {x}" for name, x in others.items() if x is not None and x is not False]
+    return ", ".join([*parts, *given])

@@ -77,9 +77,17 @@ def looks(
 
 
 def check(args: argparse.Namespace, config: Config) -> None:
-    """Raise ValueError for what cannot be compared or swept."""
+    """Raise ValueError for what cannot be compared or swept, or needs fewer processes."""
     from fastreduce.training.compare import rival
+    from fastreduce.training.processes import started
 
+    started().check(config)
+    for name in ("compare", "lr_sweep"):
+        if config.kvstore is not None and getattr(args, name) is not None:
+            raise ValueError(
+                f"{name.replace('_', '-')}: found together with kvstore {config.kvstore!r}, "
+                "wanted a run without a store"
+            )
     if args.compare is not None:
         rival(config, args.compare)
     for lr in args.lr_sweep or ():

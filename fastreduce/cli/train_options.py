@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
-    *("precision", "compile", "graph", "reproducible", "skip_nonfinite"),
+    *("precision", "compile", "graph", "reproducible", "skip_nonfinite", "kvstore", "staleness"),
 )
 
 
@@ -93,8 +93,8 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--replicas",
         type=int,
-        help="copies of the model, dealt out over the devices in turn "
-        "(default: one per device; 2 where the CPU is the only one)",
+        help="copies of the model, dealt out over the devices in turn (default: one per device; 2 "
+        "where the CPU is the only one, and this the only process)",
     )
     group.add_argument(
         "--reproducible",
@@ -108,6 +108,19 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         help="train LeNet with the book's own functions instead of fastreduce.DataParallel, and "
         "sum the gradients with auto, leader, sharded, ring or another algorithm that is "
         "registered, or with loop: the book's loop over the parameters",
+    )
+    group.add_argument(
+        "--kvstore",
+        metavar="KIND",
+        help="keep and update the parameters in a fastreduce.KVStore: local, or among the "
+        "processes that torchrun starts dist_sync or dist_async; each takes a part of every batch",
+    )
+    group.add_argument(
+        "--staleness",
+        type=int,
+        metavar="STEPS",
+        help="by how many steps a process may be ahead of another with --kvstore dist_async "
+        "(default: any number)",
     )
 
 
@@ -200,6 +213,7 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
     """The settings of a run that goes on. Raises ValueError if others were given."""
     from fastreduce.devices import usable_devices
     from fastreduce.training import Config
+    from fastreduce.training.processes import started
 
     others = ("scale_batch", "out", "compare", "lr_sweep")
     names = [name for name in (*SETTINGS, *others) if getattr(args, name) is not None]
@@ -215,6 +229,7 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
             "fastreduce train"
         )
     config = Config.from_json(before).changed(**_epochs(args))
+    started().check(config)
     if args.devices or args.replicas is not None:
         return config.changed(**_devices(args))
     usable_devices([str(device) for device in config.devices])
@@ -227,7 +242,10 @@ def _epochs(args: argparse.Namespace) -> dict[str, Any]:
 
 def _devices(args: argparse.Namespace) -> dict[str, Any]:
     from fastreduce.devices import deal_devices, default_replicas, usable_devices
+    from fastreduce.training.processes import started
 
-    devices = usable_devices(args.devices)
-    replicas = default_replicas(devices) if args.replicas is None else args.replicas
+    here = started()
+    devices = here.devices() if args.devices is None else usable_devices(args.devices)
+    default = default_replicas(devices) if here.size == 1 else len(devices)
+    replicas = default if args.replicas is None else args.replicas
     return {"devices": deal_devices(devices, replicas)}

@@ -14,7 +14,7 @@ from fastreduce.kvstore.entry import Entry, Key
 KINDS = ("local", "dist_sync", "dist_async")
 
 
-def check_store(kind: str, op: str, staleness: Any, timeout_s: float) -> None:
+def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
     if kind not in KINDS:
         raise ValueError(f"KVStore: found {kind!r}, wanted one of {', '.join(KINDS)}")
     if op not in _C.ops():

@@ -11,14 +11,10 @@ from torch import Tensor
 
 from fastreduce.kvstore.arguments import names
 from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.peers import Made, Peers
-from fastreduce.kvstore.remote import RankEnded, Remote
+from fastreduce.kvstore.peers import Made, Peers, RankEnded
+from fastreduce.kvstore.remote import Remote
 from fastreduce.kvstore.server import Server
 from fastreduce.kvstore.shards import Shards
-
-
-class ServerEnded(RuntimeError):
-    """A rank that kept rows has ended or does not answer; the message names it and its keys."""
 
 
 class Asynchronous:
@@ -94,11 +90,13 @@ class Asynchronous:
         try:
             return self._remote.ask(calls)
         except RankEnded as error:
+            assert error.rank is not None
             held = self._served(list(self.shards.entries))[error.rank]
-            raise ServerEnded(
+            raise RankEnded(
                 f"{call}: rank {error.rank} has ended ({error}), and with it the rows that it kept "
                 f"of keys {names(held)}; begin again, from a checkpoint of the store if there is "
-                "one (KVStore.load_state_dict)"
+                "one (KVStore.load_state_dict)",
+                error.rank,
             ) from error
         except TimeoutError as error:
             raise TimeoutError(f"{call}: {error}") from None

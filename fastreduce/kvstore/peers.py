@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import torch
@@ -11,6 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 Made = TypeVar("Made")
+
+
+class RankEnded(RuntimeError):
+    """A rank of a store has ended or does not answer: ``rank``, or None where it is not known."""
+
+    def __init__(self, words: str, rank: int | None = None) -> None:
+        super().__init__(words)
+        self.rank = rank
 
 
 class Peers(Protocol):
@@ -74,7 +83,8 @@ class Group:
         digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "big")
         own = torch.tensor([digest, error is not None, count], device=self._device)
         found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own, group=self._group)
+        with self._others_run(call):
+            dist.all_gather(found, own, group=self._group)
         headers = torch.stack(found).tolist()
         if any(failed for _, failed, _ in headers) or len({x for x, _, _ in headers}) > 1:
             self._raise(call, error)
@@ -98,5 +108,16 @@ class Group:
         sent = torch.cat(list(parts)).to(self._device)
         came = torch.empty(sum(wanted_bytes), dtype=torch.uint8, device=self._device)
         sizes = [len(part) for part in parts]
-        dist.all_to_all_single(came, sent, list(wanted_bytes), sizes, group=self._group)
+        with self._others_run("exchange of values"):
+            dist.all_to_all_single(came, sent, list(wanted_bytes), sizes, group=self._group)
         return list(torch.split(came.to(parts[0].device), list(wanted_bytes)))
+
+    @contextlib.contextmanager
+    def _others_run(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankEnded(
+                f"{call}: rank {self.rank} found that another rank has ended or does not answer: "
+                f"{str(error).splitlines()[0]}"
+            ) from error

@@ -10,13 +10,14 @@ import math
 import socket
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import rpc
+from torch.distributed import Store, TCPStore, rpc  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import register_rendezvous_handler
 
-from fastreduce.kvstore.peers import Peers
+from fastreduce.kvstore.peers import Peers, RankEnded
 from fastreduce.kvstore.server import Server, ask, open_servers
 
 Answer = concurrent.futures.Future[Any]
@@ -25,14 +26,7 @@ Answer = concurrent.futures.Future[Any]
 LOOK_S = 0.5
 
 _numbers = itertools.count()  # of stores; the same on all ranks, who make them alike
-
-
-class RankEnded(RuntimeError):
-    """A rank has ended, or does not answer."""
-
-    def __init__(self, rank: int, words: str) -> None:
-        super().__init__(words)
-        self.rank = rank
+_schemes = itertools.count()  # of places to meet, each of which torch knows by another one
 
 
 class Remote:
@@ -61,13 +55,13 @@ class Remote:
         Raises RankEnded if a rank has ended, and TimeoutError if one has not answered in time.
         """
         for rank in what.keys() & self.ended:
-            raise RankEnded(rank, "it has ended")
+            raise RankEnded("its end was noticed before", rank)
         answers = {rank: self._send(rank, *call) for rank, call in what.items()}
         self._wait(answers, time.monotonic() + self.timeout_s)
         for rank, answer in answers.items():
             if error := answer.exception():
                 self._tell_of(rank)
-                raise RankEnded(rank, str(error)) from error
+                raise RankEnded(str(error), rank) from error
         return {rank: answer.result() for rank, answer in answers.items()}
 
     def _send(self, rank: int, method: str, *args: Any) -> Answer:
@@ -143,15 +137,11 @@ _started = False  # by this module, and not by the program itself
 
 def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
     """What the ranks are called by torch.distributed.rpc, which is started if need be."""
-    global _started
     try:
         own = rpc.get_worker_info().name
     except RuntimeError:
         own = None
-    host, port = socket.gethostname(), _free_port()
-    told: list[Any] = [None] * peers.size
-    dist.all_gather_object(told, (own, host, port), group=group)
-    names = [name for name, _, _ in told]
+    names: list[Any] = _told(own, group, peers)
     if all(names):
         return names
     if any(names):
@@ -160,9 +150,38 @@ def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
             f"{[rank for rank, name in enumerate(names) if name]} only, wanted all or none"
         )
     names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
-    alike = len({host for _, host, _ in told}) == 1
-    address = f"tcp://{'localhost' if alike else told[0][1]}:{told[0][2]}"
-    options = rpc.TensorPipeRpcBackendOptions(init_method=address)
+    _start(names, _meeting_place(group, peers), peers)
+    return names
+
+
+def _told(value: Any, group: dist.ProcessGroup | None, peers: Peers) -> list[Any]:
+    found = [None] * peers.size
+    dist.all_gather_object(found, value, group=group)
+    return found
+
+
+def _meeting_place(group: dist.ProcessGroup | None, peers: Peers) -> TCPStore:
+    """Where the ranks tell each other their addresses: at rank 0."""
+    hosts = _told(socket.gethostname(), group, peers)
+    host = "localhost" if len(set(hosts)) == 1 else hosts[0]
+    place = None
+    if peers.rank == 0:
+        place = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    port = _told(place and place.port, group, peers)[0]
+    return place or TCPStore(host, port, is_master=False)
+
+
+def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
+    global _started
+
+    def rendezvous(*_: Any, **__: Any) -> Iterator[tuple[Store, int, int]]:
+        yield place, peers.rank, peers.size
+
+    # Not torch's own scheme "tcp", which under torchrun takes no new place but torchrun's.
+    scheme = f"fastreduce-{next(_schemes)}"
+    register: Callable[..., None] = register_rendezvous_handler
+    register(scheme, rendezvous)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"{scheme}://")
     start: Callable[..., None] = rpc.init_rpc
     with warnings.catch_warnings():
         # Of torch, about a group that it makes itself: "You are using a Backend".
@@ -170,14 +189,6 @@ def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
         rank, size = peers.rank, peers.size
         start(names[rank], rank=rank, world_size=size, rpc_backend_options=options)
     _started = True
-    return names
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 @atexit.register  # where a program ends without `close`

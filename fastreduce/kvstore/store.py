@@ -54,8 +54,9 @@ class KVStore:
 
     What is wrong with a call on one rank is raised on all of them before anything changes; in
     "dist_async", where ranks call when they are ready, on that rank. There, a rank that ends is no
-    longer waited for; if it was a server, `ServerEnded` names the keys whose rows are lost, and a
-    rank that does not answer in time is a TimeoutError. `init`, `set_updater`, `set_optimizer` and
+    longer waited for, and a rank that does not answer in time is a TimeoutError. Where a rank has
+    ended that is needed, a `kvstore.RankEnded` (a RuntimeError) is raised; of a server in
+    "dist_async" it names the keys whose rows are lost. `init`, `set_updater`, `set_optimizer` and
     `load_state_dict` are called by all ranks alike in every kind.
 
     Raises ValueError for settings that make no sense; RuntimeError for a "dist" kind without a

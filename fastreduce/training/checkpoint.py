@@ -50,6 +50,10 @@ class Checkpoint:
     step: int
     state: Mapping[str, Any]
 
+    def at_step(self, step: int) -> Checkpoint:
+        """The checkpoint of that step beside this one; raises as `read` does."""
+        return self if step == self.step else read(self.path.with_name(_name(step)))
+
     def restore(self, parts: Mapping[str, Any]) -> None:
         """Put the state into ``parts``, as `load` does."""
         if self.state.keys() != parts.keys():
@@ -94,7 +98,7 @@ def save(
     state = {name: flatten(state_of(part), name, tensors) for name, part in parts.items()}
     text = json.dumps({"step": step, "state": state})
     about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
-    path = Path(folder) / f"step-{step:09}.safetensors"
+    path = Path(folder) / _name(step)
     _write(path, safetensors.torch.save(tensors, about))
     for old in _found_in(path.parent)[keep:]:
         old.unlink()
@@ -130,6 +134,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             damaged.append(str(error))
             logger.warning("%s", error)
     raise CheckpointError("; ".join(damaged))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09}.safetensors"
 
 
 def _found_in(folder: Path) -> list[Path]:

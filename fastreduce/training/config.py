@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import fastreduce
+from fastreduce.kvstore.arguments import check_store
 
 from .lenet import INITS
 from .models import MODELS
@@ -45,6 +46,10 @@ class Config:
     CUDA graph (`fastreduce.DataParallel.graphed`, untried), ``reproducible`` is DataParallel's, and
     ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run would end.
 
+    ``kvstore`` is the kind of a `fastreduce.KVStore` that keeps the parameters and updates them;
+    its ``staleness``, too. Each process of a "dist" kind has ``devices`` of its own, and takes an
+    equal part of every batch.
+
     With ``allreduce``, "auto", "loop" or the name of an algorithm, the book's own functions train
     LeNet instead (`train_batch`), and this sums their gradients.
 
@@ -68,6 +73,8 @@ class Config:
     graph: bool = False
     reproducible: int | None = None
     skip_nonfinite: bool = False
+    kvstore: str | None = None
+    staleness: int | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -88,6 +95,7 @@ class Config:
             found = ", ".join(map(str, self.devices))
             raise ValueError(f"graph: found devices {found}, wanted GPUs for a CUDA graph")
         self._check_names()
+        self._check_store()
         self._check_what_the_book_has_not()
 
     def _check_names(self) -> None:
@@ -103,11 +111,26 @@ class Config:
             if found not in known:
                 raise ValueError(f"{name}: found {found!r}, wanted one of {', '.join(known)}")
 
+    def _check_store(self) -> None:
+        if self.kvstore is not None:
+            check_store(self.kvstore, "sum", self.staleness)
+            if self.skip_nonfinite:
+                raise ValueError(
+                    f"skip-nonfinite: found with kvstore {self.kvstore!r}, whose other workers "
+                    "would wait for the step; leave one of the two out"
+                )
+        elif self.staleness is not None:
+            raise ValueError(
+                f"staleness: found {self.staleness} without a kvstore, wanted kvstore dist_async"
+            )
+
     def _check_what_the_book_has_not(self) -> None:
         if self.allreduce is None:
             return
-        settings = ("model", "precision", "compile", "graph", "reproducible", "skip_nonfinite")
-        for name in settings:
+        for name in (
+            *("model", "precision", "compile", "graph", "reproducible"),
+            *("skip_nonfinite", "kvstore"),
+        ):
             found, wanted = getattr(self, name), type(self).__dataclass_fields__[name].default
             if found != wanted:
                 raise ValueError(

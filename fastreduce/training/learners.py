@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,32 +23,36 @@ from .parallel import accuracy, loop_allreduce, train_batch
 from .stopwatch import stopwatch
 
 
-class Learner(Protocol):
+class Learner(abc.ABC):
     """Replicas of one network that learn together."""
 
+    @abc.abstractmethod
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
         """Learn from a batch; return the shards' losses, summed over their examples, detached.
 
         Raises NonFiniteLoss, with nothing changed, where it has looked at them.
         """
-        ...
 
+    @abc.abstractmethod
     def accuracy(self, X: Tensor, y: Tensor) -> float: ...
 
+    @abc.abstractmethod
     def check(self) -> None:
         """Raise ReplicasDiffer if the replicas are not bit-identical."""
-        ...
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as `fastreduce.training.save` takes it."""
 
     def allreduce_s(self) -> float | None:
         """Seconds in the allreduce since the last call, where they are measured."""
-        ...
+        return None
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as `fastreduce.training.save` takes it."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Take leave of other processes, if there are any."""
 
 
-class BookLearner:
+class BookLearner(Learner):
     """LeNet as a list of parameters per replica, and the functions of the book."""
 
     def __init__(self, config: Config, generator: Generator) -> None:
@@ -96,7 +101,7 @@ class _Parameters:
                 p.copy_(values)
 
 
-class ModuleLearner:
+class ModuleLearner(Learner):
     """A module of `models` in `fastreduce.DataParallel`, and SGD."""
 
     def __init__(self, config: Config, generator: Generator) -> None:
@@ -138,14 +143,50 @@ class ModuleLearner:
     def check(self) -> None:
         self.model.check()
 
-    def allreduce_s(self) -> None:
-        return None
-
     def state(self) -> dict[str, Any]:
         return {"model": self.model, "optimizer": self.optimizer}
 
 
+class StoreLearner(ModuleLearner):
+    """The same, whose parameters a `fastreduce.KVStore` keeps and updates; SGD runs there.
+
+    Each process takes its part of a batch, and pushes its gradients, weighted by its share of the
+    batch: so their sum is the gradient of the whole batch's mean loss, however many there are.
+    """
+
+    def __init__(self, config: Config, generator: Generator) -> None:
+        super().__init__(config, generator)
+        assert config.kvstore is not None
+        self.store = fastreduce.KVStore(config.kvstore, staleness=config.staleness)
+        self.store.set_optimizer(torch.optim.SGD, lr=config.lr)
+        self._keys = [name for name, _ in self.model.named_parameters()]
+        self._params = [p.detach() for p in self.model.parameters()]
+        self.store.broadcast(self._keys, self._params, self._params)
+
+    def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
+        workers, rank = self.store.num_workers, self.store.rank
+        own_X, own_y = (torch.tensor_split(x, workers)[rank] for x in (X, y))
+        self.optimizer.zero_grad()
+        loss = X.new_zeros(())
+        if len(own_X):  # the last batch may have fewer examples than there are workers
+            loss = self._backward(own_X, own_y)
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad * (len(own_X) / len(X))
+            for p in self.model.parameters()
+        ]
+        self.store.pushpull(self._keys, gradients, self._params)
+        return [loss * len(X)]
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model, "store": self.store}
+
+    def close(self) -> None:
+        self.store.close()
+
+
 def learner(config: Config, generator: Generator) -> Learner:
-    if config.allreduce is None:
-        return ModuleLearner(config, generator)
-    return BookLearner(config, generator)
+    if config.allreduce is not None:
+        return BookLearner(config, generator)
+    if config.kvstore is not None:
+        return StoreLearner(config, generator)
+    return ModuleLearner(config, generator)

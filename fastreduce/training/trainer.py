@@ -83,6 +83,10 @@ class Trainer:
                 steps,
             )
 
+    def close(self) -> None:
+        """Take leave of the other processes, which may still need this one's part of a store."""
+        self.learner.close()
+
     # ---- checkpoints
 
     @functools.cached_property

@@ -174,7 +174,7 @@ REFUSED = {
         ValueError,
         "found staleness 1 with dist_sync, which waits for all ranks",
     ),
-    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted more than 0 s"),
+    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted more than 0"),
     "no server": (lambda s: KVStore(servers=[]), ValueError, r"found servers \[\], wanted ranks"),
     "servers": (
         lambda s: KVStore(servers=[1]),

@@ -28,6 +28,7 @@ CONFIGS = {
     "BatchNorm and bf16": dataclasses.replace(
         TWO, model="resnet18", batch_size=6, epochs=2, precision="bf16"
     ),
+    "a key-value store": dataclasses.replace(TWO, kvstore="local"),
     "micro-shards": dataclasses.replace(TWO, model="mlp", reproducible=2),
 }
 

@@ -1,0 +1,90 @@
+"""``fastreduce train --kvstore`` in the processes that torchrun starts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastreduce.cli import main
+from fastreduce.training.checkpoint import read
+from fastreduce.training.data import SAMPLE
+
+pytestmark = pytest.mark.sweep("processes")
+RUN = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-size", "9"]
+
+
+def torchrun(processes: int, *flags: str, status: int = 0) -> str:
+    """What both streams got."""
+    launched = ["--standalone", "--nproc-per-node", str(processes), "-m", "fastreduce", "train"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *launched, *flags],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def metrics(out: Path) -> list[tuple]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [(x["loss"], x["test_accuracy"]) for x in lines[1:]]
+
+
+def parameters(out: Path) -> list[torch.Tensor]:
+    return list(read(out / "checkpoints").state["model"].values())
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert metrics(one) == metrics(other)
+    assert all(map(torch.equal, parameters(one), parameters(other)))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_nobody_ahead_is_the_same_as_all_together(tmp_path, processes):
+    flags = [*RUN, "--epochs", "2", "--model", "mlp"]
+    sync, others, one = (tmp_path / name for name in ("sync", "async", "one"))
+    torchrun(processes, *flags, "--kvstore", "dist_sync", "--out", str(sync))
+    store = ["--kvstore", "dist_async", "--staleness", "0"]
+    said = torchrun(processes, *flags, *store, "--out", str(others))
+    assert said.count("results go to") == 1
+    assert "replicas: 1, batch: 9, lr: 0.1, init: kaiming, kvstore: dist_async, stal" in said
+    assert_same(sync, others)
+    for rank in range(1, processes):
+        assert all(map(torch.equal, parameters(sync), parameters(sync / f"rank{rank}")))
+    # The gradient of a batch is that of one process, but for the rounding.
+    assert main(["train", *flags, "--replicas", "1", "--out", str(one)]) == 0
+    for own, wanted in zip(parameters(sync), parameters(one), strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
+    flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--checkpoint-every", "1"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    torchrun(2, *flags, "--epochs", "2", "--out", str(whole))
+    torchrun(2, *flags, "--epochs", "1", "--out", str(stopped))
+    (stopped / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
+    said = torchrun(2, "--resume", str(stopped), "--epochs", "2", "--data", str(SAMPLE))
+    assert "goes on from" in said and "step-000000002.safetensors" in said
+    assert_same(whole, stopped)
+
+
+def test_workers_at_their_own_speed_learn(tmp_path):
+    flags = ["--data", str(SAMPLE), "--devices", "cpu", "--epochs", "1", "--steps", "60"]
+    store = ["--model", "mlp", "--kvstore", "dist_async", "--staleness", "2"]
+    torchrun(2, *flags, *store, "--out", str(tmp_path))
+    [(_, accuracy)] = metrics(tmp_path)
+    assert accuracy > 0.5
+
+
+def test_without_a_store_several_processes_are_refused(tmp_path):
+    said = torchrun(2, *RUN, "--out", str(tmp_path / "out"), status=1)
+    assert "kvstore: found None in 2 processes, wanted dist_sync or dist_async" in said
+    assert not (tmp_path / "out").exists()
