@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
-    *("precision", "compile", "graph", "reproducible", "skip_nonfinite", "kvstore", "staleness"),
+    *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
+    *("kvstore", "staleness"),
 )
 
 
@@ -73,6 +74,12 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         default=None,
         help="capture the passes of all replicas into one CUDA graph (untried on a GPU)",
+    )
+    group.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="sum gradients while the backward pass goes on, or all of them after it (default: "
+        "--overlap)",
     )
     group.add_argument(
         "--skip-nonfinite",

@@ -19,19 +19,21 @@ class Buckets:
     A bucket is summed when the last gradient of its parameters is there, while the rest of the
     backward pass goes on. In the first pass every parameter has a bucket of its own, which shows
     the order; from the second on, parameters whose gradients came together are summed together.
+    Without ``overlap`` there is one bucket, which is summed when all gradients are there.
     """
 
-    def __init__(self, params: Sequence[Tensor]):
+    def __init__(self, params: Sequence[Tensor], overlap: bool = True):
         self._params = params
+        self._overlap = overlap
         # Backward passes usually have the last parameters' gradients first.
         self._usual = list(reversed(range(len(params))))
         self._came: list[int] = []
         self._passes = 0
-        self.numbers = [[number] for number in self._usual]
+        self.numbers = [[number] for number in self._usual] if overlap else [self._usual]
 
     def join(self, memories: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """For each shard, the parameters on its memory; their gradients go to the module's."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._overlap:
             self._passes += 1
             if self._passes == 2:
                 order = dict.fromkeys([*self._came, *self._usual])  # each once: the first time

@@ -40,7 +40,7 @@ def check_keywords(unknown: Iterable[str]) -> None:
         ours = f", which is {theirs[name]} here" if name in theirs else ""
         raise TypeError(
             f"DataParallel: found the argument {name}{ours}; wanted devices, batch_dim, shares, "
-            "reproducible, sync_batchnorm or record"
+            "reproducible, sync_batchnorm, overlap or record"
         )
 
 
@@ -65,13 +65,13 @@ def check_settings(
     shares: Sequence[float] | str | None,
     reproducible: int | None,
     sync_batchnorm: bool,
+    overlap: bool,
 ) -> None:
     if not (isinstance(batch_dim, int) and batch_dim >= 0):
         raise ValueError(f"DataParallel: found batch_dim={batch_dim}, wanted 0 or more")
-    if not isinstance(sync_batchnorm, bool):
-        raise TypeError(
-            f"DataParallel: found sync_batchnorm={sync_batchnorm!r}, wanted True or False"
-        )
+    for name, found in (("sync_batchnorm", sync_batchnorm), ("overlap", overlap)):
+        if not isinstance(found, bool):
+            raise TypeError(f"DataParallel: found {name}={found!r}, wanted True or False")
     if reproducible is not None:
         if shares is not None:
             raise ValueError(

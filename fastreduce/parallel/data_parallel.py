@@ -46,6 +46,9 @@ class DataParallel(nn.Module):
         sync_batchnorm: BatchNorm layers normalize with the whole batch, as on one device, and not
             with each replica's shard. Shards then meet at each of these layers, so they must go
             through the same ones; and these layers cannot be inside `torch.utils.checkpoint`.
+        overlap: sum gradients in buckets, each as soon as its last gradient is there, while the
+            rest of the backward pass goes on; False sums all of them after it. The bits are the
+            same.
         record: a new file for a hash of every parameter before each step, which `fastreduce diff`
             compares with another run's. A copy of the model records nothing.
 
@@ -100,12 +103,20 @@ class DataParallel(nn.Module):
         shares: Sequence[float] | str | None = None,
         reproducible: int | None = None,
         sync_batchnorm: bool = False,
+        overlap: bool = True,
         record: str | Path | None = None,
         **unknown: Any,
     ) -> None:
         check_keywords(unknown)
         parallel = Dealer(
-            module, listed(devices), batch_dim, shares, reproducible, sync_batchnorm, record
+            module,
+            listed(devices),
+            batch_dim,
+            shares,
+            reproducible,
+            sync_batchnorm,
+            overlap,
+            record,
         )
         object.__setattr__(self, "_parallel", parallel)
 

@@ -30,16 +30,18 @@ class Dealer:
         shares: Sequence[float] | str | None,
         reproducible: int | None,
         sync_batchnorm: bool,
+        overlap: bool,
         record: str | Path | None,
     ) -> None:
-        check_settings(len(devices), batch_dim, shares, reproducible, sync_batchnorm)
+        check_settings(len(devices), batch_dim, shares, reproducible, sync_batchnorm, overlap)
         self.settings = {
             "batch_dim": batch_dim,
             "shares": shares,
             "reproducible": reproducible,
             "sync_batchnorm": sync_batchnorm,
+            "overlap": overlap,
         }
-        self.replicas = Replicas(net, devices, sync_batchnorm, reproducible is not None)
+        self.replicas = Replicas(net, devices, sync_batchnorm, reproducible is not None, overlap)
         self.batch_dim = batch_dim
         shards = reproducible or len(devices)
         self.owners = [shard * len(devices) // shards for shard in range(shards)]

@@ -61,10 +61,12 @@ class Replicas:
         devices: Sequence[torch.device],
         sync_batchnorm: bool = False,
         only_torch_draws: bool = False,
+        overlap: bool = True,
         share: bool = True,
     ):
         self.net, self.devices, self.share = net, list(devices), share
         self.sync_batchnorm, self.only_torch_draws = sync_batchnorm, only_torch_draws
+        self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
         self._versions: list[int] = []
@@ -158,7 +160,7 @@ class Replicas:
     def _build(self) -> None:
         self._params: list[Tensor] = list(self.net.parameters())
         self._check()
-        self._buckets = Buckets(self._params)
+        self._buckets = Buckets(self._params, self._overlap)
         self._versions = [parameter._version for parameter in self._params]
         self._copies: dict[torch.device, list[Tensor]] = {}
         self._memories = []

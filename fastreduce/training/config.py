@@ -43,7 +43,8 @@ class Config:
     epoch. ``init`` is as in `initial_params`. ``model`` is one of `models.MODELS`, trained by
     `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is "fp32" or "bf16" (autocast),
     ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a step's passes are one
-    CUDA graph (`fastreduce.DataParallel.graphed`, untried), ``reproducible`` is DataParallel's, and
+    CUDA graph (`fastreduce.DataParallel.graphed`, untried), ``overlap`` and ``reproducible`` are
+    DataParallel's, and
     ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run would end.
 
     ``kvstore`` is the kind of a `fastreduce.KVStore` that keeps the parameters and updates them;
@@ -71,6 +72,7 @@ class Config:
     precision: str = "fp32"
     compile: bool = False
     graph: bool = False
+    overlap: bool = True
     reproducible: int | None = None
     skip_nonfinite: bool = False
     kvstore: str | None = None
@@ -128,7 +130,7 @@ class Config:
         if self.allreduce is None:
             return
         for name in (
-            *("model", "precision", "compile", "graph", "reproducible"),
+            *("model", "precision", "compile", "graph", "overlap", "reproducible"),
             *("skip_nonfinite", "kvstore"),
         ):
             found, wanted = getattr(self, name), type(self).__dataclass_fields__[name].default

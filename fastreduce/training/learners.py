@@ -110,7 +110,9 @@ class ModuleLearner(Learner):
         net.to(config.devices[0])
         if config.compile:
             net.compile()
-        self.model = fastreduce.DataParallel(net, config.devices, reproducible=config.reproducible)
+        self.model = fastreduce.DataParallel(
+            net, config.devices, reproducible=config.reproducible, overlap=config.overlap
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         self._rows = 256 * len(config.devices)
         self._config = config

@@ -78,6 +78,7 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
             (["--model", "mlp", "--compile"], {"model": "mlp", "compile": True}),
             (["--precision", "bf16"], {"precision": "bf16"}),
             (["--reproducible", "4"], {"reproducible": 4}),
+            (["--no-overlap"], {"overlap": False}),
             (["--skip-nonfinite"], {"skip_nonfinite": True}),
             (["--allreduce", "loop"], {"allreduce": "loop"}),
             (["--allreduce", "sharded", "--seed", "7"], {"allreduce": "sharded", "seed": 7}),

@@ -80,6 +80,7 @@ WRAPPING = {
     "nn.DataParallel's argument": (lambda: linear(device_ids=[0]), TypeError,
                                    "argument device_ids, which is devices here"),
     "a misspelt argument": (lambda: linear(reproducable=4), TypeError, "argument reproducable; wa"),
+    "overlap": (lambda: linear(overlap=1), TypeError, "overlap=1, wanted True or False"),
     "sync_batchnorm": (lambda: linear(sync_batchnorm="yes"), TypeError, "sync_batchnorm='yes'"),
     "record in no folder": (lambda: linear(record="no/such/folder/a.jsonl"), ValueError,
                             "record='no/such/folder/a.jsonl' cannot be made: No such file"),

@@ -93,3 +93,18 @@ def test_buckets_follow_the_order_in_which_gradients_come(monkeypatch):
     layers = [number // 2 for (number,) in model._parallel.replicas._buckets.numbers]
     assert layers == [1, 1, 3, 3, 0, 0, 2, 2]
     assert_same_gradients(model, bare)
+
+
+def test_without_overlap_all_gradients_are_summed_at_once_to_the_same_bits(monkeypatch):
+    monkeypatch.setattr("fastreduce.parallel.buckets.FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr("fastreduce.parallel.buckets.BUCKET_BYTES", 1)
+    found = {}
+    for overlap in (True, False):
+        model = DataParallel(made("mlp"), ["cpu"] * 2, overlap=overlap)
+        for _ in range(3):
+            model.zero_grad()
+            model.backward(F.cross_entropy, *batch())
+        found[overlap] = [p.grad for p in model.parameters()]
+        sums = len(model._parallel.replicas._buckets.numbers)
+        assert sums == (len(found[overlap]) if overlap else 1)
+    assert all(map(torch.equal, found[True], found[False]))

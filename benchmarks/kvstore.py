@@ -1,0 +1,254 @@
+"""How long do m workers and n servers of a KVStore take to push and pull? O(m / n), says the book.
+
+Measured: 1 to 4 processes, each in a network namespace of its own as if it were a machine, all at
+one switch, with links that tc's token buckets slow down (else the processor would be the limit, and
+not the network). Servers are the first n of the processes. Before it is timed, each result is
+compared with the sum. Simulated: the same step on the same network, with up to 64 machines.
+
+Needs Linux, root, and the commands ip and tc (Debian: iproute2).
+
+    sudo python benchmarks/kvstore.py                                    # half a minute
+    sudo python benchmarks/kvstore.py --out benchmarks/results/kvstore   # and writes JSON and PNG
+
+Source of the claim: *Dive into Deep Learning*, "Parameter Servers".
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import torch
+import torch.distributed as dist
+
+import fastreduce
+from fastreduce.program import Instruction, Program
+from fastreduce.topology import Topology
+from fastreduce.units import duration
+
+MEASURED = [1, 2, 3, 4]
+SIMULATED = [2, 4, 8, 16, 32, 64]
+KINDS = ("dist_sync", "dist_async")
+ROWS, ROW_ELEMS = 64, 4096  # 1 MiB of float32
+NBYTES = 4 * ROWS * ROW_ELEMS
+RATE_MBIT = 200
+PORT = 29400
+
+Row = dict[str, Any]
+
+
+# ---- simulated
+
+
+def network(machines: int) -> Topology:
+    graph = nx.DiGraph()
+    graph.add_node("switch", kind="switch")
+    for name in (f"machine{i}" for i in range(machines)):
+        graph.add_node(name, kind="gpu", memory_bytes_per_s=10e9)
+        for link in ((name, "switch"), ("switch", name)):
+            rate = RATE_MBIT * 1e6 / 8
+            graph.add_edge(*link, bytes_per_s=rate, latency_s=50e-6, medium="network")
+    return Topology("machines at a switch", f"{RATE_MBIT} Mbit/s, set by tc", graph)
+
+
+def simulated_s(workers: int, servers: int) -> float:
+    """Server r reads shard r of all workers, adds, and gives the result to all."""
+    everyone = tuple(range(workers))
+    program = Program(
+        workers, servers, [Instruction(r, r, everyone, everyone) for r in range(servers)]
+    )
+    return fastreduce.simulate(program, network(workers), NBYTES).time_s
+
+
+# ---- measured
+
+
+def shell(line: str) -> None:
+    subprocess.run(line.split(), check=True)
+
+
+@contextlib.contextmanager
+def machines(count: int) -> Iterator[list[str]]:
+    """Names of network namespaces at one bridge; gone when the context ends."""
+    names, bridge = [f"fastreduce{i}" for i in range(count)], "fastreduce"
+    bucket = f"root tbf rate {RATE_MBIT}mbit burst 128kb latency 100ms"
+    with contextlib.ExitStack() as undo:
+        shell(f"ip link add {bridge} type bridge")
+        undo.callback(shell, f"ip link del {bridge}")
+        shell(f"ip link set {bridge} up")
+        for i, name in enumerate(names):
+            shell(f"ip netns add {name}")
+            undo.callback(shell, f"ip netns del {name}")
+            shell(f"ip link add {name} type veth peer name eth0 netns {name}")
+            shell(f"ip link set {name} master {bridge} up")
+            shell(f"ip -n {name} addr add {address(i)}/24 dev eth0")
+            shell(f"ip -n {name} link set eth0 up")
+            shell(f"ip -n {name} link set lo up")
+            shell(f"tc qdisc add dev {name} {bucket}")
+            shell(f"tc -n {name} qdisc add dev eth0 {bucket}")
+            files = Path("/etc/netns", name)  # what is below it stands for /etc in that namespace
+            files.mkdir(parents=True)
+            undo.callback(shutil.rmtree, files)
+            hosts = [f"{address(j)} {other}" for j, other in enumerate(names)]
+            (files / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
+        yield names
+
+
+def address(machine: int) -> str:
+    return f"10.77.0.{machine + 1}"
+
+
+def measure(workers: int, repeats: int) -> list[Row]:
+    with machines(workers) as names, tempfile.TemporaryDirectory() as folder:
+        processes = []
+        for rank, name in enumerate(names):
+            found = {"RANK": rank, "WORLD_SIZE": workers, "MASTER_ADDR": address(0)}
+            variables = {**found, "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "eth0"}
+            variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # there is no name server
+            own = [sys.executable, __file__, "--worker", folder, "-n", str(repeats)]
+            named = f'hostname {name} && exec "$@"'
+            # Process numbers of their own, too: else torch's rpc copies from process to process.
+            apart = ["ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--fork"]
+            command = [*apart, "sh", "-c", named, "sh", *own]
+            environment = {**os.environ, **{key: str(x) for key, x in variables.items()}}
+            processes.append(subprocess.Popen(command, env=environment))
+        failed = [rank for rank, process in enumerate(processes) if process.wait(300)]
+        if failed:
+            raise SystemExit(f"ranks {failed} of {workers} failed")
+        found_rows: list[Row] = json.loads(Path(folder, "rows").read_text())
+        return found_rows
+
+
+def work(folder: str, repeats: int) -> None:
+    """What each process does."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    workers, rank = dist.get_world_size(), dist.get_rank()
+    cases = list(itertools.product(range(1, workers + 1), KINDS))
+    steps = [step_of(servers, kind, rank, workers) for servers, kind in cases]
+    times_s: list[list[float]] = [[] for _ in cases]
+    for _, (i, step) in itertools.product(range(repeats), enumerate(steps)):
+        dist.barrier()
+        begin_s = time.perf_counter()
+        step()
+        dist.barrier()
+        times_s[i].append(time.perf_counter() - begin_s)
+    if rank == 0:
+        rows = [
+            {"workers": workers, "servers": n, "kind": kind, "time_s": statistics.median(found)}
+            for (n, kind), found in zip(cases, times_s, strict=True)
+        ]
+        Path(folder, "rows").write_text(json.dumps(rows))
+    for step in steps:
+        step.store.close()
+    dist.destroy_process_group()
+
+
+def step_of(servers: int, kind: str, rank: int, workers: int) -> Any:
+    staleness = 0 if kind == "dist_async" else None
+    store = fastreduce.KVStore(kind, servers=range(servers), staleness=staleness)
+    value = torch.full((ROWS, ROW_ELEMS), rank + 1.0)
+    store.broadcast("x", value, out := torch.empty_like(value))
+
+    def step() -> None:
+        store.pushpull("x", value, out)
+
+    step()
+    assert torch.equal(out, torch.full_like(out, workers * (workers + 1) / 2)), (servers, kind)
+    step.store = store  # type: ignore[attr-defined]
+    return step
+
+
+# ---- shown
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    yield f"# {NBYTES} bytes, links of {RATE_MBIT} Mbit/s; simulated times are predictions"
+    yield f"{'workers':>8}{'servers':>8}{'m/n':>6}  {'kind':<11}{'measured':>10}{'simulated':>10}"
+    for row in rows:
+        m, n = row["workers"], row["servers"]
+        measured = duration(row["time_s"]) if row["time_s"] else "-"
+        predicted = duration(row["simulated_s"]) if row["simulated_s"] else "-"
+        yield f"{m:>8}{n:>8}{m / n:>6.2f}  {row['kind'] or '-':<11}{measured:>10}{predicted:>10}"
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    names = {1: "1 server", 4: "4 servers", None: "as many servers as workers"}
+    colors = ("tab:red", "tab:orange", "tab:blue")
+    for color, (servers, name) in zip(colors, names.items(), strict=True):
+        mine = [r for r in rows if r["servers"] == (servers or r["workers"]) and r["workers"] > 1]
+        points = {r["workers"]: r["simulated_s"] for r in mine if r["simulated_s"]}
+        axes.plot(points.keys(), points.values(), color=color, label=f"{name}, simulated")
+        for kind, marker in zip(KINDS, "ox", strict=True):
+            found = {r["workers"]: r["time_s"] for r in mine if r["kind"] == kind}
+            if found and (servers != 4):
+                label = f"{name}, measured, {kind}"
+                axes.plot(found.keys(), found.values(), marker, color=color, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(SIMULATED, [str(x) for x in SIMULATED])
+    axes.set(
+        xlabel="workers",
+        ylabel="seconds to push and pull",
+        title=f"KVStore, {NBYTES / 1e6:.1f} MB, machines at a switch, {RATE_MBIT} Mbit/s each",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--repeats", type=int, default=9, help="rounds (default: 9)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=MEASURED,
+        help="how many to measure (default: 1 2 3 4)",
+    )
+    parser.add_argument("--out", type=Path, help="write JSON and PNG, with this stem")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        work(args.worker, args.repeats)
+        return
+    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
+    if os.geteuid() != 0 or missing:
+        parser.error(f"found no root or no {', '.join(missing) or 'command missing'}; wanted both")
+    rows: list[Row] = []
+    for workers in args.workers:
+        for row in measure(workers, args.repeats):
+            predicted = simulated_s(workers, row["servers"]) if workers > 1 else None
+            rows.append({**row, "simulated_s": predicted})
+    for workers in SIMULATED:
+        for servers in sorted({1, 4, workers} - {n for n in (4,) if n > workers}):
+            if workers not in args.workers:
+                predicted = simulated_s(workers, servers)
+                row = {"workers": workers, "servers": servers, "kind": None, "time_s": None}
+                rows.append({**row, "simulated_s": predicted})
+    print(*table(rows), sep="\n")
+    if args.out:
+        args.out.with_suffix(".json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        draw(rows, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
