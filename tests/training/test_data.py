@@ -41,7 +41,7 @@ def test_plain_and_gzipped_files_in_either_layout_are_read(write_set, tmp_path, 
     assert found.train.images[:, 0, 5, 7].tolist() == list(range(12))
     assert found.train.labels.dtype == torch.int64
     assert found.train.labels.tolist() == [*range(10), 0, 1]
-    assert (len(found.test), found.is_sample) == (4, False)
+    assert (len(found.test), found.is_sample) == (4, True)
 
 
 def test_places_are_searched_in_the_promised_order(write_set, monkeypatch, tmp_path):
