@@ -19,6 +19,8 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 }
+# Each of these is a notebook with a kernel of its own: test_book.py runs them.
+NOTEBOOKS = {page for page in PAGES if page.startswith("docs/book/")}
 # Where code is: a page that names a file there names one that exists.
 FOLDERS = ("benchmarks", "csrc", "fastreduce", "tests")
 WITH_EXAMPLES = {
@@ -135,11 +137,13 @@ def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
     torch.set_grad_enabled(True)
 
 
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - NOTEBOOKS))
+def test_examples_run(page):
+    run(blocks(PAGES[page], "python"), page)
+
+
 @pytest.mark.parametrize("page", PAGES)
 class TestPage:
-    def test_examples_run(self, page):
-        run(blocks(PAGES[page], "python"), page)
-
     def test_commands_are_understood(self, page, capsys):
         assert [x for x in map(problem, commands(PAGES[page])) if x] == []
 
