@@ -9,6 +9,7 @@ NAME.json with the figures that its table has, each as it is printed there.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -46,7 +47,9 @@ def main(names: list[str]) -> None:
     for name in names or PAGES:
         begin_s = time.perf_counter()
         execute(notebook(PAGES[name].read_text(encoding="utf-8")), RESULTS)
-        print(f"{name}: {time.perf_counter() - begin_s:.0f} s")
+        print(f"{name}, {time.perf_counter() - begin_s:.0f} s; the rows of its table:")
+        for what, figure in json.loads((RESULTS / f"{name}.json").read_text()).items():
+            print(f"| {what} | {figure} |")
 
 
 if __name__ == "__main__":
