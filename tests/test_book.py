@@ -19,6 +19,10 @@ SMALL = {
         "topologies": ["book-pcie4"],
     },
     "hybridization": {"depth": 1, "batch_sizes": [2], "rounds": 1},
+    "parameter_server": {
+        **{"topologies": ["book-pcie4"], "elements": 1024, "ranks": 2, "rounds": 1},
+        **{"steps": 6, "late_s": 0.0},
+    },
     "overlap": {
         **{"size": 32, "products": 2, "layers": 3, "gradient_elements": 1024, "rounds": 1},
         **{"width": 256, "batch_size": 4},
@@ -26,7 +30,7 @@ SMALL = {
 }
 
 # A kernel takes three seconds to import torch. These take more than as much again.
-LATER = {"concise", "hardware", "hybridization"}
+LATER = {"concise", "hardware", "hybridization", "parameter_server"}
 RUN = [
     pytest.param(page, marks=pytest.mark.sweep("notebooks") if page in LATER else ())
     for page in PAGES
