@@ -75,6 +75,24 @@ def test_accuracies_of_lenet():
     assert f"seed 0 took {seconds:.0f} s" in text
 
 
+def test_lenet_reaches_with_each_kind_of_store_what_it_reaches_without():
+    def reached(name):
+        lines = (RESULTS / "fashion_mnist" / f"lenet-{name}.jsonl").read_text().splitlines()
+        settings = json.loads(lines[0])["config"]
+        assert (settings["epochs"], settings["seed"]) == (10, 0)
+        return settings["kvstore"] if name != "seed0" else None, json.loads(lines[10])
+
+    found = {name: reached(name) for name in ("local", "dist_sync", "dist_async", "seed0")}
+    assert all(kind == name for name, (kind, _) in found.items() if name != "seed0")
+    accuracies = [epoch["test_accuracy"] for _, epoch in found.values()]
+    assert max(accuracies) - min(accuracies) <= 0.02
+    text = " ".join((ROOT / "docs" / "kvstore.md").read_text().split())
+    a, b, c, without = (f"{x:.3f}" for x in accuracies)
+    assert f"{a} with `local`, {b} with `dist_sync` and {c} with `dist_async`" in text
+    assert f"without a store {without}, which `local` equals to the bit" in text
+    assert found["local"][1]["loss"] == found["seed0"][1]["loss"]
+
+
 def test_accuracy_of_resnet18():
     lines = (RESULTS / "fashion_mnist" / "resnet18-seed0.jsonl").read_text().splitlines()
     config, epoch = json.loads(lines[0])["config"], json.loads(lines[1])
