@@ -25,7 +25,6 @@ Answer = concurrent.futures.Future[Any]
 # How often those who wait look whether the others still run. An end is seen at the next look.
 LOOK_S = 0.5
 
-_numbers = itertools.count()  # of stores; the same on all ranks, who make them alike
 _schemes = itertools.count()  # of places to meet, each of which torch knows by another one
 
 
@@ -39,7 +38,8 @@ class Remote:
         self.rank = peers.rank
         self.timeout_s = timeout_s
         self._names = _names(group, peers)
-        self._number = next(_numbers)
+        # Not taken on any rank, whatever other groups it has stores with.
+        self._number = max(peers.agree("KVStore", count=1 + max(open_servers, default=0)))
         self.ended: set[int] = set()
         self._looks: dict[int, tuple[float, Answer]] = {}  # when each began
 
