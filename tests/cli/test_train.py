@@ -212,7 +212,9 @@ def test_the_sample_has_settings_of_its_own_which_flags_override(flags, expected
 
 
 def test_the_whole_set_has_the_book_s_settings(monkeypatch, tmp_path, capsys):
-    whole = dataclasses.replace(load_fashion_mnist(SAMPLE), folder=tmp_path)
+    sample = load_fashion_mnist(SAMPLE)
+    images, labels = sample.train.images.repeat(6, 1, 1, 1), sample.train.labels.repeat(6)
+    whole = dataclasses.replace(sample, train=data.Split(images, labels))
     monkeypatch.setattr("fastreduce.training.load_fashion_mnist", lambda folder: whole)
     flags = ["--devices", "cpu", "--steps", "1", "--epochs", "1"]
     assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0

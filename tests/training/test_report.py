@@ -37,8 +37,11 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "precision": "fp32",
         "compile": False,
         "graph": False,
+        "overlap": True,
         "reproducible": None,
         "skip_nonfinite": False,
+        "kvstore": None,
+        "staleness": None,
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__

@@ -1,5 +1,7 @@
-
-import json, random, sys, time
+import json
+import random
+import sys
+import time
 from contextlib import closing
 
 import torch
