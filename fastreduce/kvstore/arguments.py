@@ -77,12 +77,18 @@ def dense(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
-def check_new(values: Mapping[Key, Any], known: Collection[Key]) -> None:
+def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> None:
+    reducible = _C.ops()[op]
     for key, value in values.items():
         if key in known:
             raise ValueError(f"init: key {key!r} has a value already; push changes it")
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
+        if value.dtype not in reducible:
+            wanted = ", ".join(str(x).removeprefix("torch.") for x in reducible)
+            raise ValueError(
+                f"init: key {key!r}: found {about(value)} with op {op!r}, wanted one of {wanted}"
+            )
 
 
 def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[Tensor]:

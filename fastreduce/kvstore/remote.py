@@ -60,6 +60,8 @@ class Remote:
         self._wait(answers, time.monotonic() + self.timeout_s)
         for rank, answer in answers.items():
             if error := answer.exception():
+                if str(error).startswith("On WorkerInfo"):  # raised there, by what still runs
+                    raise error
                 self._tell_of(rank)
                 raise RankEnded(str(error), rank) from error
         return {rank: answer.result() for rank, answer in answers.items()}

@@ -126,13 +126,13 @@ class KVStore:
     def init(self, key: Key | Sequence[Key], value: Any) -> None:
         """Give keys their first values, tensors of any shape; with several ranks, rank 0's.
 
-        Raises ValueError for a key that has a value, and where shapes or dtypes differ between
-        ranks.
+        Raises ValueError for a key that has a value, for a dtype that ``op`` does not reduce, and
+        where shapes or dtypes differ between ranks.
         """
 
         def checked() -> tuple[str, dict[Key, Tensor]]:
             values = listed("init", key, value)
-            check_new(values, self.keys())
+            check_new(values, self.keys(), self.op)
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
 
         self._values.add(agreed(self._peers, "init", checked))

@@ -116,11 +116,12 @@ class Config:
     def _check_store(self) -> None:
         if self.kvstore is not None:
             check_store(self.kvstore, "sum", self.staleness)
-            if self.skip_nonfinite:
-                raise ValueError(
-                    f"skip-nonfinite: found with kvstore {self.kvstore!r}, whose other workers "
-                    "would wait for the step; leave one of the two out"
-                )
+            for name in ("skip_nonfinite", "graph"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{name.replace('_', '-')}: found with kvstore {self.kvstore!r}, whose "
+                        "steps are not this process's alone; leave one of the two out"
+                    )
         elif self.staleness is not None:
             raise ValueError(
                 f"staleness: found {self.staleness} without a kvstore, wanted kvstore dist_async"

@@ -190,6 +190,11 @@ REFUSED = {
         ValueError,
         "found sparse float32 of shape",
     ),
+    "dtype of the operation": (
+        lambda s: KVStore(op="band").init("x", ONES),
+        ValueError,
+        r"key 'x': found float32 of shape \(2, 3\) with op 'band', wanted one of uint8, int8",
+    ),
     "push before init": (lambda s: s.push("x", ONES), KeyError, "key 'x' has no value; init gives"),
     "pull before init": (lambda s: s.pull("x", ONES), KeyError, "key 'x' has no value; init gives"),
     "shape": (
