@@ -55,7 +55,7 @@ def _start(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
-    from fastreduce.training.checkpoint import read
+    from fastreduce.training.checkpoint import read, whole
     from fastreduce.training.processes import started
     from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics
 
@@ -65,7 +65,8 @@ def _resume(args: argparse.Namespace) -> int:
     config = _config(args, train_options.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
     with here.joined(config), here.heard():
-        found = found.at_step(min(here.all(found.step)))
+        if here.size > 1:
+            found = here.last_of_all(whole(folder / CHECKPOINTS))
         with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
             past = trainer.restore(found)
             looks = train_looks.looks(args, trainer, data, folder)

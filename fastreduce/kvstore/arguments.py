@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,14 @@ def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> Non
             raise ValueError(f"KVStore: found staleness {staleness}, wanted 0, 1, ... or None")
     if not timeout_s > 0:
         raise ValueError(f"KVStore: found timeout_s {timeout_s}, wanted more than 0 s")
+
+
+def check_optimizer(kind: Any) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise TypeError(
+            f"set_optimizer: found {kind!r}, wanted a class such as torch.optim.SGD, and its "
+            "settings by name"
+        )
 
 
 def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
@@ -84,6 +92,10 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
             raise ValueError(f"init: key {key!r} has a value already; push changes it")
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
+        if value.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"init: key {key!r}: found a {value.device} tensor, wanted cpu or cuda"
+            )
         if value.dtype not in reducible:
             wanted = ", ".join(str(x).removeprefix("torch.") for x in reducible)
             raise ValueError(
@@ -104,6 +116,18 @@ def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[
                 f"{call}: key {key!r}, replica {replica}: found {about(one)}, wanted {wanted}"
             )
     return values
+
+
+def apart(replicas: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
+    """The same values, no two of which share memory, with each other or within themselves."""
+    seen: set[int] = set()
+    for values in replicas:
+        memories = [x.untyped_storage().data_ptr() for x in values]
+        yield [
+            x.clone(memory_format=torch.contiguous_format) if 0 in x.stride() or m in seen else x
+            for x, m in zip(values, memories, strict=True)
+        ]
+        seen.update(memories)
 
 
 def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:

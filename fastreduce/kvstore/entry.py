@@ -42,7 +42,7 @@ class Entry:
         begin, end = self.bounds(rank)
         return (end - begin) * self.shape[1:].numel() * self.rows.element_size()
 
-    def from_bytes(self, data: Tensor) -> Tensor:
+    def from_bytes(self, data: Tensor, rows: int) -> Tensor:
         # Copied if it does not begin at a multiple of its elements' size.
         aligned = data if data.storage_offset() % self.rows.element_size() == 0 else data.clone()
-        return aligned.view(self.rows.dtype).view(-1, *self.shape[1:])
+        return aligned.view(self.rows.dtype).view(rows, *self.shape[1:])

@@ -54,6 +54,8 @@ class Remote:
 
         Raises RankEnded if a rank has ended, and TimeoutError if one has not answered in time.
         """
+        if self._number not in open_servers:
+            raise RuntimeError("found a store that is closed, wanted an open one; close comes last")
         for rank in what.keys() & self.ended:
             raise RankEnded("its end was noticed before", rank)
         answers = {rank: self._send(rank, *call) for rank, call in what.items()}
@@ -125,6 +127,8 @@ class Remote:
 
     def close(self) -> None:
         """Wait until all other ranks have come here, or have ended; serve them until then."""
+        if self._number not in open_servers:
+            return
         for rank in self._running():
             self._send(rank, "leave", self.rank, False)
         all_left = self._send(self.rank, "all_left")
@@ -134,7 +138,7 @@ class Remote:
             _stop(graceful=not (all_left.exception() or all_left.result()))
 
 
-_started = False  # by this module, and not by the program itself
+_started = ""  # by this module, and not by the program itself: where the ranks met
 
 
 def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
@@ -143,8 +147,14 @@ def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
         own = rpc.get_worker_info().name
     except RuntimeError:
         own = None
-    names: list[Any] = _told(own, group, peers)
+    told: list[Any] = _told((own, _started), group, peers)
+    names = [name for name, _ in told]
     if all(names):
+        if len({place for _, place in told}) > 1:
+            raise RuntimeError(
+                "KVStore: found ranks whose torch.distributed.rpc was started for stores of other "
+                "groups, wanted one for all; make the store of the larger group first"
+            )
         return names
     if any(names):
         raise RuntimeError(
@@ -190,7 +200,7 @@ def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
         warnings.simplefilter("ignore", UserWarning)
         rank, size = peers.rank, peers.size
         start(names[rank], rank=rank, world_size=size, rpc_backend_options=options)
-    _started = True
+    _started = f"{place.host}:{place.port}"
 
 
 @atexit.register  # where a program ends without `close`
@@ -198,6 +208,6 @@ def _stop(graceful: bool = False) -> None:
     """``graceful``: all ranks are about to come here, so none needs to see a connection break."""
     global _started
     if _started:
-        _started = False
+        _started = ""
         with contextlib.suppress(RuntimeError):  # one has ended just now
             rpc.shutdown(graceful, timeout=10)

@@ -81,12 +81,10 @@ class Server:
         [update] = lists[0]
         if self._op == "avg":
             update /= sum(replicas for _, replicas in pushed.values())
-        rows = self._shards.entries[key].rows
-        before = rows.clone()
         try:
-            self._shards.update(key, update)
+            with self._shards.all_or_nothing([key]):
+                self._shards.update(key, update)
         except UpdaterFailed as error:
-            rows.copy_(before)
             for push in self._pushes:
                 if push.worker in pushed and push.steps.get(key) == step:
                     push.errors.append(str(error))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,12 +29,29 @@ class Shards:
         self._servers = servers
         self.entries: dict[Key, Entry] = {}
         self.updates = Updates()
-        self.lock = threading.Lock()  # of the rows, where servers answer from threads
+        self.pushes = 0  # how many have changed the rows
+        # Of all this: calls come from threads. An updater may look at its own store.
+        self.lock = threading.RLock()
 
     def update(self, key: Key, update: Tensor) -> None:
         """Change this rank's rows; if the updater raises, UpdaterFailed is raised."""
         rows = self.entries[key].rows
         self.updates.apply(key, update.to(rows.device), rows)
+
+    @contextlib.contextmanager
+    def all_or_nothing(self, keys: Collection[Key]) -> Iterator[None]:
+        """Whatever is raised in here, keys and their optimizers are as they were before."""
+        rows = {key: self.entries[key].rows for key in keys}
+        before = {key: x.clone() for key, x in rows.items()}
+        optimizers = self.updates.state(keys)
+        try:
+            yield
+        except BaseException:
+            for key, x in before.items():
+                rows[key].copy_(x)
+            self.updates.restore(optimizers, rows, keys)
+            raise
+        self.pushes += 1
 
     def add(self, values: Mapping[Key, Tensor]) -> None:
         """Make entries with the values of rank 0."""
@@ -91,27 +108,31 @@ class Shards:
         row_bytes = entry.shape[1:].numel() * entry.rows.element_size()
         rows = self._peers.exchange(answers, [row_bytes * int(count) for count in counts])
         for mask, data in zip(masks, rows, strict=True):
-            yield mask, entry.from_bytes(data)
+            yield mask, entry.from_bytes(data, int(mask.sum()))
 
     def state(self) -> dict[str, Any]:
         with self.lock:
             values = {key: entry.rows.clone() for key, entry in self.entries.items()}
-            # Tensors are copied, for pushes that come go on changing them.
-            return {"values": values, "optimizers": copy.deepcopy(self.updates.state())}
+            optimizers = self.updates.state(self.entries)
+            return {"values": values, "optimizers": optimizers, "pushes": self.pushes}
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """What puts back a state that `state` returned; raises ValueError if it does not fit."""
+        names = ("values", "optimizers", "pushes")
+        if not isinstance(state, Mapping) or not all(name in state for name in names):
+            raise ValueError("load_state_dict: found another thing than what state_dict returns")
         own = {key: entry.rows for key, entry in self.entries.items()}
         found, wanted = ({k: about(x) for k, x in x.items()} for x in (state["values"], own))
         if found != wanted:
             raise ValueError(f"load_state_dict: found rows {found}, wanted {wanted}")
-        self.updates.check(state["optimizers"])
+        self.updates.check(state["optimizers"], own)
 
         def put() -> None:
-            with self.lock:
-                self.updates.restore(state["optimizers"], own)
+            with self.lock, self.all_or_nothing(own):
+                self.updates.restore(state["optimizers"], own, own)
                 for key, rows in state["values"].items():
                     own[key].copy_(rows)
+            self.pushes = state["pushes"]
 
         return put
 
@@ -122,7 +143,8 @@ class Shards:
         for entry in entries.values():
             ends.append(ends[-1] + entry.nbytes(rank))
         for (key, entry), (begin, end) in zip(entries.items(), pairwise(ends), strict=True):
-            yield key, entry.from_bytes(data[begin:end])
+            first, last = entry.bounds(rank)
+            yield key, entry.from_bytes(data[begin:end], last - first)
 
 
 def _bytes_of(value: Tensor) -> Tensor:

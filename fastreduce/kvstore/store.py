@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 import fastreduce
 from fastreduce.kvstore.arguments import (
     about,
+    apart,
     by_priority,
     check_new,
+    check_optimizer,
     check_rows,
     check_store,
     like,
@@ -151,8 +153,15 @@ class KVStore:
         ranks update on their own, the key's rows on that rank keep theirs, and who pushed gets a
         RuntimeError.
         """
+        self._push(key, value, priority)
+
+    def _push(
+        self, key: Any, value: Any, priority: Any, check: Callable[[], object] = lambda: None
+    ) -> None:
+        """``check`` raises for what would go wrong later."""
 
         def checked() -> tuple[str, tuple[dict[Key, Tensor], int]]:
+            check()
             values = self._like("push", key, value, priority)
             replicas = same_length("push", values)
             return names(values), (self._merged(values), replicas)
@@ -165,7 +174,7 @@ class KVStore:
         first, *others = ([x.detach() for x in column] for column in columns)
         merged = [x.clone(memory_format=torch.contiguous_format) for x in first]
         if others:
-            fastreduce.reduce([merged, *others], op=fold_of(self.op))
+            fastreduce.reduce([merged, *apart(others)], op=fold_of(self.op))
         return dict(zip(values, merged, strict=True))
 
     def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
@@ -201,8 +210,9 @@ class KVStore:
         priority: float | Sequence[float] = 0,
     ) -> None:
         """`push`, then `pull` into ``out``; without it, into what was pushed."""
-        self.push(key, value, priority)
-        self.pull(key, value if out is None else out, priority)
+        outs = value if out is None else out
+        self._push(key, value, priority, lambda: self._like("pull", key, outs, priority))
+        self.pull(key, outs, priority)
 
     def broadcast(
         self,
@@ -257,10 +267,14 @@ class KVStore:
         >>> w
         tensor([0.5000])
         """
-        call = f"set_optimizer({kind.__name__}, {settings})"
-        self._peers.agree(call)
+
+        def checked() -> tuple[str, None]:
+            check_optimizer(kind)
+            return f"{kind.__name__}, {settings}", None
+
+        agreed(self._peers, "set_optimizer", checked)
         self._shards.updates.use_optimizer(kind, settings)
-        self._peers.agree(call)
+        self._peers.agree("set_optimizer")
 
     # ---- checkpoints
 
@@ -278,9 +292,14 @@ class KVStore:
         keys, shapes or dtypes are others, or for the state of optimizers where `set_optimizer` was
         not called; nothing changes then.
         """
-        put = agreed(self._peers, "load_state_dict", lambda: ("", self._shards.restorer(state)))
-        put()
-        self._peers.agree("load_state_dict")
+
+        def checked() -> tuple[str, Callable[[], None]]:
+            put = self._shards.restorer(state)
+            # Ranks go on from one step where they take steps together.
+            return "" if self.kind == "dist_async" else f"{state['pushes']} pushes", put
+
+        put = agreed(self._peers, "load_state_dict", checked)
+        agreed(self._peers, "load_state_dict", lambda: ("", put()))
 
     def close(self) -> None:
         """Take leave: to be called last, on every rank; `contextlib.closing` does it.

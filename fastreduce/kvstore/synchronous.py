@@ -28,24 +28,23 @@ class Synchronous:
         self.shards.add(values)
 
     def push(self, merged: Mapping[Key, Tensor], replicas: int) -> None:
+        with self.shards.lock:
+            self._push(merged, replicas)
+
+    def _push(self, merged: Mapping[Key, Tensor], replicas: int) -> None:
         updates = self.shards.reduce(merged, fold_of(self._op))
         if self._op == "avg":
             pushed = sum(self._peers.agree("avg", count=replicas))
             for update in updates.values():
                 update /= pushed
-        before = {key: self.shards.entries[key].rows.clone() for key in merged}
 
         def updated() -> tuple[str, None]:
             for key, update in updates.items():
                 self.shards.update(key, update)
             return names(merged), None
 
-        try:
+        with self.shards.all_or_nothing(merged):
             self.agreed("update", updated)
-        except BaseException:
-            for key, rows in before.items():
-                self.shards.entries[key].rows.copy_(rows)
-            raise
 
     def read(self, keys: Sequence[Key]) -> Iterator[tuple[Key, int, Tensor]]:
         return self.shards.read(keys)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -52,8 +53,10 @@ class Updates:
     def _step(self, key: Key, update: Tensor, rows: Tensor) -> None:
         optimizer = self._optimizer(key, rows)
         rows.grad = update
-        optimizer.step()
-        rows.grad = None
+        try:
+            optimizer.step()
+        finally:
+            rows.grad = None
 
     def _optimizer(self, key: Key, rows: Tensor) -> torch.optim.Optimizer:
         if key not in self._optimizers:
@@ -61,20 +64,30 @@ class Updates:
             self._optimizers[key] = self._make(rows)
         return self._optimizers[key]
 
-    def state(self) -> dict[Key, Any]:
-        return {key: optimizer.state_dict() for key, optimizer in self._optimizers.items()}
+    def state(self, keys: Collection[Key]) -> dict[Key, Any]:
+        """Of the keys' optimizers, in memory of its own."""
+        found = {key: x.state_dict() for key, x in self._optimizers.items() if key in keys}
+        return copy.deepcopy(found)
 
-    def check(self, state: Mapping[Key, Any]) -> None:
+    def check(self, state: Mapping[Key, Any], keys: Collection[Key]) -> None:
+        if unknown := [key for key in state if key not in keys]:
+            raise ValueError(
+                f"load_state_dict: found optimizers of keys {unknown}, which have no value"
+            )
         if state and self._make is None:
             raise ValueError(
                 "load_state_dict: found the state of optimizers; call set_optimizer first, with "
                 "the optimizer that they were"
             )
 
-    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
-        self._optimizers.clear()
+    def restore(
+        self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor], keys: Collection[Key]
+    ) -> None:
+        """The keys' optimizers become those of ``state``, or new ones where it has none."""
+        for key in keys:
+            self._optimizers.pop(key, None)
         for key, one in state.items():
-            self._optimizer(key, rows[key]).load_state_dict(one)
+            self._optimizer(key, rows[key]).load_state_dict(copy.deepcopy(one))  # torch keeps it
 
 
 def _replace(_: Key, update: Tensor, rows: Tensor) -> None:

@@ -50,10 +50,6 @@ class Checkpoint:
     step: int
     state: Mapping[str, Any]
 
-    def at_step(self, step: int) -> Checkpoint:
-        """The checkpoint of that step beside this one; raises as `read` does."""
-        return self if step == self.step else read(self.path.with_name(_name(step)))
-
     def restore(self, parts: Mapping[str, Any]) -> None:
         """Put the state into ``parts``, as `load` does."""
         if self.state.keys() != parts.keys():
@@ -98,7 +94,7 @@ def save(
     state = {name: flatten(state_of(part), name, tensors) for name, part in parts.items()}
     text = json.dumps({"step": step, "state": state})
     about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
-    path = Path(folder) / _name(step)
+    path = Path(folder) / f"step-{step:09}.safetensors"
     _write(path, safetensors.torch.save(tensors, about))
     for old in _found_in(path.parent)[keep:]:
         old.unlink()
@@ -122,6 +118,11 @@ def load(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> Checkpoint:
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Return the last checkpoint in a folder that is whole, or the one of a file; see `load`."""
+    return next(whole(path))
+
+
+def whole(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+    """All that `read` might return, the last first; raises as it does, if there is none."""
     path = Path(path)
     candidates = _found_in(path) if path.is_dir() else [path] * path.is_file()
     if not candidates:
@@ -129,15 +130,12 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     damaged = []
     for candidate in candidates:
         try:
-            return _read(candidate)
+            yield _read(candidate)
         except DamagedCheckpoint as error:
             damaged.append(str(error))
             logger.warning("%s", error)
-    raise CheckpointError("; ".join(damaged))
-
-
-def _name(step: int) -> str:
-    return f"step-{step:09}.safetensors"
+    if len(damaged) == len(candidates):
+        raise CheckpointError("; ".join(damaged))
 
 
 def _found_in(folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from fastreduce.devices import CPU, usable_devices
 
+from .checkpoint import Checkpoint, CheckpointError
 from .config import Config
 
 
@@ -71,6 +72,21 @@ class Processes:
         if self.size > 1:
             dist.all_gather_object(found, value)
         return found
+
+    def last_of_all(self, own: Iterable[Checkpoint]) -> Checkpoint:
+        """The last checkpoint of a step of which each process has one.
+
+        Raises CheckpointError, on all of them, if there is no such step.
+        """
+        found = {checkpoint.step: checkpoint for checkpoint in own}
+        steps = self.all(list(found))
+        common = set(found).intersection(*steps)
+        if not common:
+            kept = "; ".join(f"rank {r}: {', '.join(map(str, x))}" for r, x in enumerate(steps))
+            raise CheckpointError(
+                f"--resume: found no step of which all ranks have a whole checkpoint ({kept})"
+            )
+        return found[max(common)]
 
 
 def started() -> Processes:

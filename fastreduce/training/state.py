@@ -48,6 +48,8 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     ['optimizer.step']
     """
     if isinstance(value, Tensor):
+        while path in tensors:  # keys 1 and "1" have one path
+            path += "'"
         # A copy, because files of tensors may hold no memory twice.
         tensors[path] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": path}

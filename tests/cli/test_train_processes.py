@@ -71,6 +71,7 @@ def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
     torchrun(2, *flags, "--epochs", "2", "--out", str(whole))
     torchrun(2, *flags, "--epochs", "1", "--out", str(stopped))
     (stopped / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
+    (stopped / "checkpoints" / "step-000000003.safetensors").write_bytes(b"")  # damaged
     said = torchrun(2, "--resume", str(stopped), "--epochs", "2", "--data", str(SAMPLE))
     assert "goes on from" in said and "step-000000002.safetensors" in said
     assert_same(whole, stopped)
@@ -88,3 +89,12 @@ def test_without_a_store_several_processes_are_refused(tmp_path):
     said = torchrun(2, *RUN, "--out", str(tmp_path / "out"), status=1)
     assert "kvstore: found None in 2 processes, wanted dist_sync or dist_async" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_no_step_that_all_have(tmp_path):
+    flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
+    torchrun(2, *flags, "--checkpoint-every", "2", "--out", str(tmp_path))
+    (tmp_path / "checkpoints" / "step-000000002.safetensors").unlink()
+    (tmp_path / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
+    said = torchrun(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    assert "no step of which all ranks have a whole checkpoint (rank 0: 3; rank 1: 2)" in said

@@ -181,13 +181,30 @@ def each_push_is_an_update(rank):
         assert out.tolist() == [4, 4, 4]  # the average of the replicas, once for each rank
 
 
+def a_store_that_is_closed(rank):
+    store = counting(2)
+    with closing(store):
+        store.close()
+    store.close()
+    with pytest.raises(RuntimeError, match="found a store that is closed, wanted an open one"):
+        push(store, rank)
+
+
+def stores_of_groups_and_then_of_all(rank):
+    """Each group's rpc knows its own ranks only."""
+    own = [dist.new_group([r]) for r in range(2)][rank]
+    words = "make the store of the larger group first"
+    with closing(KVStore("dist_async", group=own)), pytest.raises(RuntimeError, match=words):
+        KVStore("dist_async")
+
+
 def settings_differ(rank):
     with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
         KVStore("dist_async", staleness=rank)
 
 
 def optimizers_differ(rank):
-    words = r"set_optimizer\(SGD, {'lr': 0.1}\)"
+    words = "set_optimizer of SGD, {'lr': 0.1}"
     with closing(KVStore("dist_async")) as store, pytest.raises(RuntimeError, match=words):
         store.set_optimizer(torch.optim.SGD, lr=0.1 + rank)
 

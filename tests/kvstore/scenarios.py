@@ -22,7 +22,14 @@ def joined(**settings):
     return store
 
 
-SHAPES = {"conv": (20, 1, 3, 3), "bias": (7,), "one row": (1, 9), "scalar": (), "none": (0, 3)}
+SHAPES = {
+    "conv": (20, 1, 3, 3),
+    "bias": (7,),
+    "one row": (1, 9),
+    "scalar": (),
+    "none": (0, 3),
+    "no columns": (3, 0),
+}
 
 
 def filled(shape, dtype=torch.float32, seed=0):

@@ -51,6 +51,8 @@ def test_an_updater_that_raises(tmp_path, staleness):
     [
         "what_is_wrong_on_one_rank_is_its_own",
         "each_push_is_an_update",
+        "a_store_that_is_closed",
+        "stores_of_groups_and_then_of_all",
         "settings_differ",
         "optimizers_differ",
         "one_ends_without_taking_leave",

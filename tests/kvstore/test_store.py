@@ -6,6 +6,7 @@ from torch import nn
 
 import fastreduce
 from fastreduce import KVStore
+from fastreduce.kvstore import UpdaterFailed
 from fastreduce.training import load, save
 
 
@@ -161,8 +162,76 @@ def test_a_checkpoint_of_another_store_is_refused(store):
     assert torch.equal(out, torch.zeros(4))
 
 
+def test_a_state_can_be_put_back_again_and_again():
+    store = adam()
+    store.push("w", torch.ones(4))
+    state, found = store.state_dict(), []
+    for _ in range(3):
+        store.load_state_dict(state)
+        store.pushpull("w", torch.ones(4), out=(out := torch.empty(4)))
+        found.append(out)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[1], found[2])
+
+
+def test_keys_that_look_alike_in_a_file(tmp_path):
+    one, other = KVStore(), KVStore()
+    for store in (one, other):
+        store.init([1, "1"], [torch.zeros(2), torch.zeros(2)])
+    one.push([1, "1"], [torch.full((2,), 1.0), torch.full((2,), 2.0)])
+    save(tmp_path, {"store": one}, step=1)
+    load(tmp_path, {"store": other})
+    other.pull([1, "1"], outs := [torch.empty(2), torch.empty(2)])
+    assert [x[0].item() for x in outs] == [1, 2]
+
+
+def test_an_optimizer_that_raises_leaves_all_optimizers_as_they_were(monkeypatch):
+    store, other = adam(), adam()
+    for x in (store, other):
+        x.push(["w", 7], [torch.ones(4), torch.ones(2)])
+    step = torch.optim.Adam.step
+
+    def failing(optimizer):
+        if optimizer.param_groups[0]["params"][0].shape == (2,):
+            raise ZeroDivisionError("no")
+        step(optimizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", failing)
+        with pytest.raises(UpdaterFailed, match="key 7 raised ZeroDivisionError: no"):
+            store.push(["w", 7], [torch.ones(4), torch.ones(2)])
+    for x in (store, other):
+        x.push("w", torch.ones(4))
+        x.pull("w", out := torch.empty(4))
+        x.found = out
+    assert torch.equal(store.found, other.found)
+
+
+def test_replicas_that_share_memory(store):
+    shared = torch.ones(1, 3)
+    store.push("w", [torch.ones(2, 3), shared.expand(2, 3), shared.expand(2, 3)])
+    assert torch.equal(value(store, "w"), torch.full((2, 3), 3.0))
+    store.push("w", [ONES] * 4)
+    assert torch.equal(value(store, "w"), torch.full((2, 3), 4.0))
+
+
 ONES = torch.ones(2, 3)
 REFUSED = {
+    "out of a pushpull": (
+        lambda s: s.pushpull("w", ONES, out=torch.zeros(3)),
+        ValueError,
+        r"pull: key 'w', replica 0: found float32 of shape \(3,\)",
+    ),
+    "an optimizer's name": (
+        lambda s: s.set_optimizer("sgd", lr=0.1),
+        TypeError,
+        "found 'sgd', wanted a class such as torch.optim.SGD",
+    ),
+    "a tensor without values": (
+        lambda s: s.init("x", torch.zeros(4, device="meta")),
+        ValueError,
+        "key 'x': found a meta tensor, wanted cpu or cuda",
+    ),
+    "no state": (lambda s: s.load_state_dict({}), ValueError, "found another thing than what s"),
     "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
     "staleness below 0": (
         lambda s: KVStore("dist_async", staleness=-1),
