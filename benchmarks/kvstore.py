@@ -239,7 +239,7 @@ def main() -> None:
             predicted = simulated_s(workers, row["servers"]) if workers > 1 else None
             rows.append({**row, "simulated_s": predicted})
     for workers in SIMULATED:
-        for servers in sorted({1, 4, workers} - {n for n in (4,) if n > workers}):
+        for servers in (n for n in sorted({1, 4, workers}) if n <= workers):
             if workers not in args.workers:
                 predicted = simulated_s(workers, servers)
                 row = {"workers": workers, "servers": servers, "kind": None, "time_s": None}

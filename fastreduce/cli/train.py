@@ -13,7 +13,7 @@ from fastreduce.cli import train_looks, train_options
 from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
 
 if TYPE_CHECKING:
-    from fastreduce.training import Config, Epoch, FashionMNIST, Trainer
+    from fastreduce.training import Checkpoint, Config, Epoch, FashionMNIST, Trainer
     from fastreduce.training.report import Metrics
 
 Made = TypeVar("Made")
@@ -32,7 +32,7 @@ def _train(args: argparse.Namespace) -> int:
 def _start(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
     from fastreduce.training.processes import started
-    from fastreduce.training.report import METRICS, Metrics, run_folder
+    from fastreduce.training.report import run_folder
 
     # Checked before the data is looked for, because that may be a download.
     here = started()
@@ -45,19 +45,14 @@ def _start(args: argparse.Namespace) -> int:
         return train_looks.sweep(config, data, args.lr_sweep, out)
     with here.joined(config), here.heard():
         folder = here.folder(here.all(out)[0])
-        with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
-            looks = train_looks.looks(args, trainer, data, folder)
-            metrics = Metrics(folder / METRICS, config, data)
-            print(_settings_line(config, data))
-            print("results go to", folder, flush=True)
-            return _run(trainer, data, metrics, [], looks)
+        return _run(args, _trainer(args, config, data, folder), data, folder)
 
 
 def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
     from fastreduce.training.checkpoint import read, whole
     from fastreduce.training.processes import started
-    from fastreduce.training.report import CHECKPOINTS, METRICS, Metrics
+    from fastreduce.training.report import CHECKPOINTS
 
     here = started()
     folder = here.folder(args.resume)
@@ -67,13 +62,7 @@ def _resume(args: argparse.Namespace) -> int:
     with here.joined(config), here.heard():
         if here.size > 1:
             found = here.last_of_all(whole(folder / CHECKPOINTS))
-        with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
-            past = trainer.restore(found)
-            looks = train_looks.looks(args, trainer, data, folder)
-            metrics = Metrics(folder / METRICS, config, data, past)
-            print(_settings_line(config, data))
-            print("goes on from", found.path, flush=True)
-            return _run(trainer, data, metrics, past, looks)
+        return _run(args, _trainer(args, config, data, folder), data, folder, found)
 
 
 def _config(
@@ -103,6 +92,26 @@ def _trainer(args: argparse.Namespace, config: Config, data: FashionMNIST, folde
 
 
 def _run(
+    args: argparse.Namespace,
+    trainer: Trainer,
+    data: FashionMNIST,
+    folder: Path,
+    found: Checkpoint | None = None,
+) -> int:
+    """Train, from the checkpoint ``found`` on if there is one."""
+    from fastreduce.training.report import METRICS, Metrics
+
+    with contextlib.closing(trainer):
+        past = None if found is None else trainer.restore(found)
+        looks = train_looks.looks(args, trainer, data, folder)
+        metrics = Metrics(folder / METRICS, trainer.config, data, past)
+        print(_settings_line(trainer.config, data))
+        place = f"results go to {folder}" if found is None else f"goes on from {found.path}"
+        print(place, flush=True)
+        return _follow(trainer, data, metrics, past or [], looks)
+
+
+def _follow(
     trainer: Trainer,
     data: FashionMNIST,
     metrics: Metrics,

@@ -77,11 +77,9 @@ def looks(
 
 
 def check(args: argparse.Namespace, config: Config) -> None:
-    """Raise ValueError for what cannot be compared or swept, or needs fewer processes."""
+    """Raise ValueError for what cannot be compared or swept."""
     from fastreduce.training.compare import rival
-    from fastreduce.training.processes import started
 
-    started().check(config)
     for name in ("compare", "lr_sweep"):
         if config.kvstore is not None and getattr(args, name) is not None:
             raise ValueError(

@@ -205,6 +205,7 @@ def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
     Raises ValueError.
     """
     from fastreduce.training import config
+    from fastreduce.training.processes import started
 
     settings = given(args)
     suited = config.SAMPLE_SETTINGS if is_sample else config.SETTINGS
@@ -213,6 +214,7 @@ def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
     found = config.Config(**settings)
     if args.scale_batch:
         found = found.changed(batch_size=found.batch_size * len(found.devices))
+    started().check(found)
     return found
 
 

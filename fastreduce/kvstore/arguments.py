@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -116,25 +116,6 @@ def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[
                 f"{call}: key {key!r}, replica {replica}: found {about(one)}, wanted {wanted}"
             )
     return values
-
-
-def apart(replicas: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
-    """The same values, no two of which share memory, with each other or within themselves."""
-    seen: set[int] = set()
-    for values in replicas:
-        memories = [x.untyped_storage().data_ptr() for x in values]
-        yield [
-            x.clone(memory_format=torch.contiguous_format) if 0 in x.stride() or m in seen else x
-            for x, m in zip(values, memories, strict=True)
-        ]
-        seen.update(memories)
-
-
-def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
-    counts = {key: len(x) for key, x in values.items()}
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"{call}: found numbers of replicas {counts}, wanted one number")
-    return next(iter(counts.values()))
 
 
 def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from fastreduce.kvstore.arguments import names
@@ -23,7 +22,6 @@ class Asynchronous:
     def __init__(
         self,
         peers: Peers,
-        group: dist.ProcessGroup | None,
         shards: Shards,
         op: str,
         *,
@@ -32,7 +30,7 @@ class Asynchronous:
     ) -> None:
         self.shards = shards
         self._peers, self._rank = peers, peers.rank
-        self._remote = Remote(group, peers, timeout_s)
+        self._remote = Remote(peers, timeout_s)
         server = Server(
             shards,
             workers=peers.size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,10 @@ class Peers(Protocol):
         Raises ``error`` if there is one, and a RuntimeError on all ranks if some rank has one, or
         if their calls differ. So nobody goes on alone and waits for the others.
         """
+        ...
+
+    def told(self, value: Any) -> list[Any]:
+        """What all ranks call this with, in their order."""
         ...
 
     def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
@@ -64,6 +68,9 @@ class Alone:
             raise error
         return [count]
 
+    def told(self, value: Any) -> list[Any]:
+        return [value]
+
     def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
         return list(parts)
 
@@ -91,8 +98,7 @@ class Group:
         return [count for _, _, count in headers]
 
     def _raise(self, call: str, error: Exception | None) -> None:
-        told: list[tuple[str, str | None]] = [("", None)] * self.size
-        dist.all_gather_object(told, (call, str(error) if error else None), group=self._group)
+        told = self.told((call, str(error) if error else None))
         if error is not None:
             raise error
         failed = [f"rank {rank}: {words}" for rank, (_, words) in enumerate(told) if words]
@@ -103,6 +109,11 @@ class Group:
             f"rank {self.rank}: {call}; but rank {other}: {told[other][0]}; wanted the same call "
             "on all ranks; nothing has changed"
         )
+
+    def told(self, value: Any) -> list[Any]:
+        found = [value] * self.size
+        dist.all_gather_object(found, value, group=self._group)
+        return found
 
     def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
         sent = torch.cat(list(parts)).to(self._device)

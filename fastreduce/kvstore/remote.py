@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import Store, TCPStore, rpc  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import register_rendezvous_handler
 
@@ -34,10 +33,10 @@ class Remote:
     Raises RuntimeError, on all ranks, where torch.distributed.rpc runs on some ranks only.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, peers: Peers, timeout_s: float) -> None:
+    def __init__(self, peers: Peers, timeout_s: float) -> None:
         self.rank = peers.rank
         self.timeout_s = timeout_s
-        self._names = _names(group, peers)
+        self._names = _names(peers)
         # Not taken on any rank, whatever other groups it has stores with.
         self._number = max(peers.agree("KVStore", count=1 + max(open_servers, default=0)))
         self.ended: set[int] = set()
@@ -141,13 +140,13 @@ class Remote:
 _started = ""  # by this module, and not by the program itself: where the ranks met
 
 
-def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
+def _names(peers: Peers) -> list[str]:
     """What the ranks are called by torch.distributed.rpc, which is started if need be."""
     try:
         own = rpc.get_worker_info().name
     except RuntimeError:
         own = None
-    told: list[Any] = _told((own, _started), group, peers)
+    told = peers.told((own, _started))
     names = [name for name, _ in told]
     if all(names):
         if len({place for _, place in told}) > 1:
@@ -162,24 +161,18 @@ def _names(group: dist.ProcessGroup | None, peers: Peers) -> list[str]:
             f"{[rank for rank, name in enumerate(names) if name]} only, wanted all or none"
         )
     names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
-    _start(names, _meeting_place(group, peers), peers)
+    _start(names, _meeting_place(peers), peers)
     return names
 
 
-def _told(value: Any, group: dist.ProcessGroup | None, peers: Peers) -> list[Any]:
-    found = [None] * peers.size
-    dist.all_gather_object(found, value, group=group)
-    return found
-
-
-def _meeting_place(group: dist.ProcessGroup | None, peers: Peers) -> TCPStore:
+def _meeting_place(peers: Peers) -> TCPStore:
     """Where the ranks tell each other their addresses: at rank 0."""
-    hosts = _told(socket.gethostname(), group, peers)
+    hosts = peers.told(socket.gethostname())
     host = "localhost" if len(set(hosts)) == 1 else hosts[0]
     place = None
     if peers.rank == 0:
         place = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    port = _told(place and place.port, group, peers)[0]
+    port = peers.told(place and place.port)[0]
     return place or TCPStore(host, port, is_master=False)
 
 

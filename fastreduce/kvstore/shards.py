@@ -49,7 +49,7 @@ class Shards:
         except BaseException:
             for key, x in before.items():
                 rows[key].copy_(x)
-            self.updates.restore(optimizers, rows, keys)
+            self.updates.restore(optimizers, rows)
             raise
         self.pushes += 1
 
@@ -129,7 +129,7 @@ class Shards:
 
         def put() -> None:
             with self.lock, self.all_or_nothing(own):
-                self.updates.restore(state["optimizers"], own, own)
+                self.updates.restore(state["optimizers"], own)
                 for key, rows in state["values"].items():
                     own[key].copy_(rows)
             self.pushes = state["pushes"]

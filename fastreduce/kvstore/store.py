@@ -9,10 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import fastreduce
 from fastreduce.kvstore.arguments import (
     about,
-    apart,
     by_priority,
     check_new,
     check_optimizer,
@@ -22,13 +20,13 @@ from fastreduce.kvstore.arguments import (
     listed,
     names,
     ranks_of,
-    same_length,
 )
 from fastreduce.kvstore.entry import Key
 from fastreduce.kvstore.peers import Alone, Group, Peers, agreed
+from fastreduce.kvstore.replicas import merged, same_length
 from fastreduce.kvstore.shards import Shards
 from fastreduce.kvstore.synchronous import Synchronous
-from fastreduce.kvstore.updates import Updater, fold_of
+from fastreduce.kvstore.updates import Updater
 from fastreduce.kvstore.values import Values
 
 
@@ -104,12 +102,11 @@ class KVStore:
         self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
         self._values: Values = Synchronous(self._peers, self._shards, op)
         if kind == "dist_async":
-            from fastreduce.kvstore.asynchronous import (
-                Asynchronous,
-            )  # not all torch builds have rpc
+            # Here, because some builds of torch have no rpc.
+            from fastreduce.kvstore.asynchronous import Asynchronous
 
             self._values = Asynchronous(
-                self._peers, group, self._shards, op, staleness=staleness, timeout_s=timeout_s
+                self._peers, self._shards, op, staleness=staleness, timeout_s=timeout_s
             )
 
     @property
@@ -165,18 +162,9 @@ class KVStore:
             check()
             values = self._like("push", key, value, priority)
             replicas = same_length("push", values)
-            return names(values), (self._merged(values), replicas)
+            return names(values), (merged(values, self.op), replicas)
 
         self._values.push(*self._values.agreed("push", checked))
-
-    def _merged(self, values: Mapping[Key, Sequence[Tensor]]) -> dict[Key, Tensor]:
-        """The reduction over this process's replicas, in memory of its own."""
-        columns = zip(*values.values(), strict=True)
-        first, *others = ([x.detach() for x in column] for column in columns)
-        merged = [x.clone(memory_format=torch.contiguous_format) for x in first]
-        if others:
-            fastreduce.reduce([merged, *apart(others)], op=fold_of(self.op))
-        return dict(zip(values, merged, strict=True))
 
     def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
         """By key, the highest priority first, the replicas' tensors, which are like its value."""

@@ -66,8 +66,8 @@ class Updates:
 
     def state(self, keys: Collection[Key]) -> dict[Key, Any]:
         """Of the keys' optimizers, in memory of its own."""
-        found = {key: x.state_dict() for key, x in self._optimizers.items() if key in keys}
-        return copy.deepcopy(found)
+        found = [key for key in keys if key in self._optimizers]
+        return copy.deepcopy({key: self._optimizers[key].state_dict() for key in found})
 
     def check(self, state: Mapping[Key, Any], keys: Collection[Key]) -> None:
         if unknown := [key for key in state if key not in keys]:
@@ -80,11 +80,9 @@ class Updates:
                 "the optimizer that they were"
             )
 
-    def restore(
-        self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor], keys: Collection[Key]
-    ) -> None:
-        """The keys' optimizers become those of ``state``, or new ones where it has none."""
-        for key in keys:
+    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
+        """The optimizers of ``rows`` become those of ``state``, or new ones where it has none."""
+        for key in rows:
             self._optimizers.pop(key, None)
         for key, one in state.items():
             self._optimizer(key, rows[key]).load_state_dict(copy.deepcopy(one))  # torch keeps it

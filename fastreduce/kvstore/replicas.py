@@ -1,0 +1,42 @@
+"""What the replicas of one process push: tensors that become one for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fastreduce
+from fastreduce.kvstore.entry import Key
+from fastreduce.kvstore.updates import fold_of
+
+
+def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
+    counts = {key: len(x) for key, x in values.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"{call}: found numbers of replicas {counts}, wanted one number")
+    return next(iter(counts.values()))
+
+
+def merged(values: Mapping[Key, Sequence[Tensor]], op: str) -> dict[Key, Tensor]:
+    """The reduction over the replicas, in memory of its own."""
+    columns = zip(*values.values(), strict=True)
+    first, *others = ([x.detach() for x in column] for column in columns)
+    found = [x.clone(memory_format=torch.contiguous_format) for x in first]
+    if others:
+        fastreduce.reduce([found, *_apart(others)], op=fold_of(op))
+    return dict(zip(values, found, strict=True))
+
+
+def _apart(replicas: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
+    """The same values, no two of which share memory, with each other or within themselves."""
+    seen: set[int] = set()
+    for values in replicas:
+        memories = [x.untyped_storage().data_ptr() for x in values]
+        yield [
+            x.clone(memory_format=torch.contiguous_format) if 0 in x.stride() or m in seen else x
+            for x, m in zip(values, memories, strict=True)
+        ]
+        seen.update(memories)
