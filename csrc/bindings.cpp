@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "dispatcher.h"
 #include "dtypes.h"
+#include "processes/python.h"
 #include "programs.h"
 #include "replicas.h"
 
@@ -193,6 +194,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     TORCH_CHECK(find_engine(c10::kCUDA), "this build of fastreduce has no CUDA engines");
     lane_per_rank = on;
   });
+  define_processes(module);
   module.attr("cuda_engines") = find_engine(c10::kCUDA) != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;

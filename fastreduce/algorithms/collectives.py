@@ -17,6 +17,10 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
     the root only, broadcast is `leader` that reads from the root only, reduce_scatter is `sharded`
     that does not write to all, and all_gather is `sharded` that does not reduce.
 
+    Between processes, what a rank writes to another's buffer must be copied out of shared memory.
+    There the algorithm "pull" makes each rank write its own buffers only, and an allreduce in
+    "one-shot" has every rank reduce everything into an output of its own.
+
     Raises:
         ValueError: unknown algorithm, or a user's algorithm that did not return a program for k
             ranks.
@@ -26,7 +30,11 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
        0 rank 1 reduces shard 0 of [0, 1, 2] into [1]
     """
     outputs = tuple(range(k, 2 * k))
+    if algorithm == "pull":
+        return _pulled(program(collective, k, root=root))
     match collective:
+        case "allreduce" if algorithm == "one-shot":
+            return _pulled(_cut(leader(k), lambda x: (x.rank, x.srcs, outputs), 2 * k))
         case "reduce":
             return _cut(leader(k), lambda x: (root, x.srcs, (root,)))
         case "broadcast":
@@ -63,12 +71,24 @@ def _cut(
     return Program(whole.k, whole.shards, steps, buffers)
 
 
-def goal(collective: str, k: int, root: int = 0) -> Goal:
-    """What each shard of each buffer must hold when the collective is done."""
+def _pulled(whole: Program) -> Program:
+    """The program in which each buffer is written by its own rank."""
+    k = whole.k
+    steps = [
+        Instruction(dst % k, x.shard, x.srcs, (dst,)) for x in whole.instructions for dst in x.dsts
+    ]
+    return Program(k, whole.shards, steps, whole.buffers)
+
+
+def goal(collective: str, k: int, root: int = 0, buffers: int = 0) -> Goal:
+    """What each shard of each buffer must hold when the collective is done.
+
+    An allreduce with ``buffers`` for outputs may leave anything in the others.
+    """
     everyone = frozenset(range(k))
 
-    def allreduce(buffer: int, shard: int) -> frozenset[int]:
-        return everyone
+    def allreduce(buffer: int, shard: int) -> frozenset[int] | None:
+        return everyone if buffer >= buffers - k else None
 
     def reduce(buffer: int, shard: int) -> frozenset[int]:
         return everyone if buffer == root else frozenset([buffer])

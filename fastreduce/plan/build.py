@@ -16,8 +16,10 @@ def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Schedule:
     """Choose and verify. The extension calls this once per combination and keeps the answer."""
-    if algorithm == "auto":
-        algorithm = choose(place, k, nbytes) if collective == "allreduce" else "direct"
+    if algorithm == "auto" and collective == "allreduce":
+        algorithm = choose(place, k, nbytes)
+    elif algorithm == "auto":
+        algorithm = "pull" if place == "processes" else "direct"
     return compiled(proven(collective, algorithm, k, root))
 
 
@@ -25,7 +27,7 @@ def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
     """The program of an algorithm by name, or a ValueError that says what is wrong with it."""
     chosen = program(collective, k, root=root, algorithm=algorithm)
     try:
-        chosen.verify(goal(collective, k, root))
+        chosen.verify(goal(collective, k, root, chosen.buffers))
     except ValueError as error:
         raise ValueError(f"algorithm {algorithm!r} for {k} ranks is wrong: {error}") from None
     return chosen

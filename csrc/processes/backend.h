@@ -1,0 +1,106 @@
+// torch.distributed's backend "fastreduce": collectives of CPU tensors between the processes of one machine.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "processes/group.h"
+#include "processes/plan.h"
+#include "processes/queue.h"
+
+namespace fastreduce {
+
+class ProcessBackend final : public c10d::Backend {
+ public:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  using Lists = std::vector<Tensors>;
+  // Gives all ranks' words for this rank's, by rank.
+  using Exchange = std::function<std::vector<std::string>(const std::string&)>;
+
+  struct Settings {
+    std::vector<std::string> names;  // of the ranks, as errors call them
+    std::chrono::milliseconds timeout;
+    size_t shared_bytes;  // of the whole group
+  };
+  // `rest` serves what has no program here: point to point, all-to-all, gather and scatter. Returns when all ranks have
+  // come, at most after the timeout.
+  ProcessBackend(int rank, const Settings& settings, const Exchange& exchange, c10::intrusive_ptr<c10d::Backend> rest);
+  ~ProcessBackend() override;
+
+  const std::string getBackendName() const override { return "fastreduce"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void abort() override;
+  void shutdown() override;
+
+  Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  Work allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  Work reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  Work allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Work _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  Work allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Work allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                       const c10d::AllgatherOptions& options) override;
+  Work reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& options) override;
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  Work reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                       const c10d::ReduceScatterOptions& options) override;
+  Work barrier(const c10d::BarrierOptions& options) override;
+
+  Work gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  Work scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) override;
+  Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
+                     std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
+  Work send(Tensors& tensors, int to, int tag) override { return rest_->send(tensors, to, tag); }
+  Work recv(Tensors& tensors, int from, int tag) override { return rest_->recv(tensors, from, tag); }
+  Work recvAnysource(Tensors& tensors, int tag) override { return rest_->recvAnysource(tensors, tag); }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override;
+
+ private:
+  // What is the same for all tensors of a call.
+  struct Kind {
+    c10d::OpType type;
+    const char* title;  // in profiles
+    Collective collective;
+    c10d::ReduceOp op;
+    int64_t root;
+    std::chrono::milliseconds timeout;
+    bool waits;
+  };
+  template <class CallOptions>
+  Kind kind(c10d::OpType type, const char* title, Collective collective, const CallOptions& options) const;
+
+  // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
+  Work submit(const Kind& kind, Lists inputs, Lists outputs);
+  void execute(const Kind& kind, const RankPlan& plan, const Lists& inputs, const Lists& outputs);
+  Announcement announcement(const Kind& kind, const RankPlan& plan, const Lists& inputs, const Lists& outputs);
+  const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
+
+  template <class CallOptions>
+  Work delegate(c10d::OpType type, const char* title, const CallOptions& options, Tensors outputs,
+                std::function<Work()> call);
+  Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
+
+  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<c10d::Backend> rest_;
+  Group group_;
+  Queue queue_;
+  std::atomic<uint64_t> sequence_{0};
+  Announcement last_;  // calls mostly come again
+  std::mutex plans_mutex_;
+  std::map<uint64_t, std::unique_ptr<RankPlan>> plans_;  // by schedule
+};
+
+// Runs a function without the GIL: threads that need it may have to end meanwhile. Set while the extension is loaded.
+extern std::function<void(const std::function<void()>&)> without_gil;
+
+}  // namespace fastreduce

@@ -1,0 +1,41 @@
+// The engine for ranks that are processes: counters in shared memory order the work.
+#pragma once
+
+#include <vector>
+
+#include "ops.h"
+#include "processes/group.h"
+#include "processes/plan.h"
+
+namespace fastreduce {
+
+struct Span {
+  std::byte* data = nullptr;
+  int64_t elems = 0;
+};
+
+// One tensor of this rank, by shard. In place, both are the same.
+struct Item {
+  int64_t part_elems;  // of its longest shard, alike on all ranks
+  std::vector<Span> in;
+  std::vector<Span> out;
+};
+
+struct FlagsCall {
+  const RankPlan& plan;
+  DType dtype;
+  Op op;
+  int64_t elem_bytes;
+  std::vector<Item> items;
+  Announcement announcement;
+  std::chrono::milliseconds timeout;
+};
+
+// Leaves the results in the items. Throws GroupError; if that says that the calls differ, nothing was written.
+//
+// Tensors of any size go through the staging memory in slices: while peers reduce one slice, the next is copied in and
+// the one before is copied out. If all ranks announce memory that peers can reach, nothing is copied: peers work on
+// the tensors themselves.
+void run_flags(Group& group, const FlagsCall& call);
+
+}  // namespace fastreduce

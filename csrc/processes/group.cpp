@@ -1,0 +1,232 @@
+#include "processes/group.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+#include <system_error>
+
+namespace fastreduce {
+namespace {
+
+constexpr uint64_t kMagic = 0x6661737472656431;  // also the version of this layout
+
+// How often a sleeping rank looks whether its peer still lives: ten times within the second in which it shall notice.
+constexpr std::chrono::milliseconds kLook{100};
+
+// A look at a counter costs about 40 ns while a peer's core has it (2 Xeon cores, 2026-11-22), so a rank spins for some
+// 100 us, longer than most waits; where ranks share cores, spinning would keep the awaited peer from running.
+int spins(size_t ranks) {
+  cpu_set_t cpus;
+  const bool known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
+  return known && static_cast<size_t>(CPU_COUNT(&cpus)) < ranks ? 50 : 2500;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+uint64_t random_token() {
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof(token), 0) != sizeof(token))
+    throw std::system_error(errno, std::generic_category(), "no random number");
+  return token;
+}
+
+}  // namespace
+
+// The beginning of each rank's memory; two areas for staging follow.
+struct alignas(4096) Group::Front {
+  uint64_t magic;
+  uint64_t token;  // in the invitation too: whoever has it was invited by this very process
+  uint64_t staging_bytes;
+  int32_t rank;
+  int32_t size;
+  alignas(64) Bell bell;
+  std::atomic<State> state{State::member};
+  std::array<char, 512> reason;
+  std::array<Desk, 2> desks;
+};
+
+Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
+    : rank_(rank),
+      names_(std::move(names)),
+      staging_bytes_(staging_bytes / 4096 * 4096),
+      spins_(spins(names_.size())),
+      memories_(names_.size()),
+      alive_(names_.size()) {
+  memories_[rank] = SharedMemory::create(sizeof(Front) + 2 * staging_bytes_);
+  Front& mine = *new (memories_[rank].data()) Front();
+  mine.magic = kMagic;
+  mine.token = random_token();
+  mine.staging_bytes = staging_bytes_;
+  mine.rank = rank;
+  mine.size = size();
+}
+
+Group::~Group() {
+  if (front(rank_).state == State::member) leave();
+}
+
+std::string Group::invitation() const {
+  const SharedMemory::Address& at = memories_[rank_].address();
+  std::ostringstream text;
+  text << at.pid << ' ' << at.fd << ' ' << at.inode << ' ' << at.bytes << ' ' << front(rank_).token;
+  return text.str();
+}
+
+void Group::join(const std::vector<std::string>& invitations) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const std::string who = "the invitation of rank " + names_[peer];
+    SharedMemory::Address at{};
+    uint64_t token = 0;
+    std::istringstream text(invitations[peer]);
+    if (!(text >> at.pid >> at.fd >> at.inode >> at.bytes >> token))
+      throw GroupError(who + " is '" + invitations[peer] + "'; want five numbers");
+    // First, so that the process that is watched is the one whose memory is opened next.
+    alive_[peer] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, at.pid, 0)));
+    if (alive_[peer].get() < 0)
+      throw GroupError(who + " names process " + std::to_string(at.pid) + ": " + std::strerror(errno));
+    try {
+      memories_[peer] = SharedMemory::open(at);
+    } catch (const std::runtime_error& error) {
+      throw GroupError(who + ": " + error.what());
+    }
+    const Front* theirs = reinterpret_cast<const Front*>(memories_[peer].data());
+    const bool fits = at.bytes == sizeof(Front) + 2 * staging_bytes_ && theirs->magic == kMagic &&
+                      theirs->token == token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
+                      theirs->size == size();
+    if (!fits)
+      throw GroupError(who + " leads to memory of another rank, group, size or version of fastreduce; want the same "
+                       "version and shared_bytes on all ranks");
+  }
+}
+
+Group::Front& Group::front(int rank) const { return *reinterpret_cast<Front*>(memories_[rank].data()); }
+
+Desk& Group::desk(int rank) const { return front(rank).desks[round_ % 2]; }
+
+std::byte* Group::staging(int rank) const {
+  return memories_[rank].data() + sizeof(Front) + round_ % 2 * staging_bytes_;
+}
+
+// ---- rounds
+
+void Group::begin(std::chrono::milliseconds timeout) {
+  if (front(rank_).state == State::failed)
+    throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
+  ++round_;
+  timeout_ = timeout;
+  deadline_ = Clock::now() + timeout;
+  desk(rank_).copied.store(0, std::memory_order_relaxed);
+  desk(rank_).done.store(0, std::memory_order_relaxed);
+}
+
+void Group::arrive(const Announcement& announcement) {
+  desk(rank_).announcement = announcement;
+  publish(desk(rank_).round, round_);
+}
+
+void Group::meet() {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_) wait(desk(peer).round, round_, peer);
+  // All compare all, so that all raise if any two differ.
+  for (int peer = 1; peer < size(); ++peer)
+    if (announced(peer).fingerprint != announced(0).fingerprint)
+      throw GroupError("call " + std::to_string(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
+                       " but " + announced(peer).text.data() + " on rank " + names_[peer] +
+                       "; want the same call on all ranks");
+}
+
+void Group::agree(const Announcement& announcement, std::chrono::milliseconds timeout) {
+  begin(timeout);
+  arrive(announcement);
+  meet();
+}
+
+void Group::advance_copied(uint64_t slices) { publish(desk(rank_).copied, slices); }
+void Group::advance_done(uint64_t instructions) { publish(desk(rank_).done, instructions); }
+void Group::wait_copied(int peer, uint64_t slices) { wait(desk(peer).copied, slices, peer); }
+void Group::wait_done(int peer, uint64_t instructions) { wait(desk(peer).done, instructions, peer); }
+
+void Group::publish(std::atomic<uint64_t>& counter, uint64_t value) {
+  counter.store(value, std::memory_order_seq_cst);
+  front(rank_).bell.ring();
+}
+
+void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer) {
+  const auto moved = [&] { return counter.load(std::memory_order_seq_cst) >= least; };
+  for (int i = 0; i < spins_; ++i) {
+    if (moved()) return;
+    pause();
+  }
+  while (!moved()) {
+    check_peers(peer);
+    front(peer).bell.sleep(moved, kLook);
+  }
+}
+
+// ---- when something is wrong
+
+void Group::check_peers(int awaited) {
+  if (aborted_.load(std::memory_order_relaxed)) raise(call() + " was aborted");
+  for (int peer = 0; peer < size(); ++peer)
+    if (front(peer).state.load(std::memory_order_acquire) == State::failed)
+      raise(call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data());
+  if (front(awaited).state.load(std::memory_order_acquire) == State::left)
+    raise(call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")");
+  pollfd ended{alive_[awaited].get(), POLLIN, 0};
+  if (poll(&ended, 1, 0) > 0) raise(call() + ": the process of rank " + names_[awaited] + " has ended");
+  if (Clock::now() > deadline_)
+    raise(call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for rank " +
+          names_[awaited] + ": " + who_is_where());
+}
+
+void Group::raise(const std::string& what) {
+  fail(what);
+  throw GroupError(what);
+}
+
+void Group::fail(const std::string& reason) {
+  Front& mine = front(rank_);
+  if (mine.state == State::failed) return;
+  std::strncpy(mine.reason.data(), reason.c_str(), mine.reason.size() - 1);
+  mine.state.store(State::failed, std::memory_order_seq_cst);
+  mine.bell.ring();
+}
+
+void Group::leave() {
+  front(rank_).state.store(State::left, std::memory_order_seq_cst);
+  front(rank_).bell.ring();
+}
+
+std::string Group::call() const {
+  return "call " + std::to_string(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
+}
+
+std::string Group::who_is_where() const {
+  std::ostringstream text;
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::array<Desk, 2>& desks = front(peer).desks;
+    const uint64_t odd = desks[1].round.load(std::memory_order_acquire);
+    const uint64_t even = desks[0].round.load(std::memory_order_acquire);
+    const Desk& last = desks[odd > even];
+    text << (peer ? ", " : "") << "rank " << names_[peer];
+    if (last.round >= round_)
+      text << " has arrived";
+    else if (last.round == 0)
+      text << " has not arrived, and has made no call yet";
+    else
+      text << " has not arrived: its last call was " << last.round << ", " << last.announcement.text.data();
+  }
+  return text.str();
+}
+
+}  // namespace fastreduce

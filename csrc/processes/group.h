@@ -1,0 +1,107 @@
+// The ranks of one machine: each has memory that all see, and says in it how far it has come.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "processes/bell.h"
+#include "processes/memory.h"
+
+namespace fastreduce {
+
+// A call that cannot be finished: a peer has ended or failed, is late, or calls something else.
+struct GroupError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+using Clock = std::chrono::steady_clock;
+
+// What a rank is about to do. All ranks must announce the same fingerprint and the same text.
+struct Announcement {
+  uint64_t fingerprint = 0;
+  std::array<char, 160> text{};     // for errors
+  SharedMemory::Address memory{};   // which peers may use instead of a copy in this rank's staging memory...
+  uint64_t offset = 0;              // ... from here; none if memory.bytes is 0
+
+  void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
+};
+
+// Rounds are numbered from 1. A rank has two desks, for odd and even rounds: when it opens one again, every peer has
+// arrived at the round between, so none still looks at the round before.
+struct alignas(64) Desk {
+  std::atomic<uint64_t> round{0};   // that the rest is about; published last
+  std::atomic<uint64_t> copied{0};  // slices that lie in this rank's staging memory
+  std::atomic<uint64_t> done{0};    // instructions that this rank has executed
+  Announcement announcement;
+};
+
+class Group {
+ public:
+  // `names` are the ranks as errors call them, by rank here. `staging_bytes` is this rank's.
+  Group(int rank, std::vector<std::string> names, size_t staging_bytes);
+  ~Group();
+
+  // What peers need in order to join, and joining them: once, before the first round.
+  std::string invitation() const;
+  void join(const std::vector<std::string>& invitations);
+
+  int rank() const { return rank_; }
+  const std::string& name() const { return names_[rank_]; }
+  int size() const { return static_cast<int>(names_.size()); }
+
+  // ---- one round: begin, write to the staging memory, arrive, meet, and then whatever the call does
+
+  void begin(std::chrono::milliseconds timeout);
+  void arrive(const Announcement& announcement);
+  void meet();  // returns when all have arrived; throws if they have not announced the same
+
+  // A round in which nothing else is done.
+  void agree(const Announcement& announcement, std::chrono::milliseconds timeout);
+
+  void advance_copied(uint64_t slices);
+  void advance_done(uint64_t instructions);
+  void wait_copied(int peer, uint64_t slices);
+  void wait_done(int peer, uint64_t instructions);
+
+  std::byte* staging(int rank) const;  // of this round
+  size_t staging_bytes() const { return staging_bytes_; }
+  const Announcement& announced(int rank) const { return desk(rank).announcement; }
+
+  // After this, every call of every rank raises these words. The first reason stays.
+  void fail(const std::string& reason);
+  // From any thread: calls that wait raise soon.
+  void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  // Peers that wait for this rank raise.
+  void leave();
+
+ private:
+  struct Front;
+  enum class State : uint32_t { member, left, failed };
+
+  Front& front(int rank) const;
+  Desk& desk(int rank) const;
+  void publish(std::atomic<uint64_t>& counter, uint64_t value);
+  void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
+  void check_peers(int awaited);
+  [[noreturn]] void raise(const std::string& what);
+  std::string who_is_where() const;
+  std::string call() const;
+
+  const int rank_;
+  const std::vector<std::string> names_;
+  const size_t staging_bytes_;
+  const int spins_;
+  std::vector<SharedMemory> memories_;  // by rank
+  std::vector<FileDescriptor> alive_;   // by rank: readable once the process has ended
+  uint64_t round_ = 0;
+  Clock::time_point deadline_;
+  std::chrono::milliseconds timeout_{0};
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace fastreduce

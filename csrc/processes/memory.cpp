@@ -1,0 +1,80 @@
+#include "processes/memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+namespace fastreduce {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+[[noreturn]] void fail(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+uint64_t inode_of(int fd, uint64_t bytes, const std::string& name) {
+  struct stat found {};
+  if (fstat(fd, &found) != 0) fail(errno, "cannot examine " + name);
+  if (static_cast<uint64_t>(found.st_size) != bytes)
+    throw std::runtime_error(name + " has " + std::to_string(found.st_size) + " bytes; want " + std::to_string(bytes));
+  return found.st_ino;
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(address_, other.address_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_) munmap(data_, address_.bytes);
+}
+
+SharedMemory SharedMemory::create(size_t bytes) {
+  const std::string name = "shared memory of " + std::to_string(bytes) + " bytes";
+  FileDescriptor fd(memfd_create("fastreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) fail(errno, "cannot make " + name);
+  // Taken now: memory that turns out to be missing at the first write would end the process.
+  if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes))) fail(error, "cannot get " + name);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail(errno, "cannot seal " + name);
+  const Address address{getpid(), fd.get(), inode_of(fd.get(), bytes, name), bytes};
+  SharedMemory memory = map(fd.get(), address);
+  memory.fd_ = std::move(fd);
+  return memory;
+}
+
+SharedMemory SharedMemory::open(const Address& address) {
+  const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
+  const std::string name = "the shared memory " + path;
+  const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) fail(errno, "cannot open " + name);
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || inode_of(fd.get(), address.bytes, name) != address.inode)
+    throw std::runtime_error(name + " is not what its owner announced");
+  return map(fd.get(), address);
+}
+
+SharedMemory SharedMemory::map(int fd, const Address& address) {
+  void* data = mmap(nullptr, address.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) fail(errno, "cannot map shared memory of " + std::to_string(address.bytes) + " bytes");
+  SharedMemory memory;
+  memory.address_ = address;
+  memory.data_ = static_cast<std::byte*>(data);
+  return memory;
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,35 @@
+#include "processes/python.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "processes/backend.h"
+
+namespace fastreduce {
+namespace {
+
+namespace py = pybind11;
+using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
+
+BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
+                               size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest) {
+  const py::gil_scoped_release no_gil;
+  return c10::make_intrusive<ProcessBackend>(rank, ProcessBackend::Settings{std::move(names), timeout, shared_bytes},
+                                             exchange, std::move(rest));
+}
+
+}  // namespace
+
+void define_processes(py::module& module) {
+  without_gil = [](const std::function<void()>& body) {
+    if (!Py_IsInitialized() || !PyGILState_Check()) return body();
+    const py::gil_scoped_release no_gil;
+    body();
+  };
+  module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
+             py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"));
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,75 @@
+#include "processes/queue.h"
+
+#include "processes/group.h"
+
+namespace fastreduce {
+
+CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
+                   uint64_t sequence, std::function<void()> body)
+    : Work(rank, type, title, inputs),
+      outputs_(std::move(outputs)),
+      sequence_(sequence),
+      body_(std::move(body)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+void CallWork::run() {
+  std::exception_ptr error;
+  try {
+    body_();
+  } catch (const GroupError& e) {
+    error = std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, e.what()));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  body_ = nullptr;  // with the tensors that it held
+  finish(error);
+  if (error)
+    future_->setErrorIfNeeded(error);
+  else
+    future_->markCompleted(c10::IValue(outputs_));
+}
+
+void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
+  {
+    std::unique_lock lock(mutex_);
+    TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
+    if (!waits || busy_ || !waiting_.empty()) {
+      if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+      waiting_.push_back(work);
+      changed_.notify_all();
+      return;
+    }
+    busy_ = true;
+  }
+  work->run();
+  const std::lock_guard lock(mutex_);
+  busy_ = false;
+  changed_.notify_all();
+}
+
+void Queue::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !busy_ && (closed_ || !waiting_.empty()); });
+    if (waiting_.empty()) return;
+    const auto work = waiting_.front();
+    waiting_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    work->run();
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void Queue::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace fastreduce

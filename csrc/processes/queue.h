@@ -1,0 +1,54 @@
+// Calls of one group, one after the other: in the caller's thread where it waits anyhow, else in one thread of ours.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace fastreduce {
+
+using Tensors = std::vector<at::Tensor>;
+
+class CallWork final : public c10d::Work {
+ public:
+  CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
+           std::function<void()> body);
+
+  void run();  // never throws: errors come from wait()
+
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  Tensors outputs_;
+  uint64_t sequence_;
+  std::function<void()> body_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+class Queue {
+ public:
+  ~Queue() { close(); }
+
+  // In order of the calls. `waits`: the caller will wait at once; if nothing is before it, the call runs here.
+  void submit(const c10::intrusive_ptr<CallWork>& work, bool waits);
+  // Returns when all calls so far are done; later ones raise.
+  void close();
+
+ private:
+  void serve();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<c10::intrusive_ptr<CallWork>> waiting_;
+  bool busy_ = false;
+  bool closed_ = false;
+  std::thread thread_;  // from the first asynchronous call on
+};
+
+}  // namespace fastreduce
