@@ -6,6 +6,7 @@
 
 #include "dtypes.h"
 #include "processes/flags.h"
+#include "processes/heap.h"
 #include "programs.h"
 #include "rows.h"
 
@@ -103,14 +104,14 @@ std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t par
     const at::Tensor& tensor = tensors[alone ? s : 0];
     const int64_t begin = alone ? 0 : s * part_elems;
     const int64_t elems = std::min(tensor.numel() * kernel.per_elem - begin, part_elems);
-    if (elems > 0) found[s] = {static_cast<std::byte*>(tensor.data_ptr()) + begin * elem_bytes, elems};
+    if (elems > 0) found[s] = {static_cast<std::byte*>(tensor.data_ptr()) + begin * elem_bytes, elems, begin};
   }
   return found;
 }
 
 std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel) {
   std::vector<Span> found(shards);
-  found[shard] = {static_cast<std::byte*>(tensors[0].data_ptr()), tensors[0].numel() * kernel.per_elem};
+  found[shard] = {static_cast<std::byte*>(tensors[0].data_ptr()), tensors[0].numel() * kernel.per_elem, 0};
   return found;
 }
 
@@ -167,6 +168,12 @@ ProcessBackend::ProcessBackend(int rank, const Settings& settings, const Exchang
 ProcessBackend::~ProcessBackend() {
   group_.abort();
   without_gil([this] { queue_.close(); });
+}
+
+at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(options.device().is_cpu(), "memory is asked for on ", options.device(),
+                    "; the backend fastreduce has shared memory of the CPU only");
+  return Heap::instance().allocate({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
 void ProcessBackend::abort() {
@@ -255,6 +262,14 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
       item.out = item.in = all(usable.written(outputs[i], kind.op));
     }
   }
+  // Peers may work on one tensor, unless this rank writes its result over what they still read.
+  const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
+  const Tensors& read = kept.front();
+  if (outputs.size() == 1 && read.size() == 1 && !overwrites)
+    if (const auto found = Heap::instance().find(read[0].data_ptr(), read[0].nbytes())) {
+      call.announcement.memory = found->memory;
+      call.announcement.offset = found->offset;
+    }
   run_flags(group_, call);
   usable.write_back();
 }

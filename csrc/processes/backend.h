@@ -37,6 +37,8 @@ class ProcessBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   void abort() override;
   void shutdown() override;
 

@@ -9,9 +9,11 @@
 namespace fastreduce {
 namespace {
 
-// The most that one rank stages at a time. Two slices of each rank should stay in its cache (predicted; to be measured
-// by benchmarks/processes.py).
-constexpr int64_t kSliceBytes = 512 * 1024;
+// The most that one rank stages at a time, and how many slices are on their way: copied in, reduced and copied out.
+// More of either would leave the cache. 2 ranks on 2 Xeon cores with 2 MiB of L2 each, 1 to 64 MiB, 2026-11-22: slices
+// of 64 to 256 KiB and 2 to 4 of them differ by less than 15 %; 512 KiB take up to 1.5 times as long at 16 MiB.
+constexpr int64_t kSliceBytes = 256 * 1024;
+constexpr int64_t kSlots = 3;
 constexpr int64_t kLineBytes = 64;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -19,22 +21,20 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 // The shards of all items, one item behind the other, cut into slices. Element e of every shard lies at the same place
 // on every rank.
 struct Slices {
-  int64_t line_elems;
+  int64_t line_elems = 1;
   int64_t total_elems = 0;  // of one shard
   int64_t slice_elems = 0;  // of one shard
   int64_t count = 0;
-  int64_t slots = 0;  // slices that fit into the staging memory at the same time
 
   Slices(const FlagsCall& call, int64_t staging_bytes) : line_elems(kLineBytes / call.elem_bytes) {
     for (const Item& item : call.items) total_elems += round_up(item.part_elems, line_elems);
     const int64_t shards = call.plan.schedule->shards;
-    const int64_t slot_bytes = std::min(kSliceBytes, staging_bytes / 2);
+    const int64_t slot_bytes = std::min(kSliceBytes, staging_bytes / kSlots);
     const int64_t most_elems = slot_bytes / shards / kLineBytes * line_elems;
     if (most_elems == 0)
       throw GroupError("shared_bytes is too little for a program of " + std::to_string(shards) + " shards");
     slice_elems = std::min(total_elems, most_elems);
     count = slice_elems ? (total_elems + slice_elems - 1) / slice_elems : 0;
-    slots = count ? staging_bytes / (slice_elems * shards * call.elem_bytes) : 0;
   }
 };
 
@@ -52,9 +52,12 @@ class Run {
 
   void run() {
     group_.begin(call_.timeout);
-    if (slices_.count > 0) copy_in(0);
+    const bool ready = call_.announcement.memory.bytes == 0 && slices_.count > 0;
+    if (ready) copy_in(0);
     group_.arrive(call_.announcement);
     group_.meet();
+    if (all_reachable()) return run_in_place();
+    if (!ready && slices_.count > 0) copy_in(0);
     for (int64_t slice = 0; slice < slices_.count; ++slice) {
       if (slice + 1 < slices_.count) copy_in(slice + 1);
       for (size_t step = 0; step < plan_.steps.size(); ++step) execute(slice, step);
@@ -64,8 +67,25 @@ class Run {
   }
 
  private:
+  // All ranks read the same announcements, so they agree.
+  bool all_reachable() const {
+    for (int rank = 0; rank < group_.size(); ++rank)
+      if (group_.announced(rank).memory.bytes == 0) return false;
+    return true;
+  }
+
+  // The whole tensors are one slice, which every rank has copied in by arriving.
+  void run_in_place() {
+    slices_.slice_elems = slices_.total_elems;
+    for (int rank = 0; rank < group_.size(); ++rank)
+      memories_.push_back(rank == plan_.rank ? nullptr : group_.announced_memory(rank));
+    group_.advance_copied(1);
+    for (size_t step = 0; step < plan_.steps.size(); ++step) execute(0, step);
+    wait_for(plan_.touched, 0);
+  }
+
   void copy_in(int64_t slice) {
-    if (slice >= slices_.slots) wait_for(plan_.touched, slice - slices_.slots);
+    if (slice >= kSlots) wait_for(plan_.touched, slice - kSlots);
     for (int shard : plan_.copy_in)
       each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
         std::memcpy(staged(plan_.rank, shard, slice, at), local(item.in[shard], begin), elems * call_.elem_bytes);
@@ -81,8 +101,12 @@ class Run {
     const int divisor = call_.op == Op::avg ? schedule_.divisor(x) : 1;
     each_piece(slice, x.shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
       const auto address = [&](int buffer) {
-        if (plan_.shared(buffer, x.shard)) return staged(plan_.owner(buffer), x.shard, slice, at);
-        return local((buffer < schedule_.ranks ? item.in : item.out)[x.shard], begin);
+        const int owner = plan_.owner(buffer);
+        const Span& span = (buffer < schedule_.ranks ? item.in : item.out)[x.shard];
+        if (!memories_.empty() && owner != plan_.rank)
+          return memories_[owner] + (span.offset_elems + begin) * call_.elem_bytes;
+        if (memories_.empty() && plan_.shared(buffer, x.shard)) return staged(owner, x.shard, slice, at);
+        return local(span, begin);
       };
       std::transform(x.srcs.begin(), x.srcs.end(), srcs_.begin(), address);
       std::transform(x.dsts.begin(), x.dsts.end(), dsts_.begin(), address);
@@ -124,7 +148,7 @@ class Run {
   std::byte* local(const Span& span, int64_t begin) const { return span.data + begin * call_.elem_bytes; }
 
   std::byte* staged(int rank, int shard, int64_t slice, int64_t at) const {
-    const int64_t slot = slice % slices_.slots * schedule_.shards + shard;
+    const int64_t slot = slice % kSlots * schedule_.shards + shard;
     return group_.staging(rank) + (slot * slices_.slice_elems + at) * call_.elem_bytes;
   }
 
@@ -133,8 +157,9 @@ class Run {
   const RankPlan& plan_;
   const Schedule& schedule_;
   const Reduce reduce_;
-  const Slices slices_;
+  Slices slices_;
   std::vector<std::byte*> srcs_, dsts_;
+  std::vector<std::byte*> memories_;  // by rank, if peers work on the tensors themselves
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace fastreduce {
 struct Span {
   std::byte* data = nullptr;
   int64_t elems = 0;
+  int64_t offset_elems = 0;  // from the beginning of the announced memory, alike on all ranks
 };
 
 // One tensor of this rank, by shard. In place, both are the same.

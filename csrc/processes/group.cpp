@@ -117,6 +117,18 @@ std::byte* Group::staging(int rank) const {
   return memories_[rank].data() + sizeof(Front) + round_ % 2 * staging_bytes_;
 }
 
+std::byte* Group::announced_memory(int rank) {
+  const Announcement& peer = announced(rank);
+  if (peer.memory.bytes == 0) return nullptr;
+  SharedMemory& memory = opened_[{rank, peer.memory.inode}];
+  try {
+    if (!memory.data()) memory = SharedMemory::open(peer.memory);
+  } catch (const std::runtime_error& error) {
+    raise(call() + ": the tensor of rank " + names_[rank] + " cannot be reached: " + error.what());
+  }
+  return memory.data() + peer.offset;
+}
+
 // ---- rounds
 
 void Group::begin(std::chrono::milliseconds timeout) {

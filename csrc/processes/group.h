@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -71,6 +72,8 @@ class Group {
   std::byte* staging(int rank) const;  // of this round
   size_t staging_bytes() const { return staging_bytes_; }
   const Announcement& announced(int rank) const { return desk(rank).announcement; }
+  // The memory that a peer has announced for this round; nullptr if none.
+  std::byte* announced_memory(int rank);
 
   // After this, every call of every rank raises these words. The first reason stays.
   void fail(const std::string& reason);
@@ -97,6 +100,7 @@ class Group {
   const size_t staging_bytes_;
   const int spins_;
   std::vector<SharedMemory> memories_;  // by rank
+  std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // by rank and inode: announced memory comes again
   std::vector<FileDescriptor> alive_;   // by rank: readable once the process has ended
   uint64_t round_ = 0;
   Clock::time_point deadline_;

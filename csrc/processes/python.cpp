@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "processes/backend.h"
+#include "processes/heap.h"
 
 namespace fastreduce {
 namespace {
@@ -30,6 +31,10 @@ void define_processes(py::module& module) {
   };
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"));
+  module.def(
+      "shared_empty",
+      [](const std::vector<int64_t>& sizes, at::ScalarType dtype) { return Heap::instance().allocate(sizes, dtype); },
+      py::arg("sizes"), py::arg("dtype"));
 }
 
 }  // namespace fastreduce

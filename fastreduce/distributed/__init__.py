@@ -11,8 +11,8 @@ tensor([1., 1., 1.])
 >>> dist.destroy_process_group()
 """
 
-from fastreduce.distributed.backend import register
+from fastreduce.distributed.backend import empty, register
 
 register()
 
-__all__ = ["register"]
+__all__ = ["empty", "register"]

@@ -1,0 +1,40 @@
+// Tensors in memory that peers can reach: collectives use them where they are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "processes/memory.h"
+
+namespace fastreduce {
+
+// One for the process: groups come and go, and one tensor may be used in several. Memory of tensors that are gone
+// serves later ones; it is never given back before the process ends, so that peers may keep what they have mapped.
+class Heap {
+ public:
+  struct Place {
+    SharedMemory::Address memory;
+    uint64_t offset;
+  };
+
+  static Heap& instance();
+
+  // Uninitialised, contiguous, on the CPU.
+  at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType type);
+  // Where peers find these bytes; none if they are not of this heap.
+  std::optional<Place> find(const void* data, size_t bytes);
+
+ private:
+  SharedMemory* take(size_t bytes);
+  void give_back(const SharedMemory* memory);
+
+  std::mutex mutex_;
+  std::map<const std::byte*, std::unique_ptr<SharedMemory>> all_;  // by where they begin
+  std::multimap<size_t, SharedMemory*> free_;                      // by bytes
+};
+
+}  // namespace fastreduce
