@@ -176,7 +176,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace fastreduce;
   build_schedule = build;
   cache_folder = folder_for_caches;
-  py::register_exception_translator(translate);
+  py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
       .def(py::init(&make_schedule), py::arg("ranks"), py::arg("buffers"), py::arg("shards"), py::arg("instructions"),
            py::arg("launches"), py::arg("whole_tensors"));

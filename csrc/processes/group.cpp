@@ -32,6 +32,9 @@ void pause() {
 #endif
 }
 
+// As torch counts calls: the first round is the group's own.
+std::string number(uint64_t round) { return std::to_string(round - 1); }
+
 uint64_t random_token() {
   uint64_t token = 0;
   if (getrandom(&token, sizeof(token), 0) != sizeof(token))
@@ -56,6 +59,7 @@ struct alignas(4096) Group::Front {
 
 Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
     : rank_(rank),
+      pid_(getpid()),
       names_(std::move(names)),
       staging_bytes_(staging_bytes / 4096 * 4096),
       spins_(spins(names_.size())),
@@ -71,7 +75,7 @@ Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
 }
 
 Group::~Group() {
-  if (front(rank_).state == State::member) leave();
+  if (getpid() == pid_) leave();
 }
 
 std::string Group::invitation() const {
@@ -132,6 +136,7 @@ std::byte* Group::announced_memory(int rank) {
 // ---- rounds
 
 void Group::begin(std::chrono::milliseconds timeout) {
+  if (getpid() != pid_) throw GroupError("this group was made before a fork; make another in the new process");
   if (front(rank_).state == State::failed)
     throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
   ++round_;
@@ -152,7 +157,7 @@ void Group::meet() {
   // All compare all, so that all raise if any two differ.
   for (int peer = 1; peer < size(); ++peer)
     if (announced(peer).fingerprint != announced(0).fingerprint)
-      throw GroupError("call " + std::to_string(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
+      throw GroupError("call " + number(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
                        " but " + announced(peer).text.data() + " on rank " + names_[peer] +
                        "; want the same call on all ranks");
 }
@@ -215,12 +220,13 @@ void Group::fail(const std::string& reason) {
 }
 
 void Group::leave() {
+  if (front(rank_).state == State::failed) return;  // which says more
   front(rank_).state.store(State::left, std::memory_order_seq_cst);
   front(rank_).bell.ring();
 }
 
 std::string Group::call() const {
-  return "call " + std::to_string(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
+  return "call " + number(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
 }
 
 std::string Group::who_is_where() const {
@@ -233,10 +239,10 @@ std::string Group::who_is_where() const {
     text << (peer ? ", " : "") << "rank " << names_[peer];
     if (last.round >= round_)
       text << " has arrived";
-    else if (last.round == 0)
+    else if (last.round <= 1)
       text << " has not arrived, and has made no call yet";
     else
-      text << " has not arrived: its last call was " << last.round << ", " << last.announcement.text.data();
+      text << " has not arrived: its last call was " << number(last.round) << ", " << last.announcement.text.data();
   }
   return text.str();
 }

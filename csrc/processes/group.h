@@ -96,6 +96,7 @@ class Group {
   std::string call() const;
 
   const int rank_;
+  const pid_t pid_;  // a forked process must not speak for this rank
   const std::vector<std::string> names_;
   const size_t staging_bytes_;
   const int spins_;

@@ -64,6 +64,10 @@ void Queue::serve() {
 }
 
 void Queue::close() {
+  if (getpid() != pid_) {  // a fork has neither the thread nor, perhaps, a free mutex
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;

@@ -1,6 +1,8 @@
 // Calls of one group, one after the other: in the caller's thread where it waits anyhow, else in one thread of ours.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -43,6 +45,7 @@ class Queue {
  private:
   void serve();
 
+  const pid_t pid_ = getpid();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CallWork>> waiting_;
