@@ -14,6 +14,7 @@ namespace {
 // of 64 to 256 KiB and 2 to 4 of them differ by less than 15 %; 512 KiB take up to 1.5 times as long at 16 MiB.
 constexpr int64_t kSliceBytes = 256 * 1024;
 constexpr int64_t kSlots = 3;
+static_assert(kSlots >= 3, "the slice that is copied in must not take the slot of the one that is copied out");
 constexpr int64_t kLineBytes = 64;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }

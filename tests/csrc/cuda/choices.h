@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "programs.h"
+#include "../programs.h"
 
 namespace engines_test {
 

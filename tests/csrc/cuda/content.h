@@ -1,7 +1,7 @@
 // One call's tensors as bytes: where they lie, what they hold before and must hold behind it.
 #pragma once
 
-#include "programs.h"
+#include "../programs.h"
 #include "rows.h"
 #include "values.h"
 

@@ -1,0 +1,168 @@
+// Drives the engine for processes with threads as ranks, under sanitizers. Prints "<n> cases right", or what was wrong,
+// and exits with 1.
+#include "processes/flags.h"
+
+#include <algorithm>
+#include <barrier>
+#include <thread>
+
+#include "../programs.h"
+#include "rows.h"
+
+namespace {
+
+using namespace fastreduce;
+using engines_test::fail;
+using engines_test::Named;
+
+constexpr std::chrono::seconds kTimeout{10};
+constexpr int kRounds = 3;
+
+// A value tells its element, and a sum of such values tells whose they are.
+uint32_t value(int rank, int64_t elem, int round) { return static_cast<uint32_t>((elem + round) % 7 + 1) << (3 * rank); }
+
+uint32_t sum_of(const std::vector<int>& ranks, int64_t elem, int round) {
+  uint32_t sum = 0;
+  for (int rank : ranks) sum += value(rank, elem, round);
+  return sum;
+}
+
+struct Case {
+  const Named& named;
+  std::vector<int64_t> elems;  // of each tensor
+  bool reachable;              // whether peers may use the tensors themselves
+
+  std::string where() const {
+    return named.where() + ", " + std::to_string(elems.size()) + " tensors, the first of " + std::to_string(elems[0]) +
+           (reachable ? ", reachable" : "");
+  }
+};
+
+// A rank's tensors of one kind, one behind the other, in memory that others may open.
+class Tensors {
+ public:
+  explicit Tensors(int64_t elems) : memory_(SharedMemory::create((elems * 4 + 4096) / 4096 * 4096)) {}
+  uint32_t* at(int64_t elem) const { return reinterpret_cast<uint32_t*>(memory_.data()) + elem; }
+  const SharedMemory::Address& address() const { return memory_.address(); }
+
+ private:
+  SharedMemory memory_;
+};
+
+class Rank {
+ public:
+  Rank(const Case& test, int rank)
+      : test_(test), program_(test.named.program), rank_(rank), in_place_(program_.buffers == program_.ranks) {
+    for (int64_t elems : test.elems) total_ += elems;
+    in_ = std::make_unique<Tensors>(total_);
+    out_ = std::make_unique<Tensors>(total_);
+  }
+
+  void run(Group& group, const RankPlan& plan) {
+    for (int round = 0; round < kRounds; ++round) {
+      for (int64_t e = 0; e < total_; ++e) *in_->at(e) = value(rank_, e, round);
+      FlagsCall call{plan, DType::i32, Op::sum, 4, items(), {}, kTimeout};
+      call.announcement.describe(test_.where());
+      if (test_.reachable) call.announcement.memory = in_->address();
+      run_flags(group, call);
+      check(round);
+    }
+  }
+
+ private:
+  // Both kinds as whole tensors, cut into shards; where a tensor holds one shard only, the others are left out.
+  std::vector<Item> items() const {
+    std::vector<Item> items;
+    int64_t first = 0;
+    for (int64_t elems : test_.elems) {
+      Item& item = items.emplace_back();
+      item.part_elems = part_elems(elems, program_.shards, 4);
+      for (int shard = 0; shard < program_.shards; ++shard) {
+        const int64_t begin = std::min(shard * item.part_elems, elems);
+        const int64_t length = std::min(item.part_elems, elems - begin);
+        item.in.push_back({reinterpret_cast<std::byte*>(in_->at(first + begin)), length, first + begin});
+        item.out.push_back({reinterpret_cast<std::byte*>((in_place_ ? in_ : out_)->at(first + begin)), length, 0});
+      }
+      first += elems;
+    }
+    return items;
+  }
+
+  void check(int round) const {
+    const int buffer = in_place_ ? rank_ : program_.ranks + rank_;
+    int64_t first = 0;
+    for (int64_t elems : test_.elems) {
+      const int64_t part = part_elems(elems, program_.shards, 4);
+      for (int64_t e = 0; e < elems; ++e) {
+        const std::vector<int>& goal = test_.named.goal(buffer, static_cast<int>(e / part));
+        const uint32_t found = *(in_place_ ? in_ : out_)->at(first + e);
+        if (!goal.empty() && found != sum_of(goal, first + e, round))
+          fail(test_.where() + ": wrong value " + std::to_string(found) + " on rank " + std::to_string(rank_) +
+               ", element " + std::to_string(first + e) + ", round " + std::to_string(round));
+      }
+      first += elems;
+    }
+  }
+
+  const Case& test_;
+  const Schedule& program_;
+  const int rank_;
+  const bool in_place_;
+  int64_t total_ = 0;
+  std::unique_ptr<Tensors> in_, out_;
+};
+
+void run(const Case& test, size_t staging_bytes) {
+  const int k = test.named.program.ranks;
+  // The schedule outlives the plans; they share no ownership here.
+  const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &test.named.program);
+  std::vector<std::string> names(k), invitations(k);
+  for (int r = 0; r < k; ++r) names[r] = std::to_string(r);
+  std::barrier all_there(k);
+  std::vector<std::jthread> ranks;
+  for (int r = 0; r < k; ++r)
+    ranks.emplace_back([&, r] {
+      try {
+        Group group(r, names, staging_bytes);
+        invitations[r] = group.invitation();
+        all_there.arrive_and_wait();
+        group.join(invitations);
+        Rank(test, r).run(group, RankPlan(schedule, r));
+        all_there.arrive_and_wait();
+      } catch (const std::exception& error) {
+        fail(test.where() + ": " + error.what());
+      }
+    });
+}
+
+// Whether processes can run it: no part of the host, and no outputs that others write.
+bool serves(const Named& named) {
+  try {
+    const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &named.program);
+    RankPlan(schedule, 0);
+    return !named.program.whole_tensors && named.program.ranks <= 4;
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  int count = 0;
+  const std::vector<Named> programs = engines_test::read_programs(arguments[1]);
+  for (const Named& named : programs) {
+    if (!serves(named)) continue;
+    // 64 elements of each shard make a slice: the largest takes many, the last of them short.
+    const size_t staging_bytes = (named.program.shards * 256 * 3 + 4095) / 4096 * 4096;
+    const int64_t many = named.program.shards * staging_bytes / 4 / 3 * 4 + 5;
+    for (const auto& elems : std::vector<std::vector<int64_t>>{{0}, {1}, {many}, {7, 0, many / 2, 130}}) {
+      run({named, elems, false}, staging_bytes);
+      ++count;
+    }
+    // Peers must not read what this rank writes its result to.
+    run({named, {many}, true}, staging_bytes);
+    ++count;
+  }
+  std::printf("%d cases right\n", count);
+}

@@ -1,0 +1,127 @@
+"""The engine for processes, with threads as ranks, under ThreadSanitizer and AddressSanitizer, and
+mutants of it that must not get through."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from builds import CSRC, Build, mutated, needs_compiler, run
+from program_files import RANKS, Named, every_program, write_programs
+
+from fastreduce.algorithms.collectives import goal, program
+
+HERE = Path(__file__).parent
+ENGINE = [f"processes/{name}.cpp" for name in ("flags", "group", "plan", "bell")]
+# Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
+SEEN = "-fno-builtin-memcpy"
+PARTS = {
+    "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
+    "memory": (HERE / "one_process_memory.cpp",),
+    "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
+    "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
+    **{name: (CSRC / name, SEEN) for name in ENGINE},
+}
+
+pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
+
+
+def between_processes():
+    """The programs that the backend takes, which one process has not."""
+    for k in RANKS:
+        everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
+        for collective, algorithm in everything.items():
+            chosen = program(collective, k, algorithm=algorithm)
+            wanted = goal(collective, k, buffers=chosen.buffers)
+            yield Named(algorithm, collective, chosen, wanted)
+
+
+@pytest.fixture(scope="module")
+def objects(object_files):
+    def compile_all(sanitizer):
+        build = Build(sanitizer, object_files)
+        return {name: build.compile(*options) for name, options in PARTS.items()}
+
+    return cache(compile_all)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("programs") / "programs.txt"
+    return write_programs(path, [*every_program(), *between_processes()])
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_every_program(sanitizer, objects, programs, tmp_path):
+    done = run(Build(sanitizer, tmp_path).link([*objects(sanitizer).values()], tmp_path), programs)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) > 200 and rest == "cases right\n"
+
+
+# What is wrong: the file, its text, the text in its place.
+MUTANTS = {
+    "nobody waits for what peers copy in": (
+        "processes/flags.cpp",
+        "for (int peer : step.copied) group_.wait_copied(peer, slice + 1);",
+        "",
+    ),
+    "nobody waits for earlier instructions of peers": (
+        "processes/flags.cpp",
+        "    wait_for(step.done, slice);\n",
+        "",
+    ),
+    "a slice is published before it is copied in": (
+        "processes/flags.cpp",
+        "    for (int shard : plan_.copy_in)",
+        "    group_.advance_copied(slice + 1);\n    for (int shard : plan_.copy_in)",
+    ),
+    "an instruction is published before it is executed": (
+        "processes/flags.cpp",
+        "    wait_for(step.done, slice);\n",
+        "    wait_for(step.done, slice);\n"
+        "    group_.advance_done(slice * plan_.steps.size() + number + 1);\n",
+    ),
+    "a slot is used again one slice too early": (
+        "processes/flags.cpp",
+        "if (slice >= kSlots) wait_for(plan_.touched, slice - kSlots);",
+        "if (slice > kSlots) wait_for(plan_.touched, slice - kSlots - 1);",
+    ),
+    "a slice is copied out before peers have reduced it": (
+        "processes/flags.cpp",
+        "    wait_for(plan_.written, slice);\n",
+        "",
+    ),
+    "a rank returns while peers work on its tensor": (
+        "processes/flags.cpp",
+        "    wait_for(plan_.touched, 0);\n",
+        "",
+    ),
+    "one desk for all rounds": ("processes/group.cpp", "desks[round_ % 2]; }", "desks[0]; }"),
+    "one staging area for all rounds": (
+        "processes/group.cpp",
+        "round_ % 2 * staging_bytes_",
+        "0 * staging_bytes_",
+    ),
+    "nobody waits for the last to arrive": (
+        "processes/group.cpp",
+        "for (int peer = 0; peer < size(); ++peer)\n    if (peer != rank_) wait(",
+        "for (int peer = 0; peer < size() - 1; ++peer)\n    if (peer != rank_) wait(",
+    ),
+    "counters order nothing": (
+        "processes/group.cpp",
+        "counter.store(value, std::memory_order_seq_cst);",
+        "counter.store(value, std::memory_order_relaxed);",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, programs, tmp_path):
+    file, text, other = MUTANTS[name]
+    csrc = mutated(tmp_path, file, text, other)
+    build = Build("thread", tmp_path, csrc)
+    parts = {**objects("thread"), file: build.compile(csrc / file, SEEN)}
+    done = run(build.link([*parts.values()], tmp_path), programs)
+    assert done.returncode != 0
+    signs = ("wrong value", "ThreadSanitizer: data race", "reached its timeout")
+    assert any(sign in done.stderr for sign in signs), done.stderr
