@@ -61,7 +61,8 @@ class KVStore:
     `load_state_dict` are called by all ranks alike in every kind.
 
     Raises ValueError for settings that make no sense; RuntimeError for a "dist" kind without a
-    group, or where ranks' settings differ.
+    group, or where ranks' settings differ. (The others do not hear of a rank whose store is
+    "local".)
 
     Source: *Dive into Deep Learning*, "Parameter Servers", "Key-Value Stores"; the methods have the
     names and the meaning of those of MXNet's ``kvstore`` (python/mxnet/kvstore/kvstore.py).
@@ -86,8 +87,8 @@ class KVStore:
         staleness: int | None = None,
         timeout_s: float = 1800,
     ) -> None:
-        check_store(kind, op, staleness, timeout_s)
         if kind != "local" and not dist.is_initialized():
+            check_store(kind, op, staleness, timeout_s)
             raise RuntimeError(
                 f"KVStore: found no torch.distributed group for {kind}; call "
                 "torch.distributed.init_process_group first, as under torchrun"
@@ -96,8 +97,11 @@ class KVStore:
         self._peers: Peers = Alone() if kind == "local" else Group(group)
 
         def checked() -> tuple[str, list[int]]:
-            settings = f"{kind}, op {op}, servers {servers}, staleness {staleness}"
-            return settings, ranks_of(servers, self._peers.size)
+            # In here, so that ranks with other arguments are not left waiting for this one.
+            check_store(kind, op, staleness, timeout_s)
+            keepers = ranks_of(servers, self._peers.size)
+            about = f"kind {kind}, op {op}, servers {keepers}, staleness {staleness}"
+            return f"{about}, timeout_s {timeout_s:g}", keepers
 
         self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
         self._values: Values = Synchronous(self._peers, self._shards, op)

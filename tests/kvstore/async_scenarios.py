@@ -198,9 +198,30 @@ def stores_of_groups_and_then_of_all(rank):
         KVStore("dist_async")
 
 
+# What rank 0 and rank 1 make a store of, and what both are told of it.
+DIFFERENT = [
+    ({"kind": "dist_sync"}, {"kind": "dist_async"}, ["kind dist_sync", "kind dist_async"]),
+    ({"kind": "dist_sync"}, {"kind": "dist_sink"}, ["found 'dist_sink', wanted one of local"]),
+    ({"op": "sum"}, {"op": "max"}, ["op sum", "op max"]),
+    ({"op": "sum"}, {"op": "mean"}, ["found op 'mean', wanted one of"]),
+    ({"staleness": 0}, {"staleness": 1}, ["staleness 0", "staleness 1"]),
+    ({"staleness": 0}, {"staleness": -1}, ["found staleness -1"]),
+    ({"kind": "dist_sync"}, {"kind": "dist_sync", "staleness": 1}, ["found staleness 1 with"]),
+    ({"servers": [0]}, {"servers": [1]}, ["servers [0]", "servers [1]"]),
+    ({"servers": [0]}, {"servers": [2]}, ["found servers [2], wanted ranks of 0 to 1"]),
+    ({"timeout_s": 9}, {"timeout_s": 8}, ["timeout_s 9", "timeout_s 8"]),
+    ({"timeout_s": 9}, {"timeout_s": -1}, ["found timeout_s -1"]),
+]
+
+
 def settings_differ(rank):
-    with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
-        KVStore("dist_async", staleness=rank)
+    for row in DIFFERENT:
+        *settings, wanted = row
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            KVStore(**{"kind": "dist_async", **settings[rank]})
+        words = str(caught.value)
+        assert all(x in words for x in wanted), words
+        assert ("but rank" in words) or (rank == 1) != ("rank 1: " in words), words
 
 
 def optimizers_differ(rank):
