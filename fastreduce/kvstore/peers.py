@@ -53,7 +53,7 @@ def agreed(peers: Peers, call: str, checked: Callable[[], tuple[str, Made]]) -> 
     except Exception as error:
         peers.agree(call, error)
         raise
-    peers.agree(f"{call} of {about}")
+    peers.agree(f"{call} of {about}" if about else call)
     return made
 
 

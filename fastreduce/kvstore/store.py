@@ -22,7 +22,7 @@ from fastreduce.kvstore.arguments import (
     ranks_of,
 )
 from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.peers import Alone, Group, Peers, agreed
+from fastreduce.kvstore.peers import Alone, Group, Made, Peers, agreed
 from fastreduce.kvstore.replicas import merged, same_length
 from fastreduce.kvstore.shards import Shards
 from fastreduce.kvstore.synchronous import Synchronous
@@ -293,6 +293,13 @@ class KVStore:
 
         put = agreed(self._peers, "load_state_dict", checked)
         agreed(self._peers, "load_state_dict", lambda: ("", put()))
+
+    def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
+        """What ``checked`` returns; what it raises on one rank is raised on all.
+
+        All ranks call it, before they begin ``call`` together with what may be wrong on one only.
+        """
+        return agreed(self._peers, call, lambda: ("", checked()))
 
     def close(self) -> None:
         """Take leave: to be called last, on every rank; `contextlib.closing` does it.

@@ -15,6 +15,7 @@ from torch.distributed import rpc
 
 from fastreduce import KVStore
 from fastreduce.kvstore import RankEnded
+from fastreduce.training import CheckpointError, load, save
 
 KEYS = ["a", "b", "row"]
 
@@ -222,6 +223,27 @@ def settings_differ(rank):
         words = str(caught.value)
         assert all(x in words for x in wanted), words
         assert ("but rank" in words) or (rank == 1) != ("rank 1: " in words), words
+
+
+def a_checkpoint_that_one_rank_cannot_load(rank, folder, kind):
+    own = Path(folder) / f"{kind}-{rank}"
+    with closing(KVStore(kind)) as store:
+        store.init("w", torch.zeros(4))
+        parts = {"net": torch.nn.Linear(2, 1), "store": store}
+        save(own, parts, step=1)
+        dist.barrier()
+        store.push("w", torch.ones(4))
+        misfit = {**parts, "net": torch.nn.Linear(3, 1)}
+        with pytest.raises((CheckpointError, RuntimeError), match="net: weight: found float32 of"):
+            load(own, misfit if rank else parts)
+        with pytest.raises((OSError, RuntimeError), match="missing: found no checkpoint") as caught:
+            load(own.with_name("missing") if rank == 0 else own, parts)
+        assert rank == 0 or "load: rank 0: " in str(caught.value)
+        store.pull("w", out := torch.empty(4))
+        assert (out > 0).all(), "nothing was restored"
+        load(own, parts)
+        store.pull("w", out)
+        assert out.tolist() == [0, 0, 0, 0]
 
 
 def optimizers_differ(rank):

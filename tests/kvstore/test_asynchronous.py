@@ -62,6 +62,12 @@ def test_two_ranks(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (), 2, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_what_one_rank_cannot_load_is_raised_on_all(tmp_path, kind):
+    run = async_scenarios.a_checkpoint_that_one_rank_cannot_load
+    in_a_group(run, (str(tmp_path), kind), 2, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["rpc_of_the_program_itself", "rpc_on_one_rank_only"])
 def test_a_program_that_uses_rpc(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (str(tmp_path),), 2, tmp_path)
