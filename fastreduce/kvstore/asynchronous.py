@@ -44,7 +44,17 @@ class Asynchronous:
         peers.agree("KVStore")
 
     def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+        self._refuse_updaters(call)
         return checked()[1]
+
+    def _refuse_updaters(self, call: str) -> None:
+        """Rows are locked while they are updated, so who waits for them then waits for itself."""
+        key = self.shards.updates.under_way
+        if key is not None:
+            raise RuntimeError(
+                f"{call}: found a call by the updater of key {key!r} on its own store, which would "
+                "wait for that updater to end; wanted one that uses only what it is given"
+            )
 
     def add(self, values: Mapping[Key, Tensor]) -> None:
         self.shards.add(values)
@@ -100,4 +110,5 @@ class Asynchronous:
             raise TimeoutError(f"{call}: {error}") from None
 
     def close(self) -> None:
+        self._refuse_updaters("close")
         self._remote.close()

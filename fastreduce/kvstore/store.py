@@ -240,7 +240,8 @@ class KVStore:
         """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
 
         All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
-        of one row only with values of the same row.
+        of one row only with values of the same row. In "dist_async" it cannot call its own store,
+        which is locked meanwhile: that is a RuntimeError.
         """
         self._peers.agree("set_updater")
         self._shards.updates.use(updater)

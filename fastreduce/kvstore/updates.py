@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -33,6 +34,12 @@ class Updates:
         self._updater: Updater = _replace
         self._make: Callable[[Tensor], torch.optim.Optimizer] | None = None
         self._optimizers: dict[Key, torch.optim.Optimizer] = {}
+        self._own = threading.local()
+
+    @property
+    def under_way(self) -> Key | None:
+        """The key that this thread updates just now."""
+        return getattr(self._own, "key", None)
 
     def use(self, updater: Updater) -> None:
         self._updater, self._make = updater, None
@@ -44,11 +51,14 @@ class Updates:
 
     def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
         """Raises UpdaterFailed for whatever the updater raises."""
+        self._own.key = key
         try:
             with torch.no_grad():
                 self._updater(key, update, rows)
         except Exception as error:
             raise UpdaterFailed(key, error) from error
+        finally:
+            self._own.key = None
 
     def _step(self, key: Key, update: Tensor, rows: Tensor) -> None:
         optimizer = self._optimizer(key, rows)

@@ -163,6 +163,26 @@ def an_updater_raises(rank, staleness):
         assert outs[1].tolist() == [2, 2, 0, 0]
 
 
+def an_updater_that_calls_its_own_store(rank):
+    calls = {
+        "pull": lambda store: store.pull("b", torch.empty(4)),
+        "push": lambda store: store.push("b", torch.ones(4)),
+        "row_sparse_pull": lambda store: store.row_sparse_pull(
+            "b", torch.empty(1, 4), torch.tensor([0])
+        ),
+        "close": lambda store: store.close(),
+    }
+    for name, call in calls.items():
+        with closing(KVStore("dist_async", timeout_s=20)) as store:
+            store.set_updater(lambda *_, call=call, store=store: call(store))
+            store.init(["a", "b"], [torch.zeros(4), torch.zeros(4)])
+            words = f"{name}: found a call by the updater of key 'a' on its own store"
+            with pytest.raises(RuntimeError, match=words):
+                store.push("a", torch.ones(4))
+            store.pull("a", out := torch.ones(4))
+            assert out.tolist() == [0, 0, 0, 0]
+
+
 def what_is_wrong_on_one_rank_is_its_own(rank):
     with closing(counting(2, staleness=0)) as store:
         if rank == 0:
