@@ -103,11 +103,15 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
             )
 
 
-def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[Tensor]:
-    """The replicas' tensors, each with the shape and dtype of the key's value."""
+def wanted_of(call: str, key: Key, entries: Mapping[Key, Entry]) -> str:
+    """What `about` says of a tensor like the key's value."""
     entry = _entry(call, key, entries)
+    return dense(entry.rows.dtype, entry.shape)
+
+
+def like(call: str, key: Key, value: Any, wanted: str) -> list[Tensor]:
+    """The replicas' tensors, each of which is as ``wanted``."""
     values = list(value) if isinstance(value, list | tuple) else [value]
-    wanted = dense(entry.rows.dtype, entry.shape)
     if not values or value is None:
         raise ValueError(f"{call}: key {key!r}: found no tensor, wanted {wanted}")
     for replica, one in enumerate(values):

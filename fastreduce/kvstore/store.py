@@ -20,6 +20,7 @@ from fastreduce.kvstore.arguments import (
     listed,
     names,
     ranks_of,
+    wanted_of,
 )
 from fastreduce.kvstore.entry import Key
 from fastreduce.kvstore.peers import Alone, Group, Made, Peers, agreed
@@ -133,10 +134,17 @@ class KVStore:
         Raises ValueError for a key that has a value, for a dtype that ``op`` does not reduce, and
         where shapes or dtypes differ between ranks.
         """
+        self._init(key, value)
+
+    def _init(
+        self, key: Any, value: Any, check: Callable[[dict[Key, Tensor]], object] = lambda _: None
+    ) -> None:
+        """``check`` raises for what would go wrong later with these values."""
 
         def checked() -> tuple[str, dict[Key, Tensor]]:
             values = listed("init", key, value)
             check_new(values, self.keys(), self.op)
+            check(values)
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
 
         self._values.add(agreed(self._peers, "init", checked))
@@ -173,7 +181,8 @@ class KVStore:
     def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
         """By key, the highest priority first, the replicas' tensors, which are like its value."""
         values = listed(call, key, value)
-        found = {key: like(call, key, x, self._shards.entries) for key, x in values.items()}
+        wanted = {key: wanted_of(call, key, self._shards.entries) for key in values}
+        found = {key: like(call, key, x, wanted[key]) for key, x in values.items()}
         return {key: found[key] for key in by_priority(list(found), priority)}
 
     def pull(
@@ -214,8 +223,14 @@ class KVStore:
         out: Any,
         priority: float | Sequence[float] = 0,
     ) -> None:
-        """`init`, then `pull` into ``out``."""
-        self.init(key, value)
+        """`init`, then `pull` into ``out``; no key is made where ``out`` does not fit."""
+
+        def check(values: dict[Key, Tensor]) -> None:
+            for one, x in listed("pull", key, out).items():
+                like("pull", one, x, about(values[one]))
+            by_priority(list(values), priority)
+
+        self._init(key, value, check)
         self.pull(key, out, priority)
 
     def row_sparse_pull(self, key: Key, out: Tensor, row_ids: Tensor) -> None:

@@ -33,6 +33,7 @@ class Updates:
     def __init__(self) -> None:
         self._updater: Updater = _replace
         self._make: Callable[[Tensor], torch.optim.Optimizer] | None = None
+        self.optimizer: str | None = None  # its name, if the updates are those of one
         self._optimizers: dict[Key, torch.optim.Optimizer] = {}
         self._own = threading.local()
 
@@ -42,12 +43,12 @@ class Updates:
         return getattr(self._own, "key", None)
 
     def use(self, updater: Updater) -> None:
-        self._updater, self._make = updater, None
+        self._updater, self._make, self.optimizer = updater, None, None
         self._optimizers.clear()
 
     def use_optimizer(self, kind: type[torch.optim.Optimizer], settings: dict[str, Any]) -> None:
         self.use(self._step)
-        self._make = lambda rows: kind([rows], **settings)
+        self._make, self.optimizer = lambda rows: kind([rows], **settings), kind.__name__
 
     def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
         """Raises UpdaterFailed for whatever the updater raises."""
@@ -79,15 +80,16 @@ class Updates:
         found = [key for key in keys if key in self._optimizers]
         return copy.deepcopy({key: self._optimizers[key].state_dict() for key in found})
 
-    def check(self, state: Mapping[Key, Any], keys: Collection[Key]) -> None:
+    def check(self, state: Mapping[Key, Any], optimizer: Any, keys: Collection[Key]) -> None:
+        """Raise ValueError if ``state``, of an ``optimizer`` of that name, cannot be restored."""
         if unknown := [key for key in state if key not in keys]:
             raise ValueError(
                 f"load_state_dict: found optimizers of keys {unknown}, which have no value"
             )
-        if state and self._make is None:
+        if state and optimizer != self.optimizer:
             raise ValueError(
-                "load_state_dict: found the state of optimizers; call set_optimizer first, with "
-                "the optimizer that they were"
+                f"load_state_dict: found the state of {optimizer}, wanted that of "
+                f"{self.optimizer or 'no optimizer'}; call set_optimizer with {optimizer} first"
             )
 
     def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:

@@ -141,6 +141,21 @@ REFUSED = {
         ValueError,
         r"pull: key 'w', replica 0: found float32 of shape \(3,\)",
     ),
+    "out of a broadcast": (
+        lambda s: s.broadcast(["x", "y"], [ONES, ONES], out=[torch.zeros(2, 3), torch.zeros(3)]),
+        ValueError,
+        r"pull: key 'y', replica 0: found float32 of shape \(3,\), wanted float32",
+    ),
+    "no out of a broadcast": (
+        lambda s: s.broadcast("x", ONES, out=None),
+        ValueError,
+        "pull: key 'x': found no tensor, wanted float32 of shape",
+    ),
+    "priorities of a broadcast": (
+        lambda s: s.broadcast("x", ONES, torch.zeros(2, 3), [1, 2]),
+        ValueError,
+        "found 2 priorities for 1 keys",
+    ),
     "an optimizer's name": (
         lambda s: s.set_optimizer("sgd", lr=0.1),
         TypeError,
@@ -253,4 +268,4 @@ def test_what_is_refused_and_changes_nothing(store, call, error, words):
     with pytest.raises(error, match=words):
         call(store)
     assert torch.equal(value(store, "w"), torch.zeros(2, 3)) and value(store, 3).item() == 1
-    assert torch.equal(ONES, torch.ones(2, 3))
+    assert torch.equal(ONES, torch.ones(2, 3)) and store.keys() == ["w", 3]
