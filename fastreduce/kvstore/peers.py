@@ -79,6 +79,11 @@ class Group:
     """The ranks of a torch.distributed group, on any backend that has all_to_all."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
+        if not isinstance(group, dist.ProcessGroup | None):
+            raise TypeError(
+                f"KVStore: found the group {group!r}, wanted a torch.distributed group that this "
+                "rank is of, or None for all ranks"
+            )
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)

@@ -16,6 +16,7 @@ from fastreduce.kvstore.arguments import (
     check_optimizer,
     check_rows,
     check_store,
+    check_updater,
     like,
     listed,
     names,
@@ -233,21 +234,25 @@ class KVStore:
         self._init(key, value, check)
         self.pull(key, out, priority)
 
-    def row_sparse_pull(self, key: Key, out: Tensor, row_ids: Tensor) -> None:
+    def row_sparse_pull(self, key: Key | Sequence[Key], out: Any, row_ids: Any) -> None:
         """Copy the rows ``row_ids`` (integers, in any order) of a value into the rows of ``out``.
 
-        Only these rows travel; ranks may ask for different ones. Raises KeyError and ValueError as
-        `pull` does, and ValueError for row numbers that the value does not have.
+        For a list of keys, ``out`` and ``row_ids`` are lists with a tensor for each. Only these
+        rows travel; ranks may ask for different ones. Raises KeyError and ValueError as `pull`
+        does, and ValueError for row numbers that the value does not have.
         """
+        call = "row_sparse_pull"
 
-        def checked() -> tuple[str, Tensor]:
-            check_rows(key, self._shards.entries, out, row_ids)
-            return repr(key), row_ids.reshape(-1).to("cpu", torch.int64)
+        def checked() -> tuple[str, dict[Key, tuple[Tensor, Tensor]]]:
+            outs, ids = listed(call, key, out), listed(call, key, row_ids)
+            for one in outs:
+                check_rows(one, self._shards.entries, outs[one], ids[one])
+            numbers = {one: x.reshape(-1).to("cpu", torch.int64) for one, x in ids.items()}
+            return names(outs), {one: (x.detach(), numbers[one]) for one, x in outs.items()}
 
-        numbers = self._values.agreed("row_sparse_pull", checked)
-        with torch.no_grad():
-            for mask, rows in self._values.read_rows(key, numbers):
-                out.detach()[mask.to(out.device)] = rows.to(out.device)
+        for one, (to, numbers) in self._values.agreed(call, checked).items():
+            for mask, rows in self._values.read_rows(one, numbers):
+                to[mask.to(to.device)] = rows.to(to.device)
 
     # ---- updates
 
@@ -258,7 +263,7 @@ class KVStore:
         of one row only with values of the same row. In "dist_async" it cannot call its own store,
         which is locked meanwhile: that is a RuntimeError.
         """
-        self._peers.agree("set_updater")
+        agreed(self._peers, "set_updater", lambda: ("", check_updater(updater)))
         self._shards.updates.use(updater)
         self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
 
@@ -278,7 +283,7 @@ class KVStore:
         """
 
         def checked() -> tuple[str, None]:
-            check_optimizer(kind)
+            check_optimizer(kind, settings)
             return f"{kind.__name__}, {settings}", None
 
         agreed(self._peers, "set_optimizer", checked)

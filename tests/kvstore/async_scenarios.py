@@ -229,7 +229,7 @@ DIFFERENT = [
     ({"staleness": 0}, {"staleness": -1}, ["found staleness -1"]),
     ({"kind": "dist_sync"}, {"kind": "dist_sync", "staleness": 1}, ["found staleness 1 with"]),
     ({"servers": [0]}, {"servers": [1]}, ["servers [0]", "servers [1]"]),
-    ({"servers": [0]}, {"servers": [2]}, ["found servers [2], wanted ranks of 0 to 1"]),
+    ({"servers": [0]}, {"servers": [2]}, ["found servers [2], wanted a list of ranks, 0 to 1"]),
     ({"timeout_s": 9}, {"timeout_s": 8}, ["timeout_s 9", "timeout_s 8"]),
     ({"timeout_s": 9}, {"timeout_s": -1}, ["found timeout_s -1"]),
 ]

@@ -119,6 +119,10 @@ def rows_of_its_own(rank, size):
     out = torch.empty(len(ids), 2)
     store.row_sparse_pull("table", out, ids)
     assert torch.equal(out, table[ids])
+    store.init("other", table + 100)
+    outs = [torch.empty(len(ids), 2), torch.empty(1, 2)]
+    store.row_sparse_pull(["table", "other"], outs, [ids, torch.tensor([rank])])
+    assert torch.equal(outs[0], table[ids]) and torch.equal(outs[1], table[[rank]] + 100)
 
 
 def an_updater_that_raises_on_one_rank(rank, size):
