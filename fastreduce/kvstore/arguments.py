@@ -33,9 +33,10 @@ def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> Non
         )
 
 
-def check_updater(updater: Any) -> None:
+def check_updater(updater: Any) -> object:
     if not callable(updater):
         raise TypeError(f"set_updater: found {updater!r}, wanted a function (key, update, value)")
+    return updater
 
 
 def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
@@ -162,9 +163,10 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
         )
 
 
-def by_priority(keys: Sequence[Key], priority: float | Sequence[float]) -> list[Key]:
+def by_priority(keys: Sequence[Key], priority: Any) -> list[Key]:
     """The keys in the order of their priorities, the highest first."""
-    numbers = priority if isinstance(priority, list | tuple) else [priority] * len(keys)
+    several = isinstance(priority, list | tuple)
+    numbers: Sequence[Any] = priority if several else [priority] * len(keys)
     if not all(isinstance(number, int | float) for number in numbers):
         raise TypeError(f"found priority {priority!r}, wanted a number, or a list with one per key")
     if len(numbers) != len(keys):

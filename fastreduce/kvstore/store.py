@@ -263,7 +263,7 @@ class KVStore:
         of one row only with values of the same row. In "dist_async" it cannot call its own store,
         which is locked meanwhile: that is a RuntimeError.
         """
-        agreed(self._peers, "set_updater", lambda: ("", check_updater(updater)))
+        self.agreed("set_updater", lambda: check_updater(updater))
         self._shards.updates.use(updater)
         self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
 
