@@ -67,7 +67,8 @@ class Asynchronous:
             parts = {key: entries[key].part(merged[key], rank).cpu() for key in keys}
             calls[rank] = ("push", self._rank, parts, replicas)
         answers = self._ask(f"push of {names(merged)}", calls)
-        failed = [f"rank {rank}: {words}" for rank in answers for words in answers[rank]]
+        names_of = self._peers.names
+        failed = [f"{names_of[rank]}: {words}" for rank in answers for words in answers[rank]]
         if failed:
             raise RuntimeError(f"push: {'; '.join(failed)}; the key's rows there keep their values")
 
@@ -101,9 +102,9 @@ class Asynchronous:
             assert error.rank is not None
             held = self._served(list(self.shards.entries))[error.rank]
             raise RankEnded(
-                f"{call}: rank {error.rank} has ended ({error}), and with it the rows that it kept "
-                f"of keys {names(held)}; begin again, from a checkpoint of the store if there is "
-                "one (KVStore.load_state_dict)",
+                f"{call}: {self._peers.names[error.rank]} has ended ({error}), and with it the "
+                f"rows that it kept of keys {names(held)}; begin again, from a checkpoint of the "
+                "store if there is one (KVStore.load_state_dict)",
                 error.rank,
             ) from error
         except TimeoutError as error:

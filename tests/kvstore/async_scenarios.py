@@ -122,6 +122,20 @@ def a_server_is_killed(rank, seed):
         assert "the rows that it kept of keys 'a', 'b'; begin again" in str(caught.value)
 
 
+def one_of_all_is_killed(rank):
+    store = KVStore("dist_sync")
+    store.init("a", torch.zeros(4))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    words = (
+        rf": rank {rank} found that another rank has ended or does not answer \(.*\); torch does"
+    )
+    with pytest.raises(RankEnded, match=words) as caught:
+        while True:
+            store.push("a", torch.ones(4))
+    assert caught.value.rank is None
+
+
 def a_server_is_stopped(rank):
     with closing(counting(2, timeout_s=1)) as store:
         if rank == 1:
@@ -161,6 +175,31 @@ def an_updater_raises(rank, staleness):
         store.pull(["a", "b"], outs := [torch.empty(4), torch.empty(4)])
         assert outs[0].tolist() == [2, 2, 2, 2]
         assert outs[1].tolist() == [2, 2, 0, 0]
+
+
+def a_group_of_the_last_two(rank, kind):
+    """Messages name the ranks as they are numbered in the group, and among all."""
+    group = dist.new_group([1, 2])
+    if rank == 0:
+        with pytest.raises(TypeError, match="distributed group that this rank is of"):
+            KVStore(kind, group=group)
+        dist.barrier()
+        return
+    with closing(KVStore(kind, group=group)) as store:
+
+        def updater(key, update, value):
+            if rank == 2:
+                raise OverflowError("too much")
+
+        store.set_updater(updater)
+        store.init("a", torch.zeros(4))
+        with pytest.raises(RuntimeError, match="the updater of key 'a' raised") as caught:
+            store.push("a", torch.ones(4))
+        if rank == 1 or kind == "dist_async":
+            assert "rank 1 of the group (rank 2 of all): the upd" in str(caught.value)
+        with pytest.raises(RuntimeError, match=r"rank 0 of the group \(rank 1 of all\): init of"):
+            store.init("b" if rank == 1 else "c", torch.zeros(4))
+    dist.barrier()
 
 
 def an_updater_that_calls_its_own_store(rank):
@@ -286,7 +325,7 @@ def rpc_on_one_rank_only(rank, folder):
     if rank == 0:
         options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
         rpc.init_rpc("own", rank=0, world_size=1, rpc_backend_options=options)
-    with pytest.raises(RuntimeError, match=r"found torch.distributed.rpc on ranks \[0\] only"):
+    with pytest.raises(RuntimeError, match=r"found torch\.distributed\.rpc only on rank 0;"):
         KVStore("dist_async")
 
 

@@ -64,6 +64,15 @@ def test_two_ranks(tmp_path, name):
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_ranks_of_a_group_are_named(tmp_path, kind):
+    in_a_group(async_scenarios.a_group_of_the_last_two, (kind,), 3, tmp_path)
+
+
+def test_a_rank_of_dist_sync_that_is_killed_is_an_error_on_the_others(tmp_path):
+    in_a_group(async_scenarios.one_of_all_is_killed, (), 3, tmp_path, killed=1)
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_what_one_rank_cannot_load_is_raised_on_all(tmp_path, kind):
     run = async_scenarios.a_checkpoint_that_one_rank_cannot_load
     in_a_group(run, (str(tmp_path), kind), 2, tmp_path)
