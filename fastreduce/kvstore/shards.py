@@ -43,13 +43,13 @@ class Shards:
         """Whatever is raised in here, keys and their optimizers are as they were before."""
         rows = {key: self.entries[key].rows for key in keys}
         before = {key: x.clone() for key, x in rows.items()}
-        optimizers = self.updates.state(keys)
+        undo = self.updates.undo(keys)
         try:
             yield
         except BaseException:
             for key, x in before.items():
                 rows[key].copy_(x)
-            self.updates.restore(optimizers, rows)
+            undo()
             raise
         self.pushes += 1
 

@@ -75,6 +75,25 @@ class Updates:
             self._optimizers[key] = self._make(rows)
         return self._optimizers[key]
 
+    def undo(self, keys: Collection[Key]) -> Callable[[], None]:
+        """What makes the optimizers of keys again what they are now."""
+        # A step changes no settings, so they need no copy.
+        before = [
+            (key, optimizer, [(rows, _copied(state)) for rows, state in optimizer.state.items()])
+            for key, optimizer in self._optimizers.items()
+            if key in keys
+        ]
+
+        def put() -> None:
+            for key in keys:
+                self._optimizers.pop(key, None)
+            for key, optimizer, states in before:
+                optimizer.state.clear()
+                optimizer.state.update(states)
+                self._optimizers[key] = optimizer
+
+        return put
+
     def state(self, keys: Collection[Key]) -> dict[Key, Any]:
         """Of the keys' optimizers, in memory of its own."""
         found = [key for key in keys if key in self._optimizers]
@@ -98,6 +117,13 @@ class Updates:
             self._optimizers.pop(key, None)
         for key, one in state.items():
             self._optimizer(key, rows[key]).load_state_dict(copy.deepcopy(one))  # torch keeps it
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    # clone, where it can: deepcopy takes ten times as long for small tensors.
+    return {
+        name: x.clone() if isinstance(x, Tensor) else copy.deepcopy(x) for name, x in state.items()
+    }
 
 
 def _replace(_: Key, update: Tensor, rows: Tensor) -> None:

@@ -100,3 +100,20 @@ def test_an_optimizer_that_raises_leaves_all_optimizers_as_they_were(monkeypatch
         x.pull("w", out := torch.empty(4))
         x.found = out
     assert torch.equal(store.found, other.found)
+
+
+def test_a_state_that_breaks_while_it_is_put_back_changes_nothing():
+    store, other = adam(), adam()
+    for x in (store, other):
+        x.push(["w", 7], [torch.ones(4), torch.ones(2)])
+    broken = store.state_dict()
+    broken["values"] = {key: x + 1 for key, x in broken["values"].items()}
+    broken["optimizers"][7] = {"state": {}, "param_groups": []}
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        store.load_state_dict(broken)
+    outs = []
+    for x in (store, other):
+        x.push(["w", 7], [torch.ones(4), torch.ones(2)])
+        x.pull(["w", 7], out := [torch.empty(4), torch.empty(2)])
+        outs += out
+    assert torch.equal(outs[0], outs[2]) and torch.equal(outs[1], outs[3])
