@@ -250,6 +250,23 @@ def a_store_that_is_closed(rank):
         push(store, rank)
 
 
+def a_closed_store_is_asked(rank, folder):
+    """Without a word: on standard error there would be the traceback of the other process."""
+    said = Path(folder) / f"said-{rank}"
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    first, last = counting(2), counting(2)
+    remote = first._values._remote
+    with closing(last):
+        first.close()
+        dist.barrier()
+        for call in (("ping",), ("leave", 1, False)):
+            assert remote._send(1 - rank, *call).result(20) is None
+        push(last, rank)
+        dist.barrier()
+    assert "KeyError" not in said.read_text()
+
+
 def stores_of_groups_and_then_of_all(rank):
     """Each group's rpc knows its own ranks only."""
     own = [dist.new_group([r]) for r in range(2)][rank]

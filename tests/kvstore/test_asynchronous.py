@@ -83,6 +83,10 @@ def test_a_program_that_uses_rpc(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (str(tmp_path),), 2, tmp_path)
 
 
+def test_a_store_that_is_closed_answers_pings_in_silence(tmp_path):
+    in_a_group(async_scenarios.a_closed_store_is_asked, (str(tmp_path),), 2, tmp_path)
+
+
 def test_control_what_fails_on_one_rank_is_seen(tmp_path):
     with pytest.raises(AssertionError, match="rank 1: Traceback"):
         in_a_group(async_scenarios.control, (), 2, tmp_path)
