@@ -124,15 +124,18 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
             )
 
 
-def wanted_of(call: str, key: Key, entries: Mapping[Key, Entry]) -> str:
-    """What `about` says of a tensor like the key's value."""
-    entry = _entry(call, key, entries)
-    return dense(entry.rows.dtype, entry.shape)
+def like(
+    call: str, key: Any, value: Any, entries: Mapping[Key, Entry], priority: Any
+) -> dict[Key, list[Tensor]]:
+    """By key, the highest priority first, the replicas' tensors, which are like its value."""
+    values = listed(call, key, value)
+    found = {key: _like(call, key, x, _entry(call, key, entries)) for key, x in values.items()}
+    return {key: found[key] for key in _by_priority(list(found), priority)}
 
 
-def like(call: str, key: Key, value: Any, wanted: str) -> list[Tensor]:
-    """The replicas' tensors, each of which is as ``wanted``."""
+def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
     values = list(value) if isinstance(value, list | tuple) else [value]
+    wanted = dense(entry.rows.dtype, entry.shape)
     if not values or value is None:
         raise ValueError(f"{call}: key {key!r}: found no tensor, wanted {wanted}")
     for replica, one in enumerate(values):
@@ -163,7 +166,7 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
         )
 
 
-def by_priority(keys: Sequence[Key], priority: Any) -> list[Key]:
+def _by_priority(keys: Sequence[Key], priority: Any) -> list[Key]:
     """The keys in the order of their priorities, the highest first."""
     several = isinstance(priority, list | tuple)
     numbers: Sequence[Any] = priority if several else [priority] * len(keys)

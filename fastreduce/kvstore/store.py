@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from fastreduce.kvstore.arguments import (
     about,
-    by_priority,
     check_new,
     check_optimizer,
     check_rows,
@@ -21,9 +21,8 @@ from fastreduce.kvstore.arguments import (
     listed,
     names,
     ranks_of,
-    wanted_of,
 )
-from fastreduce.kvstore.entry import Key
+from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.kvstore.peers import Alone, Group, Made, Peers, agreed
 from fastreduce.kvstore.replicas import merged, same_length
 from fastreduce.kvstore.shards import Shards
@@ -173,18 +172,11 @@ class KVStore:
 
         def checked() -> tuple[str, tuple[dict[Key, Tensor], int]]:
             check()
-            values = self._like("push", key, value, priority)
+            values = like("push", key, value, self._shards.entries, priority)
             replicas = same_length("push", values)
             return names(values), (merged(values, self.op), replicas)
 
         self._values.push(*self._values.agreed("push", checked))
-
-    def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
-        """By key, the highest priority first, the replicas' tensors, which are like its value."""
-        values = listed(call, key, value)
-        wanted = {key: wanted_of(call, key, self._shards.entries) for key in values}
-        found = {key: like(call, key, x, wanted[key]) for key, x in values.items()}
-        return {key: found[key] for key in by_priority(list(found), priority)}
 
     def pull(
         self, key: Key | Sequence[Key], out: Any, priority: float | Sequence[float] = 0
@@ -196,7 +188,7 @@ class KVStore:
         """
 
         def checked() -> tuple[str, dict[Key, list[Tensor]]]:
-            outs = self._like("pull", key, out, priority)
+            outs = like("pull", key, out, self._shards.entries, priority)
             return names(outs), outs
 
         outs = self._values.agreed("pull", checked)
@@ -214,7 +206,8 @@ class KVStore:
     ) -> None:
         """`push`, then `pull` into ``out``; without it, into what was pushed."""
         outs = value if out is None else out
-        self._push(key, value, priority, lambda: self._like("pull", key, outs, priority))
+        check = functools.partial(like, "pull", key, outs, self._shards.entries, priority)
+        self._push(key, value, priority, check)
         self.pull(key, outs, priority)
 
     def broadcast(
@@ -227,9 +220,8 @@ class KVStore:
         """`init`, then `pull` into ``out``; no key is made where ``out`` does not fit."""
 
         def check(values: dict[Key, Tensor]) -> None:
-            for one, x in listed("pull", key, out).items():
-                like("pull", one, x, about(values[one]))
-            by_priority(list(values), priority)
+            made = {one: Entry(x.shape, (), x) for one, x in values.items()}
+            like("pull", key, out, made, priority)
 
         self._init(key, value, check)
         self.pull(key, out, priority)
