@@ -26,13 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import torch
 import torch.distributed as dist
+from measure import Row, machine, preamble, save
 
 import fastreduce
 from fastreduce.program import Instruction, Program
@@ -46,8 +46,6 @@ ROWS, ROW_ELEMS = 64, 4096  # 1 MiB of float32
 NBYTES = 4 * ROWS * ROW_ELEMS
 RATE_MBIT = 200
 PORT = 29400
-
-Row = dict[str, Any]
 
 
 # ---- simulated
@@ -138,7 +136,8 @@ def work(folder: str, repeats: int) -> None:
     dist.init_process_group("gloo")
     workers, rank = dist.get_world_size(), dist.get_rank()
     cases = list(itertools.product(range(1, workers + 1), KINDS))
-    steps = [step_of(servers, kind, rank, workers) for servers, kind in cases]
+    stores = [store_of(servers, kind) for servers, kind in cases]
+    steps = [step_of(store, rank, workers) for store in stores]
     times_s: list[list[float]] = [[] for _ in cases]
     for _, (i, step) in itertools.product(range(repeats), enumerate(steps)):
         dist.barrier()
@@ -152,14 +151,17 @@ def work(folder: str, repeats: int) -> None:
             for (n, kind), found in zip(cases, times_s, strict=True)
         ]
         Path(folder, "rows").write_text(json.dumps(rows))
-    for step in steps:
-        step.store.close()
+    for store in stores:
+        store.close()
     dist.destroy_process_group()
 
 
-def step_of(servers: int, kind: str, rank: int, workers: int) -> Any:
+def store_of(servers: int, kind: str) -> fastreduce.KVStore:
     staleness = 0 if kind == "dist_async" else None
-    store = fastreduce.KVStore(kind, servers=range(servers), staleness=staleness)
+    return fastreduce.KVStore(kind, servers=range(servers), staleness=staleness)
+
+
+def step_of(store: fastreduce.KVStore, rank: int, workers: int) -> Callable[[], None]:
     value = torch.full((ROWS, ROW_ELEMS), rank + 1.0)
     store.broadcast("x", value, out := torch.empty_like(value))
 
@@ -167,8 +169,7 @@ def step_of(servers: int, kind: str, rank: int, workers: int) -> Any:
         store.pushpull("x", value, out)
 
     step()
-    assert torch.equal(out, torch.full_like(out, workers * (workers + 1) / 2)), (servers, kind)
-    step.store = store  # type: ignore[attr-defined]
+    assert torch.equal(out, torch.full_like(out, workers * (workers + 1) / 2)), store.kind
     return step
 
 
@@ -233,6 +234,8 @@ def main() -> None:
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
     if os.geteuid() != 0 or missing:
         parser.error(f"found no root or no {', '.join(missing) or 'command missing'}; wanted both")
+    about = machine() | {"threads": 1}  # of each process
+    print(preamble(about))
     rows: list[Row] = []
     for workers in args.workers:
         for row in measure(workers, args.repeats):
@@ -246,7 +249,7 @@ def main() -> None:
                 rows.append({**row, "simulated_s": predicted})
     print(*table(rows), sep="\n")
     if args.out:
-        args.out.with_suffix(".json").write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
         draw(rows, args.out.with_suffix(".png"))
 
 

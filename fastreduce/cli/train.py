@@ -50,13 +50,13 @@ def _start(args: argparse.Namespace) -> int:
 
 def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
-    from fastreduce.training.checkpoint import read, whole
+    from fastreduce.training.checkpoint import whole
     from fastreduce.training.processes import started
     from fastreduce.training.report import CHECKPOINTS
 
     here = started()
     folder = here.folder(args.resume)
-    found = read(folder / CHECKPOINTS)
+    found = here.last(args.resume)
     config = _config(args, train_options.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
     with here.joined(config), here.heard():

@@ -107,7 +107,8 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         "--reproducible",
         type=int,
         metavar="N",
-        help="cut each batch into N micro-shards: the same bits on 1 to N replicas",
+        help="cut each batch into N micro-shards: the same bits on 1 to N replicas (with --kvstore "
+        "each process cuts its part of the batch, so their number counts)",
     )
     group.add_argument(
         "--allreduce",

@@ -17,7 +17,7 @@ KINDS = ("local", "dist_sync", "dist_async")
 def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
     if kind not in KINDS:
         raise ValueError(f"KVStore: found {kind!r}, wanted one of {', '.join(KINDS)}")
-    if op not in _C.ops():
+    if op not in list(_C.ops()):
         raise ValueError(f"KVStore: found op {op!r}, wanted one of {', '.join(_C.ops())}")
     if staleness is not None:
         if kind != "dist_async":
@@ -25,27 +25,46 @@ def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> Non
                 f"KVStore: found staleness {staleness} with {kind}, which waits for all ranks; "
                 "only dist_async has one"
             )
-        if not isinstance(staleness, int) or staleness < 0:
-            raise ValueError(f"KVStore: found staleness {staleness}, wanted 0, 1, ... or None")
-    if not timeout_s > 0:
-        raise ValueError(f"KVStore: found timeout_s {timeout_s}, wanted more than 0 s")
+        if type(staleness) is not int or staleness < 0:
+            raise ValueError(f"KVStore: found staleness {staleness!r}, wanted 0, 1, ... or None")
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(
+            f"KVStore: found timeout_s {timeout_s!r}, wanted a number of seconds above 0"
+        )
 
 
-def check_optimizer(kind: Any) -> None:
+def check_updater(updater: Any) -> object:
+    if not callable(updater):
+        raise TypeError(f"set_updater: found {updater!r}, wanted a function (key, update, value)")
+    return updater
+
+
+def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise TypeError(
             f"set_optimizer: found {kind!r}, wanted a class such as torch.optim.SGD, and its "
             "settings by name"
         )
+    try:
+        kind([torch.zeros(1)], **settings)
+    except Exception as error:
+        raise ValueError(
+            f"set_optimizer: found settings {dict(settings)}, wanted some that {kind.__name__} "
+            f"takes ({error})"
+        ) from error
 
 
 def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
     """The ranks that are servers."""
     if servers is None:
         return list(range(size))
-    found = list(servers)
-    if not found or len(set(found)) < len(found) or not set(found) <= set(range(size)):
-        raise ValueError(f"KVStore: found servers {found}, wanted ranks of 0 to {size - 1}, once")
+    found = list(servers) if isinstance(servers, Sequence) else []
+    ranks = {rank for rank in found if type(rank) is int and 0 <= rank < size}
+    if not found or len(ranks) < len(found):
+        raise ValueError(
+            f"KVStore: found servers {servers!r}, wanted a list of ranks, 0 to {size - 1}, each "
+            "once, or None for all"
+        )
     return found
 
 
@@ -56,7 +75,9 @@ def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:
     values = value if several else [value]
     for one in keys:
         if not isinstance(one, str | int) or isinstance(one, bool):
-            raise TypeError(f"{call}: found the key {one!r}, wanted a string or an integer")
+            raise TypeError(
+                f"{call}: found the key {one!r}, wanted a string or an integer, or a list of them"
+            )
     if not keys:
         raise ValueError(f"{call}: found no key, wanted at least one")
     if not isinstance(values, list | tuple) or len(values) != len(keys):
@@ -103,9 +124,16 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
             )
 
 
-def like(call: str, key: Key, value: Any, entries: Mapping[Key, Entry]) -> list[Tensor]:
-    """The replicas' tensors, each with the shape and dtype of the key's value."""
-    entry = _entry(call, key, entries)
+def like(
+    call: str, key: Any, value: Any, entries: Mapping[Key, Entry], priority: Any
+) -> dict[Key, list[Tensor]]:
+    """By key, the highest priority first, the replicas' tensors, which are like its value."""
+    values = listed(call, key, value)
+    found = {key: _like(call, key, x, _entry(call, key, entries)) for key, x in values.items()}
+    return {key: found[key] for key in _by_priority(list(found), priority)}
+
+
+def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
     values = list(value) if isinstance(value, list | tuple) else [value]
     wanted = dense(entry.rows.dtype, entry.shape)
     if not values or value is None:
@@ -123,7 +151,9 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
     start, entry = f"row_sparse_pull: key {key!r}", _entry("row_sparse_pull", key, entries)
     integers = isinstance(row_ids, Tensor) and row_ids.dtype in (torch.int64, torch.int32)
     if not integers:
-        raise ValueError(f"{start}: found row_ids {about(row_ids)}, wanted int64 or int32")
+        raise ValueError(
+            f"{start}: found row_ids {about(row_ids)}, wanted a tensor of int64 or int32"
+        )
     if not entry.shape:
         raise ValueError(f"{start}: found a value without dimensions, wanted one with rows")
     wanted = dense(entry.rows.dtype, (row_ids.numel(), *entry.shape[1:]))
@@ -136,9 +166,12 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
         )
 
 
-def by_priority(keys: Sequence[Key], priority: float | Sequence[float]) -> list[Key]:
+def _by_priority(keys: Sequence[Key], priority: Any) -> list[Key]:
     """The keys in the order of their priorities, the highest first."""
-    numbers = [priority] * len(keys) if isinstance(priority, int | float) else list(priority)
+    several = isinstance(priority, list | tuple)
+    numbers: Sequence[Any] = priority if several else [priority] * len(keys)
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise TypeError(f"found priority {priority!r}, wanted a number, or a list with one per key")
     if len(numbers) != len(keys):
         raise ValueError(f"found {len(numbers)} priorities for {len(keys)} keys, wanted as many")
     order = sorted(range(len(keys)), key=lambda i: -numbers[i])

@@ -44,7 +44,17 @@ class Asynchronous:
         peers.agree("KVStore")
 
     def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+        self._refuse_updaters(call)
         return checked()[1]
+
+    def _refuse_updaters(self, call: str) -> None:
+        """Rows are locked while they are updated, so who waits for them then waits for itself."""
+        key = self.shards.updates.under_way
+        if key is not None:
+            raise RuntimeError(
+                f"{call}: found a call by the updater of key {key!r} on its own store, which would "
+                "wait for that updater to end; wanted one that uses only what it is given"
+            )
 
     def add(self, values: Mapping[Key, Tensor]) -> None:
         self.shards.add(values)
@@ -57,7 +67,8 @@ class Asynchronous:
             parts = {key: entries[key].part(merged[key], rank).cpu() for key in keys}
             calls[rank] = ("push", self._rank, parts, replicas)
         answers = self._ask(f"push of {names(merged)}", calls)
-        failed = [f"rank {rank}: {words}" for rank in answers for words in answers[rank]]
+        names_of = self._peers.names
+        failed = [f"{names_of[rank]}: {words}" for rank in answers for words in answers[rank]]
         if failed:
             raise RuntimeError(f"push: {'; '.join(failed)}; the key's rows there keep their values")
 
@@ -91,13 +102,14 @@ class Asynchronous:
             assert error.rank is not None
             held = self._served(list(self.shards.entries))[error.rank]
             raise RankEnded(
-                f"{call}: rank {error.rank} has ended ({error}), and with it the rows that it kept "
-                f"of keys {names(held)}; begin again, from a checkpoint of the store if there is "
-                "one (KVStore.load_state_dict)",
+                f"{call}: {self._peers.names[error.rank]} has ended ({error}), and with it the "
+                f"rows that it kept of keys {names(held)}; begin again, from a checkpoint of the "
+                "store if there is one (KVStore.load_state_dict)",
                 error.rank,
             ) from error
         except TimeoutError as error:
             raise TimeoutError(f"{call}: {error}") from None
 
     def close(self) -> None:
+        self._refuse_updaters("close")
         self._remote.close()

@@ -15,7 +15,10 @@ Made = TypeVar("Made")
 
 
 class RankEnded(RuntimeError):
-    """A rank of a store has ended or does not answer: ``rank``, or None where it is not known."""
+    """A rank of a store has ended or does not answer.
+
+    ``rank`` is its number in the store's group, or None where torch does not tell: of "dist_sync".
+    """
 
     def __init__(self, words: str, rank: int | None = None) -> None:
         super().__init__(words)
@@ -25,6 +28,7 @@ class RankEnded(RuntimeError):
 class Peers(Protocol):
     rank: int
     size: int
+    names: list[str]  # what messages call the ranks
 
     def agree(self, call: str, error: Exception | None = None, count: int = 0) -> list[int]:
         """Compare what all ranks are about to do; return everyone's ``count``.
@@ -53,7 +57,7 @@ def agreed(peers: Peers, call: str, checked: Callable[[], tuple[str, Made]]) -> 
     except Exception as error:
         peers.agree(call, error)
         raise
-    peers.agree(f"{call} of {about}")
+    peers.agree(f"{call} of {about}" if about else call)
     return made
 
 
@@ -62,6 +66,9 @@ class Alone:
 
     rank = 0
     size = 1
+
+    def __init__(self) -> None:
+        self.names = ["rank 0"]
 
     def agree(self, call: str, error: Exception | None = None, count: int = 0) -> list[int]:
         if error is not None:
@@ -79,9 +86,19 @@ class Group:
     """The ranks of a torch.distributed group, on any backend that has all_to_all."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
+        if not isinstance(group, dist.ProcessGroup | None):
+            raise TypeError(
+                f"KVStore: found the group {group!r}, wanted a torch.distributed group that this "
+                "rank is of, or None for all ranks"
+            )
         self._group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        of_all = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.names = [
+            f"rank {r}" if r == g else f"rank {r} of the group (rank {g} of all)"
+            for r, g in enumerate(of_all)
+        ]
         # Where the backend takes tensors; NCCL takes none of the CPU's.
         on_gpu = "nccl" in str(dist.get_backend(group))
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
@@ -101,13 +118,13 @@ class Group:
         told = self.told((call, str(error) if error else None))
         if error is not None:
             raise error
-        failed = [f"rank {rank}: {words}" for rank, (_, words) in enumerate(told) if words]
+        failed = [f"{self.names[rank]}: {words}" for rank, (_, words) in enumerate(told) if words]
         if failed:
             raise RuntimeError(f"{call}: {'; '.join(failed)}; on no rank anything has changed")
         other = next(rank for rank, (theirs, _) in enumerate(told) if theirs != call)
         raise RuntimeError(
-            f"rank {self.rank}: {call}; but rank {other}: {told[other][0]}; wanted the same call "
-            "on all ranks; nothing has changed"
+            f"{self.names[self.rank]}: {call}; but {self.names[other]}: {told[other][0]}; wanted "
+            "the same call on all ranks; nothing has changed"
         )
 
     def told(self, value: Any) -> list[Any]:
@@ -129,6 +146,7 @@ class Group:
             yield
         except RuntimeError as error:
             raise RankEnded(
-                f"{call}: rank {self.rank} found that another rank has ended or does not answer: "
-                f"{str(error).splitlines()[0]}"
+                f"{call}: {self.names[self.rank]} found that another rank has ended or does not "
+                f"answer ({str(error).splitlines()[0]}); torch does not say which: look for the "
+                "process that failed first, the root cause in torchrun's report"
             ) from error

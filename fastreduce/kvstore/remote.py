@@ -36,6 +36,7 @@ class Remote:
     def __init__(self, peers: Peers, timeout_s: float) -> None:
         self.rank = peers.rank
         self.timeout_s = timeout_s
+        self._ranks = peers.names
         self._names = _names(peers)
         # Not taken on any rank, whatever other groups it has stores with.
         self._number = max(peers.agree("KVStore", count=1 + max(open_servers, default=0)))
@@ -102,8 +103,8 @@ class Remote:
         concurrent.futures.wait(asked.values(), timeout=LOOK_S)
         silent = [rank for rank in ranks if not asked[rank].done() or asked[rank].exception()]
         behind = sorted({x for r in ranks if r not in silent for x in asked[r].result()})
-        words = [f"rank {rank} does not answer" for rank in silent]
-        words += [f"rank {rank} is behind" for rank in behind if rank not in silent]
+        words = [f"{self._ranks[rank]} does not answer" for rank in silent]
+        words += [f"{self._ranks[rank]} is behind" for rank in behind if rank not in silent]
         return f"waited {self.timeout_s:g} s: {', '.join(words) or 'an answer came too late'}"
 
     def _look(self) -> None:
@@ -157,8 +158,9 @@ def _names(peers: Peers) -> list[str]:
         return names
     if any(names):
         raise RuntimeError(
-            f"KVStore: found torch.distributed.rpc on ranks "
-            f"{[rank for rank, name in enumerate(names) if name]} only, wanted all or none"
+            "KVStore: found torch.distributed.rpc only on "
+            f"{', '.join(peers.names[rank] for rank, name in enumerate(names) if name)}; wanted it "
+            "on all ranks or on none"
         )
     names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
     _start(names, _meeting_place(peers), peers)

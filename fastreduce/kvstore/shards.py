@@ -43,13 +43,13 @@ class Shards:
         """Whatever is raised in here, keys and their optimizers are as they were before."""
         rows = {key: self.entries[key].rows for key in keys}
         before = {key: x.clone() for key, x in rows.items()}
-        optimizers = self.updates.state(keys)
+        undo = self.updates.undo(keys)
         try:
             yield
         except BaseException:
             for key, x in before.items():
                 rows[key].copy_(x)
-            self.updates.restore(optimizers, rows)
+            undo()
             raise
         self.pushes += 1
 
@@ -114,18 +114,33 @@ class Shards:
         with self.lock:
             values = {key: entry.rows.clone() for key, entry in self.entries.items()}
             optimizers = self.updates.state(self.entries)
-            return {"values": values, "optimizers": optimizers, "pushes": self.pushes}
+            return {
+                "values": values,
+                "optimizers": optimizers,
+                "optimizer": self.updates.optimizer,
+                "pushes": self.pushes,
+                "ranks": self._peers.size,
+            }
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """What puts back a state that `state` returned; raises ValueError if it does not fit."""
-        names = ("values", "optimizers", "pushes")
-        if not isinstance(state, Mapping) or not all(name in state for name in names):
+        kinds = {"values": dict, "optimizers": dict, "pushes": int, "ranks": int}
+        if not isinstance(state, Mapping) or not all(
+            isinstance(state.get(name), kind) for name, kind in kinds.items()
+        ):
             raise ValueError("load_state_dict: found another thing than what state_dict returns")
+        if state["ranks"] != self._peers.size:
+            raise ValueError(
+                f"load_state_dict: found the state of a store of {state['ranks']} ranks, wanted "
+                f"{self._peers.size}; begin with as many ranks as it had"
+            )
         own = {key: entry.rows for key, entry in self.entries.items()}
         found, wanted = ({k: about(x) for k, x in x.items()} for x in (state["values"], own))
         if found != wanted:
-            raise ValueError(f"load_state_dict: found rows {found}, wanted {wanted}")
-        self.updates.check(state["optimizers"], own)
+            other = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
+            words = (f"{key!r}: {found.get(key)}, wanted {wanted.get(key)}" for key in other[:3])
+            raise ValueError(f"load_state_dict: found rows of {'; '.join(words)}")
+        self.updates.check(state["optimizers"], state.get("optimizer"), own)
 
         def put() -> None:
             with self.lock, self.all_or_nothing(own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,18 +12,18 @@ from torch import Tensor
 
 from fastreduce.kvstore.arguments import (
     about,
-    by_priority,
     check_new,
     check_optimizer,
     check_rows,
     check_store,
+    check_updater,
     like,
     listed,
     names,
     ranks_of,
 )
-from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.peers import Alone, Group, Peers, agreed
+from fastreduce.kvstore.entry import Entry, Key
+from fastreduce.kvstore.peers import Alone, Group, Made, Peers, agreed
 from fastreduce.kvstore.replicas import merged, same_length
 from fastreduce.kvstore.shards import Shards
 from fastreduce.kvstore.synchronous import Synchronous
@@ -61,7 +62,8 @@ class KVStore:
     `load_state_dict` are called by all ranks alike in every kind.
 
     Raises ValueError for settings that make no sense; RuntimeError for a "dist" kind without a
-    group, or where ranks' settings differ.
+    group, or where ranks' settings differ. (The others do not hear of a rank whose store is
+    "local".)
 
     Source: *Dive into Deep Learning*, "Parameter Servers", "Key-Value Stores"; the methods have the
     names and the meaning of those of MXNet's ``kvstore`` (python/mxnet/kvstore/kvstore.py).
@@ -86,8 +88,8 @@ class KVStore:
         staleness: int | None = None,
         timeout_s: float = 1800,
     ) -> None:
-        check_store(kind, op, staleness, timeout_s)
         if kind != "local" and not dist.is_initialized():
+            check_store(kind, op, staleness, timeout_s)
             raise RuntimeError(
                 f"KVStore: found no torch.distributed group for {kind}; call "
                 "torch.distributed.init_process_group first, as under torchrun"
@@ -96,8 +98,11 @@ class KVStore:
         self._peers: Peers = Alone() if kind == "local" else Group(group)
 
         def checked() -> tuple[str, list[int]]:
-            settings = f"{kind}, op {op}, servers {servers}, staleness {staleness}"
-            return settings, ranks_of(servers, self._peers.size)
+            # In here, so that ranks with other arguments are not left waiting for this one.
+            check_store(kind, op, staleness, timeout_s)
+            keepers = ranks_of(servers, self._peers.size)
+            about = f"kind {kind}, op {op}, servers {keepers}, staleness {staleness}"
+            return f"{about}, timeout_s {timeout_s:g}", keepers
 
         self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
         self._values: Values = Synchronous(self._peers, self._shards, op)
@@ -129,10 +134,17 @@ class KVStore:
         Raises ValueError for a key that has a value, for a dtype that ``op`` does not reduce, and
         where shapes or dtypes differ between ranks.
         """
+        self._init(key, value)
+
+    def _init(
+        self, key: Any, value: Any, check: Callable[[dict[Key, Tensor]], object] = lambda _: None
+    ) -> None:
+        """``check`` raises for what would go wrong later with these values."""
 
         def checked() -> tuple[str, dict[Key, Tensor]]:
             values = listed("init", key, value)
             check_new(values, self.keys(), self.op)
+            check(values)
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
 
         self._values.add(agreed(self._peers, "init", checked))
@@ -160,17 +172,11 @@ class KVStore:
 
         def checked() -> tuple[str, tuple[dict[Key, Tensor], int]]:
             check()
-            values = self._like("push", key, value, priority)
+            values = like("push", key, value, self._shards.entries, priority)
             replicas = same_length("push", values)
             return names(values), (merged(values, self.op), replicas)
 
         self._values.push(*self._values.agreed("push", checked))
-
-    def _like(self, call: str, key: Any, value: Any, priority: Any) -> dict[Key, list[Tensor]]:
-        """By key, the highest priority first, the replicas' tensors, which are like its value."""
-        values = listed(call, key, value)
-        found = {key: like(call, key, x, self._shards.entries) for key, x in values.items()}
-        return {key: found[key] for key in by_priority(list(found), priority)}
 
     def pull(
         self, key: Key | Sequence[Key], out: Any, priority: float | Sequence[float] = 0
@@ -182,7 +188,7 @@ class KVStore:
         """
 
         def checked() -> tuple[str, dict[Key, list[Tensor]]]:
-            outs = self._like("pull", key, out, priority)
+            outs = like("pull", key, out, self._shards.entries, priority)
             return names(outs), outs
 
         outs = self._values.agreed("pull", checked)
@@ -200,7 +206,8 @@ class KVStore:
     ) -> None:
         """`push`, then `pull` into ``out``; without it, into what was pushed."""
         outs = value if out is None else out
-        self._push(key, value, priority, lambda: self._like("pull", key, outs, priority))
+        check = functools.partial(like, "pull", key, outs, self._shards.entries, priority)
+        self._push(key, value, priority, check)
         self.pull(key, outs, priority)
 
     def broadcast(
@@ -210,25 +217,34 @@ class KVStore:
         out: Any,
         priority: float | Sequence[float] = 0,
     ) -> None:
-        """`init`, then `pull` into ``out``."""
-        self.init(key, value)
+        """`init`, then `pull` into ``out``; no key is made where ``out`` does not fit."""
+
+        def check(values: dict[Key, Tensor]) -> None:
+            made = {one: Entry(x.shape, (), x) for one, x in values.items()}
+            like("pull", key, out, made, priority)
+
+        self._init(key, value, check)
         self.pull(key, out, priority)
 
-    def row_sparse_pull(self, key: Key, out: Tensor, row_ids: Tensor) -> None:
+    def row_sparse_pull(self, key: Key | Sequence[Key], out: Any, row_ids: Any) -> None:
         """Copy the rows ``row_ids`` (integers, in any order) of a value into the rows of ``out``.
 
-        Only these rows travel; ranks may ask for different ones. Raises KeyError and ValueError as
-        `pull` does, and ValueError for row numbers that the value does not have.
+        For a list of keys, ``out`` and ``row_ids`` are lists with a tensor for each. Only these
+        rows travel; ranks may ask for different ones. Raises KeyError and ValueError as `pull`
+        does, and ValueError for row numbers that the value does not have.
         """
+        call = "row_sparse_pull"
 
-        def checked() -> tuple[str, Tensor]:
-            check_rows(key, self._shards.entries, out, row_ids)
-            return repr(key), row_ids.reshape(-1).to("cpu", torch.int64)
+        def checked() -> tuple[str, dict[Key, tuple[Tensor, Tensor]]]:
+            outs, ids = listed(call, key, out), listed(call, key, row_ids)
+            for one in outs:
+                check_rows(one, self._shards.entries, outs[one], ids[one])
+            numbers = {one: x.reshape(-1).to("cpu", torch.int64) for one, x in ids.items()}
+            return names(outs), {one: (x.detach(), numbers[one]) for one, x in outs.items()}
 
-        numbers = self._values.agreed("row_sparse_pull", checked)
-        with torch.no_grad():
-            for mask, rows in self._values.read_rows(key, numbers):
-                out.detach()[mask.to(out.device)] = rows.to(out.device)
+        for one, (to, numbers) in self._values.agreed(call, checked).items():
+            for mask, rows in self._values.read_rows(one, numbers):
+                to[mask.to(to.device)] = rows.to(to.device)
 
     # ---- updates
 
@@ -236,9 +252,10 @@ class KVStore:
         """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
 
         All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
-        of one row only with values of the same row.
+        of one row only with values of the same row. In "dist_async" it cannot call its own store,
+        which is locked meanwhile: that is a RuntimeError.
         """
-        self._peers.agree("set_updater")
+        self.agreed("set_updater", lambda: check_updater(updater))
         self._shards.updates.use(updater)
         self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
 
@@ -258,7 +275,7 @@ class KVStore:
         """
 
         def checked() -> tuple[str, None]:
-            check_optimizer(kind)
+            check_optimizer(kind, settings)
             return f"{kind.__name__}, {settings}", None
 
         agreed(self._peers, "set_optimizer", checked)
@@ -289,6 +306,13 @@ class KVStore:
 
         put = agreed(self._peers, "load_state_dict", checked)
         agreed(self._peers, "load_state_dict", lambda: ("", put()))
+
+    def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
+        """What ``checked`` returns; what it raises on one rank is raised on all.
+
+        All ranks call it, before they begin ``call`` together with what may be wrong on one only.
+        """
+        return agreed(self._peers, call, lambda: ("", checked()))
 
     def close(self) -> None:
         """Take leave: to be called last, on every rank; `contextlib.closing` does it.

@@ -24,7 +24,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from .state import bytes_of, flatten, misfit, restorer, state_of, unflatten
+from .state import bytes_of, flatten, misfit, on_all_ranks, restorer, state_of, unflatten
 
 FORMAT = "fastreduce checkpoint"
 VERSION = "1"
@@ -52,6 +52,13 @@ class Checkpoint:
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """Put the state into ``parts``, as `load` does."""
+        on_all_ranks(parts, lambda: self._check(parts))
+        for name, part in parts.items():
+            if put := restorer(part):
+                put(self.state[name])
+
+    def _check(self, parts: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if the state does not fit ``parts``."""
         if self.state.keys() != parts.keys():
             raise CheckpointError(
                 f"{self.path}: found {', '.join(self.state)}, wanted {', '.join(parts)}"
@@ -59,9 +66,6 @@ class Checkpoint:
         for name, part in parts.items():
             if restorer(part) and (words := misfit(part, self.state[name])):
                 raise CheckpointError(f"{self.path}: {name}: {words}; nothing was restored")
-        for name, part in parts.items():
-            if put := restorer(part):
-                put(self.state[name])
 
 
 def save(
@@ -109,9 +113,11 @@ def load(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> Checkpoint:
     file is skipped, with a warning that names it, for the one before.
 
     Raises FileNotFoundError if there is no checkpoint, and CheckpointError if all are damaged, or
-    if the last does not fit ``parts`` or is of another version. Nothing is restored then.
+    if the last does not fit ``parts`` or is of another version. Nothing is restored then. Where a
+    part is a `fastreduce.KVStore` of several ranks, all of them call this, and what is wrong on one
+    is raised on all.
     """
-    found = read(path)
+    found = on_all_ranks(parts, lambda: read(path))
     found.restore(parts)
     return found
 

@@ -22,6 +22,9 @@ from .models import make
 from .parallel import accuracy, loop_allreduce, train_batch
 from .stopwatch import stopwatch
 
+# What a checkpoint calls the number of them, where there may be several.
+PROCESSES = "processes"
+
 
 class Learner(abc.ABC):
     """Replicas of one network that learn together."""
@@ -180,7 +183,11 @@ class StoreLearner(ModuleLearner):
         return [loss * len(X)]
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model, "store": self.store}
+        return {
+            "model": self.model,
+            "store": self.store,
+            PROCESSES: self.store.num_workers,
+        }
 
     def close(self) -> None:
         self.store.close()

@@ -15,8 +15,10 @@ import torch.distributed as dist
 from fastreduce.devices import CPU, usable_devices
 from fastreduce.kvstore.peers import Group
 
-from .checkpoint import Checkpoint, CheckpointError
+from .checkpoint import Checkpoint, CheckpointError, read
 from .config import Config
+from .learners import PROCESSES
+from .report import CHECKPOINTS
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,23 @@ class Processes:
     def all(self, value: Any) -> list[Any]:
         """What all processes have at this place, in the order of their ranks."""
         return Group(None).told(value) if self.size > 1 else [value]
+
+    def last(self, run: Path) -> Checkpoint:
+        """This process's last checkpoint of the run in a folder.
+
+        Raises CheckpointError where that run is of another number of processes.
+        """
+        own = self.folder(run)
+        # One that the run did not have has no folder there; rank 0's tells how many there were.
+        found = read((own if own.is_dir() else run) / CHECKPOINTS)
+        before = found.state.get(PROCESSES, 1)
+        if before != self.size:
+            raise CheckpointError(
+                f"--resume {run}: the number of processes was {before} when the run was saved, and "
+                f"is {self.size} now; each goes on with its own part, so start as many: "
+                f"torchrun --nproc-per-node {before}"
+            )
+        return found
 
     def last_of_all(self, own: Iterable[Checkpoint]) -> Checkpoint:
         """The last checkpoint of a step of which each process has one.

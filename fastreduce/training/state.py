@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from fastreduce.kvstore import KVStore
+
+Made = TypeVar("Made")
 
 # JSON has one kind of list, and dicts whose keys are strings only.
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
@@ -32,6 +37,18 @@ def restorer(part: Any) -> Callable[[Any], object] | None:
     if isinstance(part, torch.Generator):
         return part.set_state
     return getattr(part, "load_state_dict", None)
+
+
+def on_all_ranks(parts: Mapping[str, Any], checked: Callable[[], Made]) -> Made:
+    """What ``checked`` returns; what it raises, all ranks of the stores among ``parts`` raise.
+
+    Without it a rank that goes no further leaves the others waiting, because all ranks put back the
+    state of a store together.
+    """
+    for part in parts.values():
+        if isinstance(part, KVStore):
+            checked = functools.partial(part.agreed, "load", checked)
+    return checked()
 
 
 def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

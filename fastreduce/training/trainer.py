@@ -22,6 +22,7 @@ from .data import FashionMNIST, fingerprint
 from .learners import Learner, learner
 from .lenet import PLATEAU_STEPS, Generator
 from .progress import Epoch, Progress
+from .state import on_all_ranks
 from .torch_settings import deterministic_cudnn, threads_for
 from .tracing import traced
 
@@ -115,15 +116,19 @@ class Trainer:
 
         Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
+        parts = self._parts()
+        on_all_ranks(parts, lambda: self._check_data(found))
+        found.restore(parts)
+        self._order_state = found.state["order"]
+        self._at = Progress.from_json(found.state["progress"])
+        return list(self._at.epochs)
+
+    def _check_data(self, found: checkpoint.Checkpoint) -> None:
         if found.state.get("data") != self._fingerprint:
             raise checkpoint.CheckpointError(
                 f"{found.path}: found a run on other images than those of {self._data.folder}; "
                 "name their folder with --data"
             )
-        found.restore(self._parts())
-        self._order_state = found.state["order"]
-        self._at = Progress.from_json(found.state["progress"])
-        return list(self._at.epochs)
 
     # ---- training
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import kvstore
 import pytest
+import torch
 
 SCRIPT = Path(kvstore.__file__)
 
@@ -39,6 +40,8 @@ def test_it_runs(tmp_path):
     command = [sys.executable, str(SCRIPT), "-n", "1", "--workers", "2", "--out", str(out)]
     path = os.pathsep.join(filter(None, sys.path))
     subprocess.run(command, check=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
-    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
+    found = json.loads(out.with_suffix(".json").read_text())
+    assert found["machine"].items() >= {"threads": 1, "torch": torch.__version__}.items()
+    rows = found["rows"]
     measured = [(x["servers"], x["kind"]) for x in rows if x["time_s"]]
     assert sorted(measured) == [(n, kind) for n in (1, 2) for kind in sorted(kvstore.KINDS)]

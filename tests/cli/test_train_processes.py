@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,23 @@ def test_without_a_store_several_processes_are_refused(tmp_path):
     said = torchrun(2, *RUN, "--out", str(tmp_path / "out"), status=1)
     assert "kvstore: found None in 2 processes, wanted dist_sync or dist_async" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (2, 1), (1, 2)])
+def test_another_number_of_processes(tmp_path, before, now):
+    flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
+    torchrun(before, *flags, "--out", str(tmp_path))
+    said = torchrun(now, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    assert f"was {before} when the run was saved, and is {now} now; each goes on with its" in said
+    assert f"so start as many: torchrun --nproc-per-node {before}\n" in said
+
+
+def test_a_rank_whose_checkpoints_are_lost(tmp_path):
+    flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
+    torchrun(2, *flags, "--out", str(tmp_path))
+    shutil.rmtree(tmp_path / "rank1")
+    said = torchrun(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    assert f"{tmp_path / 'rank1' / 'checkpoints'}: found no checkpoint" in said
 
 
 def test_no_step_that_all_have(tmp_path):

@@ -15,6 +15,7 @@ from torch.distributed import rpc
 
 from fastreduce import KVStore
 from fastreduce.kvstore import RankEnded
+from fastreduce.training import CheckpointError, load, save
 
 KEYS = ["a", "b", "row"]
 
@@ -121,6 +122,20 @@ def a_server_is_killed(rank, seed):
         assert "the rows that it kept of keys 'a', 'b'; begin again" in str(caught.value)
 
 
+def one_of_all_is_killed(rank):
+    store = KVStore("dist_sync")
+    store.init("a", torch.zeros(4))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    words = (
+        rf": rank {rank} found that another rank has ended or does not answer \(.*\); torch does"
+    )
+    with pytest.raises(RankEnded, match=words) as caught:
+        while True:
+            store.push("a", torch.ones(4))
+    assert caught.value.rank is None
+
+
 def a_server_is_stopped(rank):
     with closing(counting(2, timeout_s=1)) as store:
         if rank == 1:
@@ -162,6 +177,51 @@ def an_updater_raises(rank, staleness):
         assert outs[1].tolist() == [2, 2, 0, 0]
 
 
+def a_group_of_the_last_two(rank, kind):
+    """Messages name the ranks as they are numbered in the group, and among all."""
+    group = dist.new_group([1, 2])
+    if rank == 0:
+        with pytest.raises(TypeError, match="distributed group that this rank is of"):
+            KVStore(kind, group=group)
+        dist.barrier()
+        return
+    with closing(KVStore(kind, group=group)) as store:
+
+        def updater(key, update, value):
+            if rank == 2:
+                raise OverflowError("too much")
+
+        store.set_updater(updater)
+        store.init("a", torch.zeros(4))
+        with pytest.raises(RuntimeError, match="the updater of key 'a' raised") as caught:
+            store.push("a", torch.ones(4))
+        if rank == 1 or kind == "dist_async":
+            assert "rank 1 of the group (rank 2 of all): the upd" in str(caught.value)
+        with pytest.raises(RuntimeError, match=r"rank 0 of the group \(rank 1 of all\): init of"):
+            store.init("b" if rank == 1 else "c", torch.zeros(4))
+    dist.barrier()
+
+
+def an_updater_that_calls_its_own_store(rank):
+    calls = {
+        "pull": lambda store: store.pull("b", torch.empty(4)),
+        "push": lambda store: store.push("b", torch.ones(4)),
+        "row_sparse_pull": lambda store: store.row_sparse_pull(
+            "b", torch.empty(1, 4), torch.tensor([0])
+        ),
+        "close": lambda store: store.close(),
+    }
+    for name, call in calls.items():
+        with closing(KVStore("dist_async", timeout_s=20)) as store:
+            store.set_updater(lambda *_, call=call, store=store: call(store))
+            store.init(["a", "b"], [torch.zeros(4), torch.zeros(4)])
+            words = f"{name}: found a call by the updater of key 'a' on its own store"
+            with pytest.raises(RuntimeError, match=words):
+                store.push("a", torch.ones(4))
+            store.pull("a", out := torch.ones(4))
+            assert out.tolist() == [0, 0, 0, 0]
+
+
 def what_is_wrong_on_one_rank_is_its_own(rank):
     with closing(counting(2, staleness=0)) as store:
         if rank == 0:
@@ -190,6 +250,23 @@ def a_store_that_is_closed(rank):
         push(store, rank)
 
 
+def a_closed_store_is_asked(rank, folder):
+    """Without a word: on standard error there would be the traceback of the other process."""
+    said = Path(folder) / f"said-{rank}"
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    first, last = counting(2), counting(2)
+    remote = first._values._remote
+    with closing(last):
+        first.close()
+        dist.barrier()
+        for call in (("ping",), ("leave", 1, False)):
+            assert remote._send(1 - rank, *call).result(20) is None
+        push(last, rank)
+        dist.barrier()
+    assert "KeyError" not in said.read_text()
+
+
 def stores_of_groups_and_then_of_all(rank):
     """Each group's rpc knows its own ranks only."""
     own = [dist.new_group([r]) for r in range(2)][rank]
@@ -198,9 +275,51 @@ def stores_of_groups_and_then_of_all(rank):
         KVStore("dist_async")
 
 
+# What rank 0 and rank 1 make a store of, and what both are told of it.
+DIFFERENT = [
+    ({"kind": "dist_sync"}, {"kind": "dist_async"}, ["kind dist_sync", "kind dist_async"]),
+    ({"kind": "dist_sync"}, {"kind": "dist_sink"}, ["found 'dist_sink', wanted one of local"]),
+    ({"op": "sum"}, {"op": "max"}, ["op sum", "op max"]),
+    ({"op": "sum"}, {"op": "mean"}, ["found op 'mean', wanted one of"]),
+    ({"staleness": 0}, {"staleness": 1}, ["staleness 0", "staleness 1"]),
+    ({"staleness": 0}, {"staleness": -1}, ["found staleness -1"]),
+    ({"kind": "dist_sync"}, {"kind": "dist_sync", "staleness": 1}, ["found staleness 1 with"]),
+    ({"servers": [0]}, {"servers": [1]}, ["servers [0]", "servers [1]"]),
+    ({"servers": [0]}, {"servers": [2]}, ["found servers [2], wanted a list of ranks, 0 to 1"]),
+    ({"timeout_s": 9}, {"timeout_s": 8}, ["timeout_s 9", "timeout_s 8"]),
+    ({"timeout_s": 9}, {"timeout_s": -1}, ["found timeout_s -1"]),
+]
+
+
 def settings_differ(rank):
-    with pytest.raises(RuntimeError, match="wanted the same call on all ranks"):
-        KVStore("dist_async", staleness=rank)
+    for row in DIFFERENT:
+        *settings, wanted = row
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            KVStore(**{"kind": "dist_async", **settings[rank]})
+        words = str(caught.value)
+        assert all(x in words for x in wanted), words
+        assert ("but rank" in words) or (rank == 1) != ("rank 1: " in words), words
+
+
+def a_checkpoint_that_one_rank_cannot_load(rank, folder, kind):
+    own = Path(folder) / f"{kind}-{rank}"
+    with closing(KVStore(kind)) as store:
+        store.init("w", torch.zeros(4))
+        parts = {"net": torch.nn.Linear(2, 1), "store": store}
+        save(own, parts, step=1)
+        dist.barrier()
+        store.push("w", torch.ones(4))
+        misfit = {**parts, "net": torch.nn.Linear(3, 1)}
+        with pytest.raises((CheckpointError, RuntimeError), match="net: weight: found float32 of"):
+            load(own, misfit if rank else parts)
+        with pytest.raises((OSError, RuntimeError), match="missing: found no checkpoint") as caught:
+            load(own.with_name("missing") if rank == 0 else own, parts)
+        assert rank == 0 or "load: rank 0: " in str(caught.value)
+        store.pull("w", out := torch.empty(4))
+        assert (out > 0).all(), "nothing was restored"
+        load(own, parts)
+        store.pull("w", out)
+        assert out.tolist() == [0, 0, 0, 0]
 
 
 def optimizers_differ(rank):
@@ -223,7 +342,7 @@ def rpc_on_one_rank_only(rank, folder):
     if rank == 0:
         options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
         rpc.init_rpc("own", rank=0, world_size=1, rpc_backend_options=options)
-    with pytest.raises(RuntimeError, match=r"found torch.distributed.rpc on ranks \[0\] only"):
+    with pytest.raises(RuntimeError, match=r"found torch\.distributed\.rpc only on rank 0;"):
         KVStore("dist_async")
 
 

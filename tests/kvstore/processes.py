@@ -9,22 +9,14 @@ import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
 
-def in_processes(run, args, count):
-    """``run(rank, *args)`` in ``count`` processes; raises if it raises in one of them."""
-    _started(run, args, count).join()
-
-
-def _started(run, args, count):
-    get_context("forkserver").set_forkserver_preload(["fastreduce", run.__module__])
-    return start_processes(run, args, count, join=False, start_method="forkserver")
-
-
 def in_a_group(scenario, args, count, folder, killed=None):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
     ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
     """
-    context = _started(_in_group, (scenario, args, count, str(folder), killed), count)
+    get_context("forkserver").set_forkserver_preload(["fastreduce", scenario.__module__])
+    own = (scenario, args, count, str(folder), killed)
+    context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):
         if rank != killed:
             process.join(60)

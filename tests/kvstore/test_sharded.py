@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import scenarios
 import torch
-from processes import in_processes
+from processes import in_a_group
 from sweeps import one_in
 
 SIZES = one_in(4, [2, 1, 3, 4], "cases")
@@ -24,8 +24,8 @@ def found(tmp_path_factory):
     @cache
     def run(size, store):
         folder = tmp_path_factory.mktemp(f"ranks{size}")
-        in_processes(scenarios.run, (size, str(folder), SETTINGS[store]), size)
-        return [torch.load(folder / str(rank)) for rank in range(size)]
+        in_a_group(scenarios.run, (size, str(folder), SETTINGS[store]), size, folder)
+        return [torch.load(folder / f"found-{rank}") for rank in range(size)]
 
     return run
 

@@ -63,6 +63,13 @@ class TestLikeMXNet:
         store.row_sparse_pull("t", out := torch.empty(3, 3), torch.tensor([3, 0, 3]))
         assert torch.equal(out, table[[3, 0, 3]])
 
+    def test_rows_of_a_list_of_keys(self):
+        store, tables = KVStore(), [torch.arange(12.0).reshape(4, 3), torch.arange(5)]
+        store.init(["a", "b"], tables)
+        outs = [torch.empty(2, 3), torch.empty(1, dtype=torch.int64)]
+        store.row_sparse_pull(["a", "b"], outs, [torch.tensor([3, 0]), torch.tensor([4])])
+        assert torch.equal(outs[0], tables[0][[3, 0]]) and outs[1].tolist() == [4]
+
     @pytest.mark.parametrize(("priority", "order"), [(0, "ab"), ([1, 2], "ba"), ([2, 1], "ab")])
     def test_the_highest_priority_is_updated_first(self, priority, order):
         store, seen = KVStore(), []
@@ -141,6 +148,21 @@ REFUSED = {
         ValueError,
         r"pull: key 'w', replica 0: found float32 of shape \(3,\)",
     ),
+    "out of a broadcast": (
+        lambda s: s.broadcast(["x", "y"], [ONES, ONES], out=[torch.zeros(2, 3), torch.zeros(3)]),
+        ValueError,
+        r"pull: key 'y', replica 0: found float32 of shape \(3,\), wanted float32",
+    ),
+    "no out of a broadcast": (
+        lambda s: s.broadcast("x", ONES, out=None),
+        ValueError,
+        "pull: key 'x': found no tensor, wanted float32 of shape",
+    ),
+    "priorities of a broadcast": (
+        lambda s: s.broadcast("x", ONES, torch.zeros(2, 3), [1, 2]),
+        ValueError,
+        "found 2 priorities for 1 keys",
+    ),
     "an optimizer's name": (
         lambda s: s.set_optimizer("sgd", lr=0.1),
         TypeError,
@@ -163,12 +185,89 @@ REFUSED = {
         ValueError,
         "found staleness 1 with dist_sync, which waits for all ranks",
     ),
-    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted more than 0"),
-    "no server": (lambda s: KVStore(servers=[]), ValueError, r"found servers \[\], wanted ranks"),
+    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted a number of s"),
+    "no server": (
+        lambda s: KVStore(servers=[]),
+        ValueError,
+        r"found servers \[\], wanted a list of ra",
+    ),
     "servers": (
         lambda s: KVStore(servers=[1]),
         ValueError,
-        r"found servers \[1\], wanted ranks of 0",
+        r"found servers \[1\], wanted a list of ranks, 0 to 0",
+    ),
+    "one server": (lambda s: KVStore(servers=0), ValueError, "found servers 0, wanted a list of r"),
+    "a server's name": (
+        lambda s: KVStore(servers=["0"]),
+        ValueError,
+        r"found servers \['0'\], wan",
+    ),
+    "a list as a server": (
+        lambda s: KVStore(servers=[[0]]),
+        ValueError,
+        r"found servers \[\[0\]\]",
+    ),
+    "time in words": (
+        lambda s: KVStore(timeout_s="5"),
+        ValueError,
+        "found timeout_s '5', wanted a",
+    ),
+    "no time": (
+        lambda s: KVStore(timeout_s=None),
+        ValueError,
+        "found timeout_s None, wanted a num",
+    ),
+    "half a step": (
+        lambda s: KVStore("dist_async", staleness=1.5),
+        ValueError,
+        "found staleness 1.5, wanted 0, 1, ... or None",
+    ),
+    "staleness in words": (
+        lambda s: KVStore("dist_async", staleness="1"),
+        ValueError,
+        "found staleness '1', wanted 0",
+    ),
+    "operations": (lambda s: KVStore(op=["sum"]), ValueError, r"found op \['sum'\], wanted one of"),
+    "no updater": (lambda s: s.set_updater(None), TypeError, "found None, wanted a function"),
+    "an optimizer's settings": (
+        lambda s: s.set_optimizer(torch.optim.SGD, rate=1),
+        ValueError,
+        r"found settings \{'rate': 1\}, wanted some that SGD takes \(.*'rate'",
+    ),
+    "an optimizer's lr": (
+        lambda s: s.set_optimizer(torch.optim.SGD, lr=-1),
+        ValueError,
+        r"found settings \{'lr': -1\}, wanted some that SGD takes \(Invalid learning rate",
+    ),
+    "no priority": (
+        lambda s: s.push("w", ONES, None),
+        TypeError,
+        "found priority None, wanted a number, or a list with one per key",
+    ),
+    "a priority in words": (
+        lambda s: s.push("w", ONES, ["high"]),
+        TypeError,
+        r"found priority \['high'\], wanted a number",
+    ),
+    "a state of numbers": (
+        lambda s: s.load_state_dict({"values": 1, "optimizers": 2, "pushes": 3, "ranks": 1}),
+        ValueError,
+        "found another thing than what state_dict returns",
+    ),
+    "rows of a key of another kind": (
+        lambda s: s.row_sparse_pull(1.5, ONES, torch.tensor([0, 1])),
+        TypeError,
+        "row_sparse_pull: found the key 1.5, wanted a string or an integer, or a list",
+    ),
+    "rows of fewer values": (
+        lambda s: s.row_sparse_pull(["w", 3], [ONES, ONES], [torch.tensor([0])]),
+        ValueError,
+        "row_sparse_pull: found 2 keys and, of values, 1",
+    ),
+    "rows in words": (
+        lambda s: s.row_sparse_pull("w", ONES, [0, 1]),
+        ValueError,
+        "found row_ids list, wanted a tensor of int64 or int32",
     ),
     "op": (lambda s: KVStore(op="mean"), ValueError, "found op 'mean', wanted one of avg, band"),
     "no group": (lambda s: KVStore("dist_sync"), RuntimeError, "found no torch.distributed group"),
@@ -238,7 +337,7 @@ REFUSED = {
     "rows, dtype": (
         lambda s: s.row_sparse_pull("w", ONES, torch.tensor([0.5])),
         ValueError,
-        r"found row_ids float32 of shape \(1,\), wanted int64 or int32",
+        r"found row_ids float32 of shape \(1,\), wanted a tensor of int64",
     ),
     "rows of a number": (
         lambda s: s.row_sparse_pull(3, torch.ones(1), torch.tensor([0])),
@@ -253,4 +352,4 @@ def test_what_is_refused_and_changes_nothing(store, call, error, words):
     with pytest.raises(error, match=words):
         call(store)
     assert torch.equal(value(store, "w"), torch.zeros(2, 3)) and value(store, 3).item() == 1
-    assert torch.equal(ONES, torch.ones(2, 3))
+    assert torch.equal(ONES, torch.ones(2, 3)) and store.keys() == ["w", 3]

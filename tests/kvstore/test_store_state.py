@@ -31,15 +31,30 @@ def test_a_checkpoint_has_values_and_optimizers(tmp_path):
 def test_a_checkpoint_of_another_store_is_refused():
     store, state = KVStore(), adam().state_dict()
     store.init(["w", 3], [torch.zeros(2, 3), torch.ones(())])
-    with pytest.raises(ValueError, match=r"found rows \{'w': 'float32 of shape"):
+    with pytest.raises(ValueError, match=r"found rows of 'w': float32 of shape \(4,\), wanted f"):
         store.load_state_dict(state)
     one = adam()
     one.push("w", torch.ones(4))
-    plain = KVStore()
-    plain.init(["w", 7], [torch.zeros(4), torch.ones(2)])
-    with pytest.raises(ValueError, match="call set_optimizer first"):
-        plain.load_state_dict(one.state_dict())
-    plain.pull("w", out := torch.ones(4))
+    with pytest.raises(ValueError, match="state of a store of 2 ranks, wanted 1; begin"):
+        one.load_state_dict({**one.state_dict(), "ranks": 2})
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda store: None, "found the state of Adam, wanted that of no optimizer; call"),
+        (lambda store: store.set_updater(max), "found the state of Adam, wanted that of no opt"),
+        (lambda store: store.set_optimizer(torch.optim.SGD), "Adam, wanted that of SGD; call set"),
+    ],
+)
+def test_the_state_of_another_optimizer_is_refused(prepare, words):
+    one, other = adam(), KVStore()
+    other.init(["w", 7], [torch.zeros(4), torch.ones(2)])
+    prepare(other)
+    one.push("w", torch.ones(4))
+    with pytest.raises(ValueError, match=words):
+        other.load_state_dict(one.state_dict())
+    other.pull("w", out := torch.ones(4))
     assert torch.equal(out, torch.zeros(4))
 
 
@@ -85,3 +100,20 @@ def test_an_optimizer_that_raises_leaves_all_optimizers_as_they_were(monkeypatch
         x.pull("w", out := torch.empty(4))
         x.found = out
     assert torch.equal(store.found, other.found)
+
+
+def test_a_state_that_breaks_while_it_is_put_back_changes_nothing():
+    store, other = adam(), adam()
+    for x in (store, other):
+        x.push(["w", 7], [torch.ones(4), torch.ones(2)])
+    broken = store.state_dict()
+    broken["values"] = {key: x + 1 for key, x in broken["values"].items()}
+    broken["optimizers"][7] = {"state": {}, "param_groups": []}
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        store.load_state_dict(broken)
+    outs = []
+    for x in (store, other):
+        x.push(["w", 7], [torch.ones(4), torch.ones(2)])
+        x.pull(["w", 7], out := [torch.empty(4), torch.empty(2)])
+        outs += out
+    assert torch.equal(outs[0], outs[2]) and torch.equal(outs[1], outs[3])
