@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastreduce import (  # noqa: F401
         cli,
         devices,
+        distributed,
         doctor,
         folders,
         kvstore,
@@ -85,7 +86,7 @@ _LAZY_NAMES = {
     "simulate": "fastreduce.simulation",
 }
 _LAZY_MODULES = {
-    *("cli", "devices", "doctor", "folders", "kvstore", "parallel"),
+    *("cli", "devices", "distributed", "doctor", "folders", "kvstore", "parallel"),
     *("plan", "simulation", "topology", "training", "units"),
 }
 

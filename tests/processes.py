@@ -2,6 +2,7 @@
 
 import signal
 import traceback
+from datetime import timedelta
 from multiprocessing import get_context
 
 import torch
@@ -9,13 +10,13 @@ import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
 
-def in_a_group(scenario, args, count, folder, killed=None):
+def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
-    ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
+    ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
     """
-    get_context("forkserver").set_forkserver_preload(["fastreduce", scenario.__module__])
-    own = (scenario, args, count, str(folder), killed)
+    get_context("forkserver").set_forkserver_preload(["fastreduce.distributed", scenario.__module__])
+    own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):
         if rank != killed:
@@ -32,9 +33,11 @@ def in_a_group(scenario, args, count, folder, killed=None):
         assert hung or context.processes[killed].exitcode == -signal.SIGKILL
 
 
-def _in_group(rank, scenario, args, count, folder, killed):
+def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=count)
+    meeting = f"file://{folder}/meeting"
+    limit = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, meeting, limit, rank=rank, world_size=count)
     failed = ""
     try:
         scenario(rank, *args)
