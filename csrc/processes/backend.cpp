@@ -7,6 +7,7 @@
 #include "dtypes.h"
 #include "processes/flags.h"
 #include "processes/heap.h"
+#include "processes/items.h"
 #include "programs.h"
 #include "rows.h"
 
@@ -14,19 +15,6 @@ namespace fastreduce {
 namespace {
 
 using c10d::OpType;
-
-Op op_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::AVG: return Op::avg;
-    case c10d::ReduceOp::PRODUCT: return Op::prod;
-    case c10d::ReduceOp::MIN: return Op::min;
-    case c10d::ReduceOp::MAX: return Op::max;
-    case c10d::ReduceOp::BAND: return Op::band;
-    case c10d::ReduceOp::BOR: return Op::bor;
-    case c10d::ReduceOp::BXOR: return Op::bxor;
-    default: return Op::sum;  // PREMUL_SUM too: its factor is applied before
-  }
-}
 
 bool moves_only(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::all_gather;
@@ -47,12 +35,6 @@ std::vector<Tensors> each_alone(const Tensors& tensors) {
   std::vector<Tensors> lists;
   for (const at::Tensor& tensor : tensors) lists.push_back({tensor});
   return lists;
-}
-
-int64_t elems_of(const Tensors& tensors) {
-  int64_t elems = 0;
-  for (const at::Tensor& tensor : tensors) elems += tensor.numel();
-  return elems;
 }
 
 Arithmetic arithmetic_of(Collective collective, Op op, at::ScalarType type) {
@@ -95,73 +77,23 @@ void check_lengths(Collective collective, int ranks, const std::vector<Tensors>&
   }
 }
 
-// Of one tensor that holds all shards, or one tensor for each.
-std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,
-                             int64_t elem_bytes) {
-  std::vector<Span> found(shards);
-  for (int64_t s = 0; s < shards; ++s) {
-    const bool alone = tensors.size() > 1;
-    const at::Tensor& tensor = tensors[alone ? s : 0];
-    const int64_t begin = alone ? 0 : s * part_elems;
-    const int64_t elems = std::min(tensor.numel() * kernel.per_elem - begin, part_elems);
-    if (elems > 0) found[s] = {static_cast<std::byte*>(tensor.data_ptr()) + begin * elem_bytes, elems, begin};
-  }
-  return found;
-}
-
-std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel) {
-  std::vector<Span> found(shards);
-  found[shard] = {static_cast<std::byte*>(tensors[0].data_ptr()), tensors[0].numel() * kernel.per_elem, 0};
-  return found;
-}
-
-at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(factor, "PREMUL_SUM without a factor");
-  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor : tensor * factor->double_factor;
-}
-
-// Tensors as the engine can walk them. Those that had to be copied are written back.
-class Usable {
- public:
-  Tensors read(const Tensors& tensors, const c10d::ReduceOp& op) {
-    Tensors found;
-    for (const at::Tensor& tensor : tensors) {
-      const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
-      found.push_back(op.op_ == c10d::ReduceOp::PREMUL_SUM ? scaled(plain, op) : plain);
-    }
-    return found;
-  }
-  Tensors written(const Tensors& tensors, const c10d::ReduceOp& op = c10d::ReduceOp::SUM) {
-    Tensors found = read(tensors, op);
-    for (size_t i = 0; i < tensors.size(); ++i)
-      if (!found[i].is_same(tensors[i])) copies_.emplace_back(tensors[i], found[i]);
-    return found;
-  }
-  void write_back() const {
-    for (const auto& [original, copy] : copies_) original.copy_(copy);
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
-};
-
 }  // namespace
 
 std::function<void(const std::function<void()>&)> without_gil;
 
 // ---- a group's life
 
-ProcessBackend::ProcessBackend(int rank, const Settings& settings, const Exchange& exchange,
-                               c10::intrusive_ptr<c10d::Backend> rest)
-    : Backend(rank, static_cast<int>(settings.names.size())),
+ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchange,
+                               std::optional<Machines::Settings> machines)
+    : Backend(settings.rest->getRank(), settings.rest->getSize()),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
-      rest_(std::move(rest)),
-      group_(rank, settings.names, settings.shared_bytes / settings.names.size() / 2) {
+      rest_(settings.rest),
+      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)) {
   group_.join(exchange(group_.invitation()));
   Announcement first;
   first.describe("the first meeting");
   group_.agree(first, settings.timeout);
+  if (machines) machines_ = std::make_unique<Machines>(group_, *std::move(machines));
   init();
 }
 
@@ -225,11 +157,11 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
 
 const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
   const bool sized = kind.collective == Collective::allreduce;
-  auto schedule = schedule_of({kind.collective, "auto", getSize(), kind.root, "processes",
+  auto schedule = schedule_of({kind.collective, "auto", group_.size(), kind.root, "processes",
                                sized ? size_class(nbytes) : 0});
   const std::lock_guard lock(plans_mutex_);
   auto& plan = plans_[schedule->id];
-  if (!plan) plan = std::make_unique<RankPlan>(schedule, getRank());
+  if (!plan) plan = std::make_unique<RankPlan>(schedule, group_.rank());
   return *plan;
 }
 
@@ -239,7 +171,8 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
   const Arithmetic kernel = arithmetic_of(kind.collective, op_of(kind.op), type);
   const int64_t elem_bytes = static_cast<int64_t>(at::elementSize(type)) / kernel.per_elem;
   const int64_t shards = plan.schedule->shards;
-  FlagsCall call{plan, kernel.dtype, kernel.op, elem_bytes, {}, announcement(kind, plan, inputs, outputs), kind.timeout};
+  FlagsCall call{plan, kernel.dtype, kernel.op, elem_bytes, {}, announcement(kind, plan.fingerprint, inputs, outputs),
+                 kind.timeout};
   Usable usable;
   Lists kept;  // the memory that the items point to
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -266,21 +199,31 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
   const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
   const Tensors& read = kept.front();
   if (outputs.size() == 1 && read.size() == 1 && !overwrites)
-    if (const auto found = Heap::instance().find(read[0].data_ptr(), read[0].nbytes())) {
-      call.announcement.memory = found->memory;
-      call.announcement.offset = found->offset;
-    }
+    announce(read[0], call.announcement);
   run_flags(group_, call);
   usable.write_back();
 }
 
-Announcement ProcessBackend::announcement(const Kind& kind, const RankPlan& plan, const Lists& inputs,
+ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
+  const at::ScalarType type = check_tensors(tensors);
+  arithmetic_of(kind.collective, op_of(kind.op), type);
+  return enqueue(kind, tensors, tensors, [this, kind, tensors] {
+    const c10::AutoGradMode no_grad(false);
+    Usable usable;
+    const Announcement mine = announcement(kind, 0, {}, each_alone(tensors));
+    for (const at::Tensor& tensor : usable.written(tensors, kind.op))
+      machines_->allreduce(tensor, kind.op, mine, kind.timeout);
+    usable.write_back();
+  });
+}
+
+Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, const Lists& inputs,
                                           const Lists& outputs) {
   const Lists& lists = kind.collective == Collective::all_gather ? inputs : outputs;
   const at::Tensor& first = lists.front().front();
   Announcement mine;
   mine.fingerprint = c10::get_hash(static_cast<int>(kind.collective), static_cast<int>(kind.op.op_), kind.root,
-                                   static_cast<int>(first.scalar_type()), plan.fingerprint, lists.size());
+                                   static_cast<int>(first.scalar_type()), program, lists.size());
   for (const Tensors& list : lists)
     for (int64_t size : list.front().sizes()) mine.fingerprint = c10::hash_combine(mine.fingerprint, size);
   if (mine.fingerprint != last_.fingerprint) {
@@ -296,35 +239,39 @@ Announcement ProcessBackend::announcement(const Kind& kind, const RankPlan& plan
   return last_;
 }
 
-// ---- torch's names
+// ---- torch's names; over several machines, rest_ serves all but allreduce
 
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  return submit(kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options), {},
-                each_alone(tensors));
+  const Kind of = kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options);
+  return machines_ ? across(of, tensors) : submit(of, {}, each_alone(tensors));
 }
 
 ProcessBackend::Work ProcessBackend::allreduce_coalesced(Tensors& tensors,
                                                          const c10d::AllreduceCoalescedOptions& options) {
-  return submit(kind(OpType::ALLREDUCE_COALESCED, "fastreduce:all_reduce", Collective::allreduce, options), {},
-                each_alone(tensors));
+  const Kind of = kind(OpType::ALLREDUCE_COALESCED, "fastreduce:all_reduce", Collective::allreduce, options);
+  return machines_ ? across(of, tensors) : submit(of, {}, each_alone(tensors));
 }
 
 ProcessBackend::Work ProcessBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  if (machines_) return rest_->reduce(tensors, options);
   return submit(kind(OpType::REDUCE, "fastreduce:reduce", Collective::reduce, options), {}, each_alone(tensors));
 }
 
 ProcessBackend::Work ProcessBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  if (machines_) return rest_->broadcast(tensors, options);
   return submit(kind(OpType::BROADCAST, "fastreduce:broadcast", Collective::broadcast, options), {},
                 each_alone(tensors));
 }
 
 ProcessBackend::Work ProcessBackend::allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  if (machines_) return rest_->allgather(outputs, inputs, options);
   return submit(kind(OpType::ALLGATHER, "fastreduce:all_gather", Collective::all_gather, options), each_alone(inputs),
                 outputs);
 }
 
 ProcessBackend::Work ProcessBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::AllgatherOptions& options) {
+  if (machines_) return rest_->_allgather_base(output, input, options);
   return submit(kind(OpType::_ALLGATHER_BASE, "fastreduce:all_gather", Collective::all_gather, options), {{input}},
                 {{output}});
 }
@@ -332,6 +279,7 @@ ProcessBackend::Work ProcessBackend::_allgather_base(at::Tensor& output, at::Ten
 // One list for each rank, of one tensor for each input.
 ProcessBackend::Work ProcessBackend::allgather_coalesced(Lists& outputs, Tensors& inputs,
                                                          const c10d::AllgatherOptions& options) {
+  if (machines_) return rest_->allgather_coalesced(outputs, inputs, options);
   Lists by_input(inputs.size());
   for (const Tensors& of_rank : outputs) {
     TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "a list of outputs has ", of_rank.size(), " tensors; want ",
@@ -344,24 +292,28 @@ ProcessBackend::Work ProcessBackend::allgather_coalesced(Lists& outputs, Tensors
 
 ProcessBackend::Work ProcessBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::AllgatherOptions& options) {
+  if (machines_) return rest_->allgather_into_tensor_coalesced(outputs, inputs, options);
   return submit(kind(OpType::ALLGATHER_COALESCED, "fastreduce:all_gather", Collective::all_gather, options),
                 each_alone(inputs), each_alone(outputs));
 }
 
 ProcessBackend::Work ProcessBackend::reduce_scatter(Tensors& outputs, Lists& inputs,
                                                     const c10d::ReduceScatterOptions& options) {
+  if (machines_) return rest_->reduce_scatter(outputs, inputs, options);
   return submit(kind(OpType::REDUCE_SCATTER, "fastreduce:reduce_scatter", Collective::reduce_scatter, options), inputs,
                 each_alone(outputs));
 }
 
 ProcessBackend::Work ProcessBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                           const c10d::ReduceScatterOptions& options) {
+  if (machines_) return rest_->_reduce_scatter_base(output, input, options);
   return submit(kind(OpType::_REDUCE_SCATTER_BASE, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
                 {{input}}, {{output}});
 }
 
 ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::ReduceScatterOptions& options) {
+  if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
   return submit(kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter,
                      options),
                 each_alone(inputs), each_alone(outputs));
@@ -383,20 +335,24 @@ ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, co
 }
 
 ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
+  if (machines_) return rest_->barrier(options);
   return delegate(OpType::BARRIER, "fastreduce:barrier", options, {}, [] { return Work(); });
 }
 
 ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  if (machines_) return rest_->gather(outputs, inputs, options);
   return delegate(OpType::GATHER, "fastreduce:gather", options, flat(outputs),
                   [=, this]() mutable { return rest_->gather(outputs, inputs, options); });
 }
 
 ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
+  if (machines_) return rest_->scatter(outputs, inputs, options);
   return delegate(OpType::SCATTER, "fastreduce:scatter", options, outputs,
                   [=, this]() mutable { return rest_->scatter(outputs, inputs, options); });
 }
 
 ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  if (machines_) return rest_->alltoall(outputs, inputs, options);
   return delegate(OpType::ALLTOALL, "fastreduce:all_to_all", options, outputs,
                   [=, this]() mutable { return rest_->alltoall(outputs, inputs, options); });
 }
@@ -405,6 +361,7 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
                                                    std::vector<int64_t>& output_sizes,
                                                    std::vector<int64_t>& input_sizes,
                                                    const c10d::AllToAllOptions& options) {
+  if (machines_) return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   return delegate(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", options, {output}, [=, this]() mutable {
     return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });

@@ -5,11 +5,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "call.h"
-#include "processes/group.h"
+#include "processes/machines.h"
 #include "processes/plan.h"
 #include "processes/queue.h"
 
@@ -23,13 +24,15 @@ class ProcessBackend final : public c10d::Backend {
   using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
   struct Settings {
-    std::vector<std::string> names;  // of the ranks, as errors call them
+    int rank;                        // among those of this machine
+    std::vector<std::string> names;  // of these, as errors call them
     std::chrono::milliseconds timeout;
-    size_t shared_bytes;  // of the whole group
+    size_t shared_bytes;  // of all these together, at most
+    // All ranks of all machines. It serves what has no program here: point to point, all-to-all, gather, scatter.
+    c10::intrusive_ptr<c10d::Backend> rest;
   };
-  // `rest` serves what has no program here: point to point, all-to-all, gather and scatter. Returns when all ranks have
-  // come, at most after the timeout.
-  ProcessBackend(int rank, const Settings& settings, const Exchange& exchange, c10::intrusive_ptr<c10d::Backend> rest);
+  // Returns when all ranks of this machine have come, at most after the timeout. `machines` if there are several.
+  ProcessBackend(const Settings& settings, const Exchange& exchange, std::optional<Machines::Settings> machines);
   ~ProcessBackend() override;
 
   const std::string getBackendName() const override { return "fastreduce"; }
@@ -84,7 +87,8 @@ class ProcessBackend final : public c10d::Backend {
   // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
   void execute(const Kind& kind, const RankPlan& plan, const Lists& inputs, const Lists& outputs);
-  Announcement announcement(const Kind& kind, const RankPlan& plan, const Lists& inputs, const Lists& outputs);
+  Work across(const Kind& kind, const Tensors& tensors);
+  Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
 
   template <class CallOptions>
@@ -95,6 +99,7 @@ class ProcessBackend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
   Group group_;
+  std::unique_ptr<Machines> machines_;
   Queue queue_;
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again

@@ -165,6 +165,8 @@ class Run {
 
 }  // namespace
 
+const size_t kStagingBytes = kSlots * kSliceBytes;
+
 void run_flags(Group& group, const FlagsCall& call) { Run(group, call).run(); }
 
 }  // namespace fastreduce

@@ -9,6 +9,9 @@
 
 namespace fastreduce {
 
+// What one rank stages at most: more staging memory is of no use.
+extern const size_t kStagingBytes;
+
 struct Span {
   std::byte* data = nullptr;
   int64_t elems = 0;

@@ -14,11 +14,22 @@ namespace {
 namespace py = pybind11;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 
+using Machine = std::tuple<std::string, int>;  // its name, and the rank there that this one talks to
+
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
-                               size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest) {
+                               size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
+                               const std::vector<Machine>& machines, BackendPointer across) {
   const py::gil_scoped_release no_gil;
-  return c10::make_intrusive<ProcessBackend>(rank, ProcessBackend::Settings{std::move(names), timeout, shared_bytes},
-                                             exchange, std::move(rest));
+  std::optional<Machines::Settings> several;
+  if (across) {
+    several = Machines::Settings{{}, {}, std::move(across), rest};
+    for (const auto& [name, peer] : machines) {
+      several->names.push_back(name);
+      several->peers.push_back(peer);
+    }
+  }
+  const ProcessBackend::Settings settings{rank, std::move(names), timeout, shared_bytes, std::move(rest)};
+  return c10::make_intrusive<ProcessBackend>(settings, exchange, std::move(several));
 }
 
 }  // namespace
@@ -30,7 +41,8 @@ void define_processes(py::module& module) {
     body();
   };
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
-             py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"));
+             py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
+             py::arg("machines") = std::vector<Machine>(), py::arg("across") = BackendPointer());
   module.def(
       "shared_empty",
       [](const std::vector<int64_t>& sizes, at::ScalarType dtype) { return Heap::instance().allocate(sizes, dtype); },

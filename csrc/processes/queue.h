@@ -11,9 +11,9 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-namespace fastreduce {
+#include "processes/items.h"
 
-using Tensors = std::vector<at::Tensor>;
+namespace fastreduce {
 
 class CallWork final : public c10d::Work {
  public:

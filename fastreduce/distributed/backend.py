@@ -14,7 +14,7 @@ from fastreduce import _C
 
 NAME = "fastreduce"
 
-# Of one group, in all its processes together: what is staged on the way between two tensors.
+# Of one group, in all its processes of one machine together: what is staged between their tensors.
 SHARED_BYTES = 64 << 20
 
 
@@ -30,19 +30,53 @@ def machine() -> str:
     return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
 
 
+def by_machine(machines: list[str]) -> list[list[int]]:
+    """The ranks of each machine; each rank alone where machines have different numbers of them.
+
+    >>> by_machine(["a", "b", "a", "b"])
+    [[0, 2], [1, 3]]
+    >>> by_machine(["a", "b", "b"])
+    [[0], [1], [2]]
+    """
+    found: dict[str, list[int]] = {}
+    for rank, name in enumerate(machines):
+        found.setdefault(name, []).append(rank)
+    if len({len(ranks) for ranks in found.values()}) > 1:
+        return [[rank] for rank in range(len(machines))]
+    return list(found.values())
+
+
 def _create(options: Any, _: Any) -> Any:
     store, rank, size = options.store, options.group_rank, options.group_size
-    names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
+    timeout = options.timeout
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
-    def exchange(mine: str) -> list[str]:
-        store.set(f"invitation of {rank}", f"{machine()}\n{mine}")
-        found = [store.get(f"invitation of {peer}").decode() for peer in range(size)]
-        return [text.partition("\n")[2] for text in found]
+    def told(what: str, mine: str, ranks: list[int]) -> list[str]:
+        store.set(f"{what} of {rank}", mine)
+        return [store.get(f"{what} of {peer}").decode() for peer in ranks]
 
-    rest = dist.ProcessGroupGloo(dist.PrefixStore("rest", store), rank, size, options.timeout)
-    return _C.process_backend(rank, names, options.timeout, SHARED_BYTES, exchange, rest)
+    machines = told("machine", machine(), list(range(size)))
+    groups = by_machine(machines)
+    here = next(i for i, ranks in enumerate(groups) if rank in ranks)
+    local = groups[here]
+    number = local.index(rank)
+    rest = dist.ProcessGroupGloo(dist.PrefixStore("rest", store), rank, size, timeout)
+    across = None
+    if len(groups) > 1:
+        own = dist.PrefixStore(f"across {number}", store)
+        across = dist.ProcessGroupGloo(own, here, len(groups), timeout)
+    names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
+    return _C.process_backend(
+        rank=number,
+        names=[names[peer] for peer in local],
+        timeout=timeout,
+        shared_bytes=SHARED_BYTES,
+        exchange=lambda mine: told("invitation", mine, local),
+        rest=rest,
+        machines=[(machines[ranks[0]].split()[0], ranks[number]) for ranks in groups],
+        across=across,
+    )
 
 
 def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:

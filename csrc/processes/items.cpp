@@ -1,0 +1,81 @@
+#include "processes/items.h"
+
+#include "processes/heap.h"
+
+namespace fastreduce {
+namespace {
+
+at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(factor, "PREMUL_SUM without a factor");
+  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor : tensor * factor->double_factor;
+}
+
+}  // namespace
+
+Op op_of(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::AVG: return Op::avg;
+    case c10d::ReduceOp::PRODUCT: return Op::prod;
+    case c10d::ReduceOp::MIN: return Op::min;
+    case c10d::ReduceOp::MAX: return Op::max;
+    case c10d::ReduceOp::BAND: return Op::band;
+    case c10d::ReduceOp::BOR: return Op::bor;
+    case c10d::ReduceOp::BXOR: return Op::bxor;
+    default: return Op::sum;  // PREMUL_SUM too: its factor is applied before
+  }
+}
+
+int64_t elems_of(const Tensors& tensors) {
+  int64_t elems = 0;
+  for (const at::Tensor& tensor : tensors) elems += tensor.numel();
+  return elems;
+}
+
+std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,
+                             int64_t elem_bytes) {
+  std::vector<Span> found(shards);
+  for (int64_t s = 0; s < shards; ++s) {
+    const bool alone = tensors.size() > 1;
+    const at::Tensor& tensor = tensors[alone ? s : 0];
+    const int64_t begin = alone ? 0 : s * part_elems;
+    const int64_t elems = std::min(tensor.numel() * kernel.per_elem - begin, part_elems);
+    if (elems > 0) found[s] = {static_cast<std::byte*>(tensor.data_ptr()) + begin * elem_bytes, elems, begin};
+  }
+  return found;
+}
+
+std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel) {
+  std::vector<Span> found(shards);
+  found[shard] = {static_cast<std::byte*>(tensors[0].data_ptr()), tensors[0].numel() * kernel.per_elem, 0};
+  return found;
+}
+
+void announce(const at::Tensor& tensor, Announcement& announcement) {
+  if (const auto found = Heap::instance().find(tensor.data_ptr(), tensor.nbytes())) {
+    announcement.memory = found->memory;
+    announcement.offset = found->offset;
+  }
+}
+
+Tensors Usable::read(const Tensors& tensors, const c10d::ReduceOp& op) {
+  Tensors found;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
+    found.push_back(op.op_ == c10d::ReduceOp::PREMUL_SUM ? scaled(plain, op) : plain);
+  }
+  return found;
+}
+
+Tensors Usable::written(const Tensors& tensors, const c10d::ReduceOp& op) {
+  Tensors found = read(tensors, op);
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!found[i].is_same(tensors[i])) copies_.emplace_back(tensors[i], found[i]);
+  return found;
+}
+
+void Usable::write_back() const {
+  for (const auto& [original, copy] : copies_) original.copy_(copy);
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,41 @@
+// Torch's tensors as the engine takes them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
+#include <vector>
+
+#include "dtypes.h"
+#include "processes/flags.h"
+
+namespace fastreduce {
+
+using Tensors = std::vector<at::Tensor>;
+
+Op op_of(const c10d::ReduceOp& op);
+int64_t elems_of(const Tensors& tensors);
+
+// Of one tensor that holds all shards, or one tensor for each.
+std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,
+                             int64_t elem_bytes);
+// Of a tensor that is one shard.
+std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel);
+
+// Lets peers work on the tensor itself, if they can reach its memory.
+void announce(const at::Tensor& tensor, Announcement& announcement);
+
+// Contiguous tensors in place of those that are not, scaled where the operation says so. What is written in them is
+// written back.
+class Usable {
+ public:
+  Tensors read(const Tensors& tensors, const c10d::ReduceOp& op);
+  Tensors written(const Tensors& tensors, const c10d::ReduceOp& op = c10d::ReduceOp::SUM);
+  void write_back() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+}  // namespace fastreduce
