@@ -99,7 +99,7 @@ def report_of(tmp_path, codes, *flags):
 
 def test_the_steps_share_one_budget(tmp_path):
     codes = {"build": "print('built')", "tests": "import time; time.sleep(100)", "allreduce": ""}
-    process = report_of(tmp_path, codes, "--budget-s", "6")
+    process = report_of(tmp_path, codes, "--budget-s", "3")
     said, errors = process.communicate(timeout=100)
     assert process.returncode == 1 and "built" in said, errors
     steps = json.loads((tmp_path / "report.json").read_text())["steps"]
