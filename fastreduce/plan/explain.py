@@ -50,7 +50,7 @@ class Plan:
         raise ValueError(f"unknown algorithm {algorithm!r}; known are {known}")
 
     def __str__(self) -> str:
-        row = "{:<17} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
+        row = "{:<18} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
         lines = [self.title, row(*HEADINGS)]
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
