@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-
-import torch
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """``call`` has a process of its own, so it must be one that pickle can send there."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_measured, (call, f"{folder}/found"))
-        return int(Path(folder, "found").read_text())
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_measured, call).result()
 
 
-def _measured(_: int, call: Callable[[], object], path: str) -> None:
+def _measured(call: Callable[[], object]) -> int:
     before = _most_bytes()
     call()
-    Path(path).write_text(str(_most_bytes() - before))
+    return _most_bytes() - before
 
 
 def _most_bytes() -> int:

@@ -51,9 +51,9 @@ def draw_bandwidth(rows: list[Row], title: str) -> Figure:
     for dtype, across in zip(types, fields, strict=True):
         for k, axes in zip(ranks, across, strict=True):
             _draw_field(axes, [row for row in rows if (row["type"], row["k"]) == (dtype, k)])
-            axes.set(xscale="log", yscale="log", title=f"{dtype}, {k} ranks")
-            axes.set_xlabel("bytes per rank, n")
-            axes.grid(alpha=0.3)
+            axes.set(yscale="log", title=f"{dtype}, {k} ranks")
+            axes.yaxis.set_major_formatter("{x:g}")
+            _show_sizes(axes)
         across[0].set_ylabel("memory read and written, 2 k n / time, GB/s")
     legend = {}
     for axes in fields.flat:
@@ -70,6 +70,18 @@ def _plot(axes: Axes, rows: Iterable[Row], value: Callable[[Row], float], **styl
         axes.plot(*zip(*points, strict=True), **style)
 
 
+def _show_sizes(axes: Axes) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(
+        lambda nbytes, _: (
+            f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
+        )
+    )
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_xlabel("size per rank, n")
+    axes.grid(alpha=0.3)
+
+
 def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
     names = list(dict.fromkeys((row["engine"], row["algorithm"]) for row in rows))
     if len(names) > MOST_LINES:
@@ -78,7 +90,7 @@ def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
     # auto runs another algorithm's program, so their lines coincide. Wide, transparent and drawn
     # last, auto's line neither hides the other nor is hidden.
     as_auto = {"linewidth": 5, "alpha": 0.5, "zorder": 5, "color": "tab:red"}
-    colors = itertools.cycle(x for x in TABLEAU_COLORS if x != "tab:red")
+    colors = itertools.cycle(x for x in TABLEAU_COLORS if x not in ("tab:red", "tab:gray"))
     for engine, algorithm in sorted(names, key=lambda x: x[1] == "auto"):
         of_line = [x for x in rows if (x["engine"], x["algorithm"]) == (engine, algorithm)]
         mixed = some_captured and not all(row["captured"] for row in of_line)
@@ -130,9 +142,9 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
         _plot(axes, of_line, lambda row: best(row)["over_best"], **style)
     wanted = f"{MOST_OVER_BEST} wanted"
     axes.axhline(MOST_OVER_BEST, color="black", linewidth=1, linestyle=":", label=wanted)
-    axes.set(xscale="log", xlabel="bytes per rank", ylabel="time of auto over that of the best")
+    axes.set_ylabel("time of auto over that of the best")
     axes.set_ylim(bottom=min(0.9, *(best(row)["over_best"] for row in autos)))
-    axes.grid(alpha=0.3)
+    _show_sizes(axes)
     axes.legend(fontsize=8)
     axes.set_title(title, fontsize=8)
     return figure

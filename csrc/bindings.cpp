@@ -45,7 +45,7 @@ bool add_if_tensor(py::handle item, std::vector<at::Tensor>& tensors) {
 
 void add(py::handle item, int64_t rank, int64_t index, std::vector<at::Tensor>& tensors) {
   if (!add_if_tensor(item, tensors))
-    tensors.push_back(python("fastreduce.collectives", "as_tensor")(item, rank, index).cast<at::Tensor>());
+    tensors.push_back(python("fastreduce.arguments", "as_tensor")(item, rank, index).cast<at::Tensor>());
 }
 
 bool is_tensor(py::handle item) { return py::detail::make_caster<at::Tensor>().load(item, /*convert=*/false); }
@@ -90,8 +90,11 @@ TensorLists read_lists(py::handle items, const char* name) {
 }
 
 std::string read_op(py::handle op) {
-  if (PyUnicode_Check(op.ptr())) return op.cast<std::string>();
-  return python("fastreduce.collectives", "op_name")(op).cast<std::string>();
+  if (PyUnicode_Check(op.ptr())) {
+    const auto name = op.cast<std::string>();
+    if (is_op(name)) return name;
+  }
+  return python("fastreduce.arguments", "known_op")(op).cast<std::string>();
 }
 
 std::string read_algorithm(py::handle algorithm) {
@@ -102,7 +105,9 @@ std::string read_algorithm(py::handle algorithm) {
 int64_t read_root(py::handle root) {
   if (!PyIndex_Check(root.ptr()))
     throw py::type_error(std::string("root is ") + Py_TYPE(root.ptr())->tp_name + "; want the number of a rank");
-  return root.cast<int64_t>();
+  const Py_ssize_t rank = PyNumber_AsSsize_t(root.ptr(), nullptr);  // what is too large becomes the largest
+  if (rank == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return rank;
 }
 
 void run_from_python(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op,

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -76,6 +77,11 @@ const char* name_of(Collective collective) {
 Collective parse_collective(const std::string& name) { return parse("collective", name, kCollectives); }
 
 Op parse_op(const std::string& name) { return parse("op", name, every_op()); }
+
+bool is_op(const std::string& name) {
+  const auto ops = every_op();
+  return std::any_of(ops.begin(), ops.end(), [&](Op op) { return name == name_of(op); });
+}
 
 void run(const Call& call) {
   check(call);

@@ -42,6 +42,7 @@ struct Call {
 Collective parse_collective(const std::string& name);
 const char* name_of(Collective collective);
 Op parse_op(const std::string& name);
+bool is_op(const std::string& name);
 
 // Everything that a call does, in order. With torch's dispatcher (dispatcher.h), the parts below are called where
 // torch needs them.

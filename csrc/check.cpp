@@ -61,9 +61,12 @@ void check_shards(const Call& call, const TensorLists& whole, const TensorLists&
     TORCH_CHECK_VALUE(whole.at(0, i).scalar_type() == shards.at(0, i).scalar_type(), shards.where(0, i), " is ",
                       shards.at(0, i).dtype(), " but ", whole.where(0, i), " is ", whole.at(0, i).dtype(),
                       "; want the same dtype");
-    TORCH_CHECK_VALUE(whole.at(0, i).numel() == shards.at(0, i).numel() * call.ranks(), whole.where(0, i), " has ",
-                      whole.at(0, i).numel(), " elements and ", shards.where(0, i), " has ", shards.at(0, i).numel(),
-                      "; want ", call.ranks(), " times as many (one shard per rank)");
+    const int64_t whole_elems = whole.at(0, i).numel(), shard_elems = shards.at(0, i).numel();
+    const bool swapped = whole_elems * call.ranks() == shard_elems;
+    TORCH_CHECK_VALUE(whole_elems == shard_elems * call.ranks(), whole.where(0, i), " has ", whole_elems,
+                      " elements and ", shards.where(0, i), " has ", shard_elems, "; want ", call.ranks(),
+                      " times as many (one shard per rank)",
+                      swapped ? "; outputs and tensors look swapped: outputs are the first argument" : "");
   }
 }
 

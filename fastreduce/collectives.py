@@ -9,24 +9,16 @@ cannot react to Ctrl-C: KeyboardInterrupt is raised when it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils.dlpack import from_dlpack
 
 from fastreduce import _C
 from fastreduce.algorithms import Algorithm
+from fastreduce.arguments import Op, Tensors, about_subclasses, by_rank, copied, op_name
 from fastreduce.program import Program
 from fastreduce.work import Work, begin, finish, in_flight
-
-if TYPE_CHECKING:
-    from torch.distributed import ReduceOp
-
-Tensors: TypeAlias = "Iterable[Any] | Iterable[Iterable[Any]]"
-Op: TypeAlias = "str | ReduceOp | ReduceOp.RedOpType"
 
 
 def allreduce(
@@ -181,7 +173,7 @@ def _run(
         try:
             _C.run(collective, outputs, inputs, op, root, algorithm)
         except NotImplementedError as error:  # of a tensor subclass that knows no such operator
-            raise ValueError(_about_subclasses(outputs, inputs)) from error
+            raise ValueError(about_subclasses(outputs, inputs)) from error
         return None
     if async_op:
         raise ValueError("async_op=True is not possible under torch.compile; leave it out there")
@@ -191,7 +183,7 @@ def _run(
             "it with fastreduce.algorithm"
         )
     # Under torch.compile: an operator that it can place in a graph, over flat lists.
-    rank_outputs, rank_inputs = _by_rank(outputs), _by_rank(inputs or [])
+    rank_outputs, rank_inputs = by_rank(outputs), by_rank(inputs or [])
     flat_outputs = [tensor for rank in rank_outputs for tensor in rank]
     flat_inputs = [tensor for rank in rank_inputs for tensor in rank]
     if flat_outputs:
@@ -202,107 +194,6 @@ def _run(
 
 
 def _begin(collective: str, outputs: Tensors, inputs: Tensors | None, *how: Any) -> Work:
-    # Copies of the lists, which the caller may change while the call is in flight.
-    results, read = _copied(outputs), _copied(inputs)
+    results, read = copied(outputs), copied(inputs)
     devices = {x.device for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)}
     return begin(lambda: _run(collective, results, read, *how), devices, results)
-
-
-def _copied(tensors: Any) -> Any:
-    if isinstance(tensors, torch.Tensor | str) or hasattr(tensors, "__dlpack__"):
-        return tensors
-    return [_copied(x) for x in tensors] if isinstance(tensors, Iterable) else tensors
-
-
-# By the name of a tensor subclass that only wraps other tensors: what to reduce instead.
-_INSIDE = {
-    "DTensor": "its .to_local(), which is this process's part",
-    "NestedTensor": "its .values()",
-}
-
-
-def _about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
-    for rank, tensors in enumerate([*_by_rank(outputs), *_by_rank(inputs or [])]):
-        for index, tensor in enumerate(tensors):
-            kind = type(tensor).__name__
-            if kind not in ("Tensor", "Parameter"):
-                instead = _INSIDE.get(kind, "the plain tensors inside it")
-                return (
-                    f"rank {rank}, tensor {index} is {kind}, a subclass without memory of its own; "
-                    f"pass {instead}"
-                )
-    return "a mode that is active (torch.overrides, torch.utils._python_dispatch) has no allreduce"
-
-
-def _by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
-    ranks = [[x] if isinstance(x, torch.Tensor) else list(x) for x in tensors]
-    if len({len(rank) for rank in ranks}) > 1:
-        raise ValueError(
-            f"ranks have {[len(rank) for rank in ranks]} tensors; want as many of each"
-        )
-    return ranks
-
-
-def op_name(op: Op) -> str:
-    """The name of an operation, also of a ``torch.distributed.ReduceOp`` member."""
-    if isinstance(op, str):
-        return op
-    member = getattr(op, "op", op)  # a ReduceOp holds its member as .op
-    name = getattr(member, "name", None)
-    if not isinstance(name, str):
-        if isinstance(op, torch.Tensor | list | tuple):
-            raise ValueError(
-                f"op is {type(op).__name__}; want a name such as 'sum'. Tensors of all ranks go "
-                "into one list: allreduce([a, b])"
-            )
-        raise ValueError(
-            f"unknown op {op!r}; want a name such as 'sum' or a torch.distributed.ReduceOp"
-        )
-    return "prod" if name == "PRODUCT" else name.lower()
-
-
-def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
-    """A zero-copy view of an array. The extension calls this for items that are not tensors."""
-    if isinstance(item, torch.Tensor):
-        return item
-    where = f"rank {rank}, tensor {index}"
-    if item is None:
-        raise TypeError(
-            f"{where} is None: rank {rank}, parameter {index} has no gradient; every rank must use "
-            "every parameter, or leave it out on all ranks (fastreduce.grads names the parameter)"
-        )
-    if not hasattr(item, "__dlpack__"):
-        raise TypeError(
-            f"{where} is {type(item).__name__}; want a tensor, or an array with __dlpack__"
-            + (" (fastreduce.grads(replicas) has those of modules)" * isinstance(item, nn.Module))
-            + (" (of a dict, pass list(d.values()))" * isinstance(item, str))
-        )
-    if _is_read_only(item):
-        raise ValueError(
-            f"{where} is a read-only {type(item).__name__}, and results are written in place; "
-            "reduce a copy (np.array(x), torch.tensor(x)) and convert that back"
-        )
-    # Negative strides make torch end the process.
-    strides = getattr(item, "strides", None)
-    if isinstance(strides, tuple) and any(isinstance(s, int) and s < 0 for s in strides):
-        raise ValueError(f"{where} has negative strides {strides}; want a copy without them")
-    try:
-        return from_dlpack(item)
-    except (BufferError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{where} cannot be taken through __dlpack__: {error}") from error
-
-
-def _is_read_only(item: Any) -> bool:
-    """Whether the array must not be written to: torch would write to it all the same.
-
-    NumPy arrays have a flag, others the flag of DLPack 1.0. JAX's arrays are constants even if they
-    are exported as writable, because other arrays and compiled functions share their memory.
-    """
-    if any(x.__module__.partition(".")[0] in ("jax", "jaxlib") for x in type(item).__mro__):
-        return True
-    if not getattr(getattr(item, "flags", None), "writeable", True):
-        return True
-    try:
-        return _C.is_read_only(item.__dlpack__(max_version=(1, 0)))
-    except (BufferError, TypeError, ValueError, RuntimeError):
-        return False  # knows only older versions, or cannot be exported: from_dlpack says why

@@ -28,6 +28,12 @@ def usable_devices(names: Sequence[str] | None = None) -> list[torch.device]:
 
 
 def _usable_device(name: str) -> torch.device:
+    each = name.replace(",", " ").split()
+    if len(each) > 1:
+        raise ValueError(
+            f"devices: found {name!r}, wanted each device by itself: --devices {' '.join(each)} in "
+            f"a shell, {each} in Python"
+        )
     try:
         probe = torch.zeros((), device=name)
         # Read back, because the "meta" device makes tensors, but no values.

@@ -38,6 +38,12 @@ def test_gpus_are_taken_where_there_are_any(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("names", ["cpu,cpu", "cpu cpu", "cpu, cpu"])
+def test_several_in_one_word_are_an_error(names):
+    with pytest.raises(ValueError, match=r"wanted each device by itself: --devices cpu cpu in"):
+        usable_devices([names])
+
+
 @pytest.mark.parametrize("name", ["gpu0", "None", "meta", "cuda:99"])
 def test_a_device_that_is_not_here_is_an_error(name):
     with pytest.raises(ValueError, match=f"devices: found '{name}', which cannot be used here"):

@@ -43,7 +43,8 @@ class TestImport:
     # Seconds of importing (networkx 0.3 on 2 cores) that an allreduce does not need.
     HEAVY = (
         *("matplotlib", "networkx", "PIL", "platformdirs", "pynvml", "tqdm"),
-        *(f"fastreduce.{x}" for x in ("cli", "doctor", "simulation", "topology", "training")),
+        *(f"fastreduce.{x}" for x in ("cli", "doctor", "parallel")),
+        *(f"fastreduce.{x}" for x in ("simulation", "topology", "training")),
     )
 
     def test_is_light_and_leaves_torch_as_it_was(self):

@@ -8,6 +8,8 @@
 
 namespace fastreduce {
 
+// How the 32,764 bytes below are divided: for each row 10 pointers and one instruction of 6 operands. Chosen, not
+// measured; what does not fit takes another launch.
 constexpr int kMaxRows = 256;
 constexpr int kMaxPointers = 2560;
 constexpr int kMaxInstructions = 256;

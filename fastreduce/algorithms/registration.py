@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
+from fastreduce.names import listed
 from fastreduce.program import Program
 
 Algorithm: TypeAlias = Callable[[int], Program]
@@ -70,7 +71,8 @@ def find(name: str) -> Algorithm:
     """
     found = registry.get(name) or _unnamed.get(name)
     if found is None:
-        raise ValueError(f"unknown algorithm {name!r}; known are auto, {', '.join(names())}")
+        known = listed(["auto", *names()], name)
+        raise ValueError(f"unknown algorithm {name!r}; known are {known}")
     return found
 
 

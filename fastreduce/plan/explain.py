@@ -1,10 +1,10 @@
-"""What `allreduce` would do, and the alternatives: the candidates with their predicted times."""
+"""What `allreduce` would do, and the alternatives."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,50 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fastreduce import _C
-from fastreduce.algorithms import hierarchical, multi_ring, registry
-from fastreduce.collectives import as_tensor
-from fastreduce.plan.build import proven
+from fastreduce.arguments import as_tensor
+from fastreduce.names import listed
+from fastreduce.plan.candidates import HEADINGS, Candidate, by_seconds, for_links, for_memory
 from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
-from fastreduce.program import Program
-from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
-from fastreduce.units import busbw, duration, nbytes_of, size
+from fastreduce.simulation.predict import MEMORIES
+from fastreduce.units import nbytes_of, size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 Named: TypeAlias = "Topology | str | PathLike[str]"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An algorithm's program, the number of slices per shard, and the predicted time.
-
-    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why.
-    """
-
-    algorithm: str
-    program: Program | None
-    slices: int
-    prediction: Prediction
-
-    def cells(self, nbytes: int) -> tuple[str, ...]:
-        """The columns of its row in a `Plan`, after its name."""
-        if self.program is None:
-            return "-", "-", "-", "refused", "-", self.prediction.limit
-        time_s, k = self.prediction.time_s, self.program.k
-        known = not math.isnan(time_s)
-        return (
-            str(len(self.program.launches())),
-            str(self.program.shards),
-            str(self.slices),
-            duration(time_s) if known else "unknown",
-            f"{busbw(nbytes, time_s, k) / 1e9:.2f}" if known and time_s and k > 1 else "-",
-            self.prediction.limit,
-        )
-
-
-HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,11 +46,11 @@ class Plan:
         for x in self.candidates:
             if x.algorithm == algorithm:
                 return x
-        known = ", ".join(sorted(x.algorithm for x in self.candidates))
+        known = listed(sorted(x.algorithm for x in self.candidates), algorithm)
         raise ValueError(f"unknown algorithm {algorithm!r}; known are {known}")
 
     def __str__(self) -> str:
-        row = "{:<17} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
+        row = "{:<18} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
         lines = [self.title, row(*HEADINGS)]
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
@@ -138,7 +106,7 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
         return _here(devices, tensor_bytes)
-    found = sorted(_on_topology(machine, count, tensor_bytes), key=_seconds)
+    found = sorted(for_links(machine, count, tensor_bytes), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -173,12 +141,6 @@ def _is_size(x: object) -> bool:
     return isinstance(x, int | str) and not isinstance(x, bool)
 
 
-def _seconds(candidate: Candidate) -> tuple[bool, float]:
-    """Sort key: known times, then unknown ones, then refused algorithms."""
-    time_s = candidate.prediction.time_s
-    return candidate.program is None, math.inf if math.isnan(time_s) else time_s
-
-
 def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
     """The plan for these devices. As in a call, the extension says what place they are.
 
@@ -191,82 +153,16 @@ def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
         table = tuned()
         measured = f", times measured on {table.date}" if table and place in table.times_s else ""
         where = f"one {place.upper()}{measured}"
-        candidates = _in_one_memory(place, k, nbytes)
+        candidates = for_memory(place, k, nbytes)
     else:
         from fastreduce.topology import detect
 
         machine = detect()
-        where, candidates = machine.name, _on_topology(machine, k, tensor_bytes)
+        where, candidates = machine.name, for_links(machine, k, tensor_bytes)
     return Plan(
         f"{size(nbytes)} on each of {k} ranks, {where}",
         nbytes,
-        tuple(sorted(candidates, key=_seconds)),
+        tuple(sorted(candidates, key=by_seconds)),
         choose(place, k, nbytes),
         f'what "auto" stands for here (place: {place})',
     )
-
-
-def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
-    """Every algorithm's program, or the candidate that says why it was refused."""
-    for name in registry:
-        try:
-            yield name, proven("allreduce", name, k)
-        except Exception as error:  # users write algorithms, so anything may be raised
-            yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
-
-
-def _in_one_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
-    """Limits are predicted; so are times, unless `fastreduce tune` has measured them."""
-    table = tuned()
-    for name, found in _programs(k):
-        if isinstance(found, Candidate):
-            yield found
-            continue
-        reckoned = in_one_memory(found, nbytes, MEMORIES[place])
-        measured_s = table.time_s(place, name, k, nbytes) if table else None
-        time_s = reckoned.time_s if measured_s is None else measured_s
-        yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
-
-
-def _on_topology(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterator[Candidate]:
-    if k > len(topology.devices):
-        raise ValueError(
-            f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
-        )
-    for name, found in _programs(k):
-        if isinstance(found, Candidate):
-            yield found
-            continue
-        slices = found.slices(sum(tensor_bytes))
-        try:
-            if k == len(topology.devices):
-                found = _fitted(found, name, topology)
-            nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
-            slices = found.slices(sum(tensor_bytes))
-            prediction = on_topology(found, topology, nbytes, slices)
-        except ValueError as error:  # a bandwidth that is unknown
-            prediction = Prediction(math.nan, str(error))
-        yield Candidate(name, found, slices, prediction)
-
-
-def _fitted(found: Program, name: str, topology: Topology) -> Program:
-    """The program for this topology, if the algorithm takes its rings or machines into account."""
-    from fastreduce.topology import machines
-
-    if name == "multi-ring":
-        return _rings_both_ways(topology)
-    if name == "hierarchical":
-        parts = machines(topology)
-        in_order = [device for part in parts for device in part] == list(topology.devices)
-        if in_order and len({len(part) for part in parts}) == 1:
-            return hierarchical(found.k, len(parts))
-    return found
-
-
-def _rings_both_ways(topology: Topology) -> Program:
-    """Each ring in both directions, because links carry data both ways at once."""
-    from fastreduce.topology import rings
-
-    each = rings(topology)
-    both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
-    return multi_ring(len(topology.devices), both)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fastreduce import _C
 from fastreduce.algorithms import built_in
 from fastreduce.collectives import allreduce
+from fastreduce.names import listed
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.noise import Cell, doubtful
 from fastreduce.plan.table import Table, Times
@@ -143,7 +144,7 @@ def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str,
         here[_C.place(gpus)] = [[str(gpu) for gpu in gpus]]
     for place in places or ():
         if place not in here:
-            raise ValueError(f"place: found {place!r}, wanted one of {', '.join(here)}")
+            raise ValueError(f"place: found {place!r}, wanted one of {listed(here, place)}")
     return [
         (place, on) for place in here if places is None or place in places for on in here[place]
     ]

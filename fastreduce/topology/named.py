@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
+from fastreduce.names import listed
 from fastreduce.topology.detect import detect
 from fastreduce.topology.files import load
 from fastreduce.topology.graph import Topology
@@ -40,5 +41,5 @@ def as_topology(found: Topology | str | PathLike[str]) -> Topology:
         return load(found)
     raise ValueError(
         f"unknown topology {str(found)!r}: no such file, and no such preset; known are "
-        f"{', '.join(names())}, and 'detect'"
+        f"{listed([*names(), 'detect'], found)}"
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
@@ -57,7 +58,7 @@ def preset(name: str) -> Topology:
     360.0
     """
     if name not in _PRESETS:
-        raise ValueError(f"unknown topology {name!r}; known are {', '.join(names())}")
+        raise ValueError(f"unknown topology {name!r}; known are {listed(names(), name)}")
     return _PRESETS[name]()
 
 

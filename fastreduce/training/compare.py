@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreduce.names import listed
+
 from .config import Config
 from .data import FashionMNIST
 from .learners import Learner, ModuleLearner, learner
@@ -44,7 +46,7 @@ def rival(config: Config, name: str) -> tuple[Config, Callable[[Config, Generato
     Raises ValueError for another name, and where there is no such way.
     """
     if name not in NAMES:
-        raise ValueError(f"compare: found {name!r}, wanted one of {', '.join(NAMES)}")
+        raise ValueError(f"compare: found {name!r}, wanted one of {listed(NAMES, name)}")
     if name == "loop":
         return config.changed(allreduce="loop"), learner
     if name == "single":

@@ -11,6 +11,7 @@ import torch
 
 import fastreduce
 from fastreduce.kvstore.arguments import check_store
+from fastreduce.names import listed
 
 from .lenet import INITS
 from .models import MODELS
@@ -111,7 +112,7 @@ class Config:
             names.append(("allreduce", self.allreduce, algorithms))
         for name, found, known in names:
             if found not in known:
-                raise ValueError(f"{name}: found {found!r}, wanted one of {', '.join(known)}")
+                raise ValueError(f"{name}: found {found!r}, wanted one of {listed(known, found)}")
 
     def _check_store(self) -> None:
         if self.kvstore is not None:

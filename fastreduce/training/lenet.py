@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreduce.names import listed
+
 # Weight and bias of two convolutions, then of two linear layers.
 SHAPES = ((20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (128, 800), (128,), (10, 128), (10,))
 # For how many steps the book's small weights keep the loss near ln 10, that of a guess. Measured on
@@ -47,7 +49,7 @@ def initial_params(
     [(20, 1, 3, 3), (20,)]
     """
     if init not in INITS:
-        raise ValueError(f"init: found {init!r}, wanted one of {', '.join(INITS)}")
+        raise ValueError(f"init: found {init!r}, wanted one of {listed(INITS, init)}")
     params = [torch.zeros(shape, dtype=dtype) for shape in SHAPES]
     for weight in params[::2]:
         INITS[init](weight, generator)

@@ -115,16 +115,17 @@ UNDEFINED = {
     "min": (torch.complex64,),
     "max": (torch.complex128,),
 }
-OPS = "sum, avg, prod, min, max, band, bor, bxor"
+OPS = "avg, band, bor, bxor, max, min, prod, sum"
 LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
 
-mean = partial(allreduce, op="mean")
+mean, small = partial(allreduce, op="mean"), partial(allreduce, op="SUM")
 no_op = partial(allreduce, op=3)
 premultiplied = partial(allreduce, op=ReduceOp.PREMUL_SUM)
 avg = partial(allreduce, op="avg")
 rnig = partial(allreduce, algorithm="rnig")
 no_name = partial(allreduce, algorithm=3)
 to_2, to_text = partial(reduce, root=2), partial(reduce, root="0")
+to_2_to_70 = partial(reduce, root=2**70)
 from_minus_1 = partial(broadcast, root=-1)
 scatter, gather = reduce_scatter, all_gather
 
@@ -231,6 +232,7 @@ ROWS = {
         "the output of rank 0, tensor 0", "shares memory"),
     # op, dtype, algorithm, root
     "unknown op": (mean, lambda: [of(f32)], V, "unknown op 'mean'", f"known are {OPS}"),
+    "op in capitals": (small, lambda: [of(f32)], V, "unknown op 'SUM'", "did you mean 'sum'?"),
     "op of another type": (no_op, lambda: [of(f32)], V, "unknown op 3"),
     "op of NCCL only": (premultiplied, lambda: [of(f32)], V, "unknown op 'premul_sum'"),
     **{
@@ -248,9 +250,11 @@ ROWS = {
         avg, lambda: [[[ones(3), ones(3, dtype=i32)] for _ in range(2)]], V,
         "op 'avg' is not defined for Int (tensor 1)"),
     "unknown algorithm": (
-        rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ", "ring"),
+        rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ",
+        "did you mean 'ring'?"),
     "algorithm of another type": (no_name, lambda: [of(f32)], T, "algorithm"),
     "root too large": (to_2, lambda: [of(f32)], V, "root 2", "there are 2"),
+    "root beyond 64 bits": (to_2_to_70, lambda: [of(f32)], V, "is not a rank: there are 2"),
     "root below 0": (from_minus_1, lambda: [of(f32)], V, "root -1"),
     "root of another type": (to_text, lambda: [of(f32)], T, "root"),
     # outputs
@@ -263,6 +267,12 @@ ROWS = {
     "shards too large": (
         scatter, lambda: [of(f32, 3), of(f32, 4)], V,
         "rank 0, tensor 0 has 4 elements", "has 3", "2 times as many"),
+    "shards for wholes": (
+        scatter, lambda: [of(f32, 4), of(f32, 2)], V,
+        "the output of rank 0, tensor 0 has 4", "outputs are the first argument"),
+    "wholes for shards": (
+        gather, lambda: [of(f32, 2), of(f32, 4)], V,
+        "the output of rank 0, tensor 0 has 2", "outputs are the first argument"),
     "not divisible": (scatter, lambda: [of(f32, 2), of(f32, 5)], V, "has 5 elements"),
     "gathered into too little": (
         gather, lambda: [of(f32, 3), of(f32, 2)], V,

@@ -7,8 +7,9 @@ from places import ON_GPU, Place, missing, place_named
 
 
 @pytest.hookimpl(tryfirst=True)  # before sweeps are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On the CPU, where tests/collectives asks more, the short run takes every tenth."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On the CPU, where tests/collectives asks more, these tests only try themselves: the short
+    run takes every tenth, the sweep every second."""
     places = [
         item.callspec.params.get("place") if hasattr(item, "callspec") else None for item in items
     ]
@@ -16,6 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for i, item in enumerate(on_cpu):
         if i % 10:
             item.add_marker(pytest.mark.sweep("GPU tests on the CPU"))
+    never = {*on_cpu[1::2]}
+    config.hook.pytest_deselected(items=[*never])
+    items[:] = [item for item in items if item not in never]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import copy
 import io
-import sys
 
 import pytest
 import torch
@@ -231,9 +230,5 @@ def test_a_compiled_module(backend):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
 
 
-def test_importing_fastreduce_does_not_load_it():
-    import subprocess
-
-    code = "import sys, fastreduce; assert 'fastreduce.parallel' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_it_is_a_name_of_the_package():
     assert fastreduce.DataParallel is DataParallel

@@ -45,6 +45,9 @@ class TestOnPaper:
         assert "link gpu0 -> pcie0" in marked[0]
         assert lines[-1].startswith(f"choice: {book.algorithm}, the fastest on paper")
         assert repr(book) == str(book)
+        _, headings, *rows, _ = lines
+        end = headings.index("launches") + len("launches")
+        assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
 
     def test_dgx1_takes_its_own_rings_both_ways_round(self):
         found = explain(160 * MB, topology=preset("dgx1"))

@@ -76,6 +76,7 @@ def test_other_models(tiny, model):
     assert all(p.dtype == torch.float32 for p in params(trainer) if p.is_floating_point())
 
 
+@pytest.mark.sweep("compiled models")  # torch calls a C++ compiler
 def test_a_compiled_model_learns_the_same(tiny):
     eager = dataclasses.replace(TWO, model="mlp")
     (one, _), (other, _) = run(dataclasses.replace(eager, compile=True), tiny), run(eager, tiny)

@@ -213,7 +213,7 @@ void run_integers_that_wrap() {
 int main(int argc, char**) {
   const bool fewest = argc > 1;
   // About a vector, a tile (16 KiB) and a share for every thread.
-  const std::vector<std::vector<int64_t>> lists = {{1}, {7, 1}, {63}, {64}, {65}, {4097}, {3, 20011, 130}};
+  const std::vector<std::vector<int64_t>> lists = {{1}, {7, 1}, {63}, {64}, {65}, {4097}, {3, 40031, 130}};
   for (int k : {1, 2, 3, 4, 8, 9})
     for (const std::vector<int64_t>& elems : lists)
       for (int64_t offset : {0, 1}) {

@@ -1,12 +1,11 @@
-"""The CUDA engines on the virtual CUDA runtime (tests/virtual_cuda), and mutants of them that must
-not get through."""
+"""The CUDA engines on the virtual CUDA runtime (tests/csrc/virtual_cuda), and mutants of
+them that must not get through."""
 
 from functools import cache
 
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import Named, every_program, text_of, write_programs
-from sweeps import one_in
 from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
 
 from fastreduce import Instruction, Program
@@ -22,7 +21,8 @@ SOURCES = {
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
-pytestmark = needs_compiler
+# Compiling for the virtual runtime takes most of a minute.
+pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +66,13 @@ MODES = {
 }
 
 
-# The short run makes one build.
-LONG = {mode: "sanitizers" for mode, (sanitizer, _) in MODES.items() if sanitizer != "plain"}
-LONG["many orders"] = "random orders"
+KINDS = {mode: "sanitizers" for mode, (sanitizer, _) in MODES.items() if sanitizer != "plain"}
+KINDS["many orders"] = "random orders"
 
 
 @pytest.mark.parametrize(
     "mode",
-    [pytest.param(x, marks=pytest.mark.sweep(LONG[x]) if x in LONG else ()) for x in MODES],
+    [pytest.param(x, marks=pytest.mark.sweep(KINDS[x]) if x in KINDS else ()) for x in MODES],
 )
 def test_engines(mode, tests, programs):
     sanitizer, least = MODES[mode]
@@ -232,7 +231,8 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(5, MUTANTS, "mutants"))
+@pytest.mark.sweep("mutants")
+@pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_found(name, objects, programs, tmp_path):
     mutant = MUTANTS[name]
     done = run(mutant.build(tmp_path, SOURCES, objects("plain")), mutant.mode, programs)

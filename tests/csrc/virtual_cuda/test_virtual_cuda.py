@@ -19,7 +19,7 @@ pytestmark = needs_compiler
 @pytest.mark.parametrize(
     "sanitizer",
     [
-        pytest.param(x, marks=() if x == "plain" else pytest.mark.sweep("sanitizers"))
+        pytest.param(x, marks=pytest.mark.sweep("virtual GPUs" if x == "plain" else "sanitizers"))
         for x in CONTROLS
     ],
 )

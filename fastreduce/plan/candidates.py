@@ -1,0 +1,122 @@
+"""The algorithms as candidates for a call: program and predicted time, or why one is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastreduce.algorithms import hierarchical, multi_ring, registry
+from fastreduce.plan.build import proven
+from fastreduce.plan.table_files import tuned
+from fastreduce.program import Program
+from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
+from fastreduce.units import busbw, duration
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm's program, the number of slices per shard, and the predicted time.
+
+    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why.
+    """
+
+    algorithm: str
+    program: Program | None
+    slices: int
+    prediction: Prediction
+
+    def cells(self, nbytes: int) -> tuple[str, ...]:
+        """The columns of its row in a `Plan`, after its name."""
+        if self.program is None:
+            return "-", "-", "-", "refused", "-", self.prediction.limit
+        time_s, k = self.prediction.time_s, self.program.k
+        known = not math.isnan(time_s)
+        return (
+            str(len(self.program.launches())),
+            str(self.program.shards),
+            str(self.slices),
+            duration(time_s) if known else "unknown",
+            f"{busbw(nbytes, time_s, k) / 1e9:.2f}" if known and time_s and k > 1 else "-",
+            self.prediction.limit,
+        )
+
+
+def by_seconds(candidate: Candidate) -> tuple[bool, float]:
+    """Sort key: known times, then unknown ones, then refused algorithms."""
+    time_s = candidate.prediction.time_s
+    return candidate.program is None, math.inf if math.isnan(time_s) else time_s
+
+
+def for_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
+    """For ranks in one memory. Limits are predicted; so are times, unless `fastreduce tune` has
+    measured them."""
+    table = tuned()
+    for name, found in _programs(k):
+        if isinstance(found, Candidate):
+            yield found
+            continue
+        reckoned = in_one_memory(found, nbytes, MEMORIES[place])
+        measured_s = table.time_s(place, name, k, nbytes) if table else None
+        time_s = reckoned.time_s if measured_s is None else measured_s
+        yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
+
+
+def for_links(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterator[Candidate]:
+    """For ranks on the first k devices of a topology; times are predicted."""
+    if k > len(topology.devices):
+        raise ValueError(
+            f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
+        )
+    for name, found in _programs(k):
+        if isinstance(found, Candidate):
+            yield found
+            continue
+        slices = found.slices(sum(tensor_bytes))
+        try:
+            if k == len(topology.devices):
+                found = _fitted(found, name, topology)
+            nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
+            slices = found.slices(sum(tensor_bytes))
+            prediction = on_topology(found, topology, nbytes, slices)
+        except ValueError as error:  # a bandwidth that is unknown
+            prediction = Prediction(math.nan, str(error))
+        yield Candidate(name, found, slices, prediction)
+
+
+def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
+    """Every algorithm's program, or the candidate that says why it was refused."""
+    for name in registry:
+        try:
+            yield name, proven("allreduce", name, k)
+        except Exception as error:  # users write algorithms, so anything may be raised
+            yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
+
+
+def _fitted(found: Program, name: str, topology: Topology) -> Program:
+    """The program for this topology, if the algorithm takes its rings or machines into account."""
+    from fastreduce.topology import machines
+
+    if name == "multi-ring":
+        return _rings_both_ways(topology)
+    if name == "hierarchical":
+        parts = machines(topology)
+        in_order = [device for part in parts for device in part] == list(topology.devices)
+        if in_order and len({len(part) for part in parts}) == 1:
+            return hierarchical(found.k, len(parts))
+    return found
+
+
+def _rings_both_ways(topology: Topology) -> Program:
+    """Each ring in both directions, because links carry data both ways at once."""
+    from fastreduce.topology import rings
+
+    each = rings(topology)
+    both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
+    return multi_ring(len(topology.devices), both)
