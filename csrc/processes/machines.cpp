@@ -7,8 +7,8 @@
 namespace fastreduce {
 namespace {
 
-// While one chunk is between machines, the next is reduced inside: many chunks hide more, few cost fewer round trips.
-// Measured with 2 machines of 2 ranks, 1 Gbit/s between them: see benchmarks/processes.py.
+// While one chunk is between machines, the next is reduced inside: many chunks hide more, few cost fewer round trips
+// (predicted).
 constexpr int64_t kChunkBytes = 4 << 20;
 
 RankPlan plan_of(Collective collective, const Group& group) {
@@ -21,7 +21,7 @@ c10d::ReduceOp between(const c10d::ReduceOp& op) {
 }
 
 // How long a machine may take to answer after something has failed, and the tag of question and answer.
-constexpr std::chrono::seconds kAnswer{3};
+constexpr std::chrono::milliseconds kAnswer{3000};
 constexpr int kTag = 0x66617374;
 
 }  // namespace
@@ -32,6 +32,7 @@ struct Machines::Chunk {
   c10d::ReduceOp op;
   Announcement announcement;
   std::chrono::milliseconds timeout;
+  std::chrono::milliseconds timeout_inside;
   at::Tensor shard{};  // this rank's
   c10::intrusive_ptr<c10d::Work> across{};
 };
@@ -50,7 +51,8 @@ void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, con
   std::optional<Chunk> before;
   for (int64_t begin = 0; begin < flat.numel(); begin += chunk_elems) {
     const int64_t elems = std::min(chunk_elems, flat.numel() - begin);
-    Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout};
+    // Who waits inside for one that waits outside must not be the first to give up.
+    Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout, timeout + 2 * kAnswer};
     announce(chunk.tensor, chunk.announcement);
     run_inside(reduce_scatter_, chunk);
     start_across(chunk);
@@ -63,7 +65,7 @@ void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, con
 void Machines::run_inside(const RankPlan& plan, Chunk& chunk) {
   const int64_t shards = group_.size(), elems = chunk.tensor.numel() * chunk.kernel.per_elem;
   const int64_t elem_bytes = chunk.tensor.element_size() / chunk.kernel.per_elem;
-  FlagsCall call{plan, chunk.kernel.dtype, chunk.kernel.op, elem_bytes, {}, chunk.announcement, chunk.timeout};
+  FlagsCall call{plan, chunk.kernel.dtype, chunk.kernel.op, elem_bytes, {}, chunk.announcement, chunk.timeout_inside};
   Item& item = call.items.emplace_back();
   item.part_elems = part_elems(elems, shards, elem_bytes);
   const std::vector<Span> all = all_shards({chunk.tensor}, shards, item.part_elems, chunk.kernel, elem_bytes);
@@ -101,28 +103,35 @@ void Machines::finish(Chunk& chunk) {
   run_inside(all_gather_, chunk);
 }
 
-// Peers everywhere fail at about the same time, and all ask all.
+// All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one rank
+// answers is there.
 std::string Machines::silent_machines() const {
-  std::string silent;
-  std::vector<c10::intrusive_ptr<c10d::Work>> questions(settings_.names.size()), answers(settings_.names.size());
-  std::vector<at::Tensor> bytes = {at::zeros(1, at::kByte)};
+  using Work = c10::intrusive_ptr<c10d::Work>;
   const auto tried = [](const auto& body) {
     try {
-      body();
-      return true;
+      return body();
     } catch (const std::exception&) {
-      return false;
+      return decltype(body())();
     }
   };
-  for (size_t i = 0; i < questions.size(); ++i)
-    if (settings_.peers[i] != settings_.all->getRank()) tried([&] {
-        questions[i] = settings_.all->send(bytes, settings_.peers[i], kTag);
-        answers[i] = settings_.all->recv(bytes, settings_.peers[i], kTag);
-      });
-  for (size_t i = 0; i < questions.size(); ++i) {
-    if (settings_.peers[i] == settings_.all->getRank()) continue;
-    const bool answered = answers[i] && tried([&] { answers[i]->wait(kAnswer); });
-    if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[i];
+  std::vector<at::Tensor> byte = {at::zeros(1, at::kByte)};
+  std::vector<Work> questions;  // kept until all is over
+  std::vector<std::vector<Work>> answers(settings_.names.size());
+  for (size_t machine = 0; machine < answers.size(); ++machine)
+    for (int rank : settings_.ranks[machine]) {
+      if (rank == settings_.all->getRank()) continue;
+      questions.push_back(tried([&] { return settings_.all->send(byte, rank, kTag); }));
+      answers[machine].push_back(tried([&] { return settings_.all->recv(byte, rank, kTag); }));
+    }
+  std::string silent;
+  const Clock::time_point deadline = Clock::now() + kAnswer;
+  for (size_t machine = 0; machine < answers.size(); ++machine) {
+    bool answered = static_cast<int>(machine) == settings_.across->getRank();
+    for (const Work& answer : answers[machine]) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      answered = answered || (answer && tried([&] { return answer->wait(std::max(left, std::chrono::milliseconds(1))); }));
+    }
+    if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[machine];
   }
   return silent.empty() ? "all machines answer" : "no answer from " + silent;
 }

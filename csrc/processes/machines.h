@@ -16,9 +16,9 @@ class Machines {
  public:
   struct Settings {
     std::vector<std::string> names;            // of the machines
-    std::vector<int> peers;                    // by machine: the rank there that this one talks to, among all
-    c10::intrusive_ptr<c10d::Backend> across;  // these peers
-    c10::intrusive_ptr<c10d::Backend> all;     // every rank
+    std::vector<std::vector<int>> ranks;       // by machine, as `all` numbers them
+    c10::intrusive_ptr<c10d::Backend> across;  // this rank and those of its number in other machines
+    c10::intrusive_ptr<c10d::Backend> all;
   };
   Machines(Group& group, Settings settings);
 

@@ -14,7 +14,7 @@ namespace {
 namespace py = pybind11;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 
-using Machine = std::tuple<std::string, int>;  // its name, and the rank there that this one talks to
+using Machine = std::tuple<std::string, std::vector<int>>;  // its name and ranks
 
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
                                size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
@@ -23,9 +23,9 @@ BackendPointer process_backend(int rank, std::vector<std::string> names, std::ch
   std::optional<Machines::Settings> several;
   if (across) {
     several = Machines::Settings{{}, {}, std::move(across), rest};
-    for (const auto& [name, peer] : machines) {
+    for (const auto& [name, ranks] : machines) {
       several->names.push_back(name);
-      several->peers.push_back(peer);
+      several->ranks.push_back(ranks);
     }
   }
   const ProcessBackend::Settings settings{rank, std::move(names), timeout, shared_bytes, std::move(rest)};

@@ -74,7 +74,7 @@ def _create(options: Any, _: Any) -> Any:
         shared_bytes=SHARED_BYTES,
         exchange=lambda mine: told("invitation", mine, local),
         rest=rest,
-        machines=[(machines[ranks[0]].split()[0], ranks[number]) for ranks in groups],
+        machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
         across=across,
     )
 
