@@ -16,13 +16,9 @@ Source of the claim: *Dive into Deep Learning*, "Parameter Servers".
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +29,7 @@ import networkx as nx
 import torch
 import torch.distributed as dist
 from measure import Row, machine, preamble, save
+from namespaces import missing_commands, namespaces, start_in
 
 import fastreduce
 from fastreduce.program import Instruction, Program
@@ -45,7 +42,6 @@ KINDS = ("dist_sync", "dist_async")
 ROWS, ROW_ELEMS = 64, 4096  # 1 MiB of float32
 NBYTES = 4 * ROWS * ROW_ELEMS
 RATE_MBIT = 200
-PORT = 29400
 
 
 # ---- simulated
@@ -74,55 +70,14 @@ def simulated_s(workers: int, servers: int) -> float:
 # ---- measured
 
 
-def shell(line: str) -> None:
-    subprocess.run(line.split(), check=True)
-
-
-@contextlib.contextmanager
-def machines(count: int) -> Iterator[list[str]]:
-    """Names of network namespaces at one bridge; gone when the context ends."""
-    names, bridge = [f"fastreduce{i}" for i in range(count)], "fastreduce"
-    bucket = f"root tbf rate {RATE_MBIT}mbit burst 128kb latency 100ms"
-    with contextlib.ExitStack() as undo:
-        shell(f"ip link add {bridge} type bridge")
-        undo.callback(shell, f"ip link del {bridge}")
-        shell(f"ip link set {bridge} up")
-        for i, name in enumerate(names):
-            shell(f"ip netns add {name}")
-            undo.callback(shell, f"ip netns del {name}")
-            shell(f"ip link add {name} type veth peer name eth0 netns {name}")
-            shell(f"ip link set {name} master {bridge} up")
-            shell(f"ip -n {name} addr add {address(i)}/24 dev eth0")
-            shell(f"ip -n {name} link set eth0 up")
-            shell(f"ip -n {name} link set lo up")
-            shell(f"tc qdisc add dev {name} {bucket}")
-            shell(f"tc -n {name} qdisc add dev eth0 {bucket}")
-            files = Path("/etc/netns", name)  # what is below it stands for /etc in that namespace
-            files.mkdir(parents=True)
-            undo.callback(shutil.rmtree, files)
-            hosts = [f"{address(j)} {other}" for j, other in enumerate(names)]
-            (files / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
-        yield names
-
-
-def address(machine: int) -> str:
-    return f"10.77.0.{machine + 1}"
-
-
 def measure(workers: int, repeats: int) -> list[Row]:
-    with machines(workers) as names, tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for rank, name in enumerate(names):
-            found = {"RANK": rank, "WORLD_SIZE": workers, "MASTER_ADDR": address(0)}
-            variables = {**found, "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "eth0"}
-            variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # there is no name server
-            own = [sys.executable, __file__, "--worker", folder, "-n", str(repeats)]
-            named = f'hostname {name} && exec "$@"'
-            # Process numbers of their own, too: else torch's rpc copies from process to process.
-            apart = ["ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--fork"]
-            command = [*apart, "sh", "-c", named, "sh", *own]
-            environment = {**os.environ, **{key: str(x) for key, x in variables.items()}}
-            processes.append(subprocess.Popen(command, env=environment))
+    with namespaces(workers, RATE_MBIT) as names, tempfile.TemporaryDirectory() as folder:
+        own = [sys.executable, __file__, "--worker", folder, "-n", str(repeats)]
+        # Process numbers of their own, too: else torch's rpc copies from process to process.
+        processes = [
+            start_in(name, own, {"RANK": rank, "WORLD_SIZE": workers}, "--pid", "--fork")
+            for rank, name in enumerate(names)
+        ]
         failed = [rank for rank, process in enumerate(processes) if process.wait(300)]
         if failed:
             raise SystemExit(f"ranks {failed} of {workers} failed")
@@ -231,9 +186,8 @@ def main() -> None:
     if args.worker:
         work(args.worker, args.repeats)
         return
-    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
-    if os.geteuid() != 0 or missing:
-        parser.error(f"found no root or no {', '.join(missing) or 'command missing'}; wanted both")
+    if missing := missing_commands():
+        parser.error(f"needs {missing}")
     about = machine() | {"threads": 1}  # of each process
     print(preamble(about))
     rows: list[Row] = []

@@ -15,7 +15,9 @@ def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeo
 
     ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
     """
-    get_context("forkserver").set_forkserver_preload(["fastreduce.distributed", scenario.__module__])
+    get_context("forkserver").set_forkserver_preload(
+        ["fastreduce.distributed", scenario.__module__]
+    )
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import kvstore
 import pytest
 import torch
+from namespaces import missing_commands
 
 SCRIPT = Path(kvstore.__file__)
 
@@ -30,11 +30,8 @@ def test_the_picture_and_the_table(tmp_path):
     assert line.split() == ["2", "1", "2.00", "dist_sync", "500", "ms", "400", "ms"]
 
 
-NEEDED = all(map(shutil.which, ("ip", "tc", "unshare"))) and os.geteuid() == 0
-
-
 @pytest.mark.sweep("benchmarks")
-@pytest.mark.skipif(not NEEDED, reason="needs root, ip, tc and unshare")
+@pytest.mark.skipif(bool(missing_commands()), reason=f"needs {missing_commands()}")
 def test_it_runs(tmp_path):
     out = tmp_path / "kvstore"
     command = [sys.executable, str(SCRIPT), "-n", "1", "--workers", "2", "--out", str(out)]

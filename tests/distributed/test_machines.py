@@ -1,0 +1,65 @@
+"""Several machines: network namespaces with host names of their own, and Gloo between them."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from namespaces import cut_off, missing_commands, namespaces, start_in
+
+from fastreduce.distributed.backend import by_machine
+
+WORKER = Path(__file__).with_name("machines_worker.py")
+
+needs_namespaces = [
+    pytest.mark.skipif(bool(missing_commands()), reason=f"needs {missing_commands()}"),
+    pytest.mark.sweep("machines"),
+]
+
+
+@pytest.mark.parametrize(
+    ("machines", "ranks"),
+    [
+        (["a", "a"], [[0, 1]]),
+        (["a", "b", "a", "b"], [[0, 2], [1, 3]]),
+        (["b", "b", "a", "a"], [[0, 1], [2, 3]]),
+        (["a", "b", "b"], [[0], [1], [2]]),
+        (["a", "a", "b"], [[0], [1], [2]]),
+    ],
+)
+def test_ranks_are_together_where_all_machines_have_as_many(machines, ranks):
+    assert by_machine(machines) == ranks
+
+
+def start(names, ranks, mode, folder):
+    """So many ranks on each machine of ``names``; where there are two numbers, on each its own."""
+    where = [name for name, count in zip(names, ranks, strict=True) for _ in range(count)]
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-W", "ignore", str(WORKER), mode, str(folder)]
+    return [
+        start_in(name, command, {"RANK": rank, "WORLD_SIZE": len(where), "PYTHONPATH": path})
+        for rank, name in enumerate(where)
+    ]
+
+
+class TestMachines:
+    pytestmark = needs_namespaces
+
+    @pytest.mark.parametrize("ranks", [(2, 2), (2, 2, 2), (1, 2)], ids=str)
+    def test_every_rank_has_the_result(self, ranks, tmp_path):
+        with namespaces(len(ranks), 1000) as names:
+            started = start(names, ranks, "values", tmp_path)
+            assert [process.wait(120) for process in started] == [0] * sum(ranks)
+
+    def test_one_that_is_cut_off_is_named_on_every_rank(self, tmp_path):
+        with namespaces(3, 1000) as names:
+            started = start(names, (2, 2, 2), "until cut off", tmp_path)
+            while len(list(tmp_path.glob("ready *"))) < 6:
+                assert all(process.poll() is None for process in started)
+                time.sleep(0.1)
+            cut_off(names[2])
+            assert [process.wait(60) for process in started] == [0] * 6
+        for rank in range(6):
+            others = names[2] if rank < 4 else f"{names[0]}, {names[1]}"
+            assert f"no answer from {others}:" in (tmp_path / str(rank)).read_text()
