@@ -13,7 +13,8 @@ from torch.multiprocessing import start_processes
 def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
-    ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
+    ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
+    more than a minute.
     """
     get_context("forkserver").set_forkserver_preload(
         ["fastreduce.distributed", scenario.__module__]

@@ -88,7 +88,8 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
     : Backend(settings.rest->getRank(), settings.rest->getSize()),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
       rest_(settings.rest),
-      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)) {
+      group_(settings.rank, settings.names,
+             std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)) {
   group_.join(exchange(group_.invitation()));
   Announcement first;
   first.describe("the first meeting");
@@ -157,8 +158,8 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
 
 const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
   const bool sized = kind.collective == Collective::allreduce;
-  auto schedule = schedule_of({kind.collective, "auto", group_.size(), kind.root, "processes",
-                               sized ? size_class(nbytes) : 0});
+  auto schedule =
+      schedule_of({kind.collective, "auto", group_.size(), kind.root, "processes", sized ? size_class(nbytes) : 0});
   const std::lock_guard lock(plans_mutex_);
   auto& plan = plans_[schedule->id];
   if (!plan) plan = std::make_unique<RankPlan>(schedule, group_.rank());
@@ -171,7 +172,8 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
   const Arithmetic kernel = arithmetic_of(kind.collective, op_of(kind.op), type);
   const int64_t elem_bytes = static_cast<int64_t>(at::elementSize(type)) / kernel.per_elem;
   const int64_t shards = plan.schedule->shards;
-  FlagsCall call{plan, kernel.dtype, kernel.op, elem_bytes, {}, announcement(kind, plan.fingerprint, inputs, outputs),
+  FlagsCall call{plan,        kernel.dtype, kernel.op,
+                 elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
                  kind.timeout};
   Usable usable;
   Lists kept;  // the memory that the items point to
@@ -198,8 +200,7 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
   // Peers may work on one tensor, unless this rank writes its result over what they still read.
   const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
   const Tensors& read = kept.front();
-  if (outputs.size() == 1 && read.size() == 1 && !overwrites)
-    announce(read[0], call.announcement);
+  if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
   run_flags(group_, call);
   usable.write_back();
 }
@@ -229,10 +230,12 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
   if (mine.fingerprint != last_.fingerprint) {
     std::ostringstream text;
     text << name_of(kind.collective);
-    if (!moves_only(kind.collective)) text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
+    if (!moves_only(kind.collective))
+      text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
     text << " of " << first.scalar_type() << " " << first.sizes();
     if (lists.size() > 1) text << " and " << lists.size() - 1 << " more";
-    if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce) text << ", root " << kind.root;
+    if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce)
+      text << ", root " << kind.root;
     mine.describe(text.str());
     last_ = mine;
   }
@@ -314,9 +317,9 @@ ProcessBackend::Work ProcessBackend::_reduce_scatter_base(at::Tensor& output, at
 ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::ReduceScatterOptions& options) {
   if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
-  return submit(kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter,
-                     options),
-                each_alone(inputs), each_alone(outputs));
+  return submit(
+      kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
+      each_alone(inputs), each_alone(outputs));
 }
 
 // ---- without programs

@@ -108,7 +108,8 @@ void Group::join(const std::vector<std::string>& invitations) {
                       theirs->token == token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
                       theirs->size == size();
     if (!fits)
-      throw GroupError(who + " leads to memory of another rank, group, size or version of fastreduce; want the same "
+      throw GroupError(who +
+                       " leads to memory of another rank, group, size or version of fastreduce; want the same "
                        "version and shared_bytes on all ranks");
   }
 }

@@ -25,9 +25,9 @@ using Clock = std::chrono::steady_clock;
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
 struct Announcement {
   uint64_t fingerprint = 0;
-  std::array<char, 160> text{};     // for errors
-  SharedMemory::Address memory{};   // which peers may use instead of a copy in this rank's staging memory...
-  uint64_t offset = 0;              // ... from here; none if memory.bytes is 0
+  std::array<char, 160> text{};    // for errors
+  SharedMemory::Address memory{};  // which peers may use instead of a copy in this rank's staging memory...
+  uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
 
   void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
 };
@@ -100,9 +100,9 @@ class Group {
   const std::vector<std::string> names_;
   const size_t staging_bytes_;
   const int spins_;
-  std::vector<SharedMemory> memories_;  // by rank
+  std::vector<SharedMemory> memories_;                       // by rank
   std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // by rank and inode: announced memory comes again
-  std::vector<FileDescriptor> alive_;   // by rank: readable once the process has ended
+  std::vector<FileDescriptor> alive_;                        // by rank: readable once the process has ended
   uint64_t round_ = 0;
   Clock::time_point deadline_;
   std::chrono::milliseconds timeout_{0};

@@ -93,8 +93,8 @@ void Machines::finish(Chunk& chunk) {
   try {
     if (chunk.across) chunk.across->wait();
   } catch (const std::exception& error) {
-    const std::string what = std::string(chunk.announcement.text.data()) + " between machines: " + silent_machines() +
-                             ": " + error.what();
+    const std::string what =
+        std::string(chunk.announcement.text.data()) + " between machines: " + silent_machines() + ": " + error.what();
     group_.fail(what);
     throw GroupError(what);
   }
@@ -103,8 +103,8 @@ void Machines::finish(Chunk& chunk) {
   run_inside(all_gather_, chunk);
 }
 
-// All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one rank
-// answers is there.
+// All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one
+// rank answers is there.
 std::string Machines::silent_machines() const {
   using Work = c10::intrusive_ptr<c10d::Work>;
   const auto tried = [](const auto& body) {
@@ -129,7 +129,8 @@ std::string Machines::silent_machines() const {
     bool answered = static_cast<int>(machine) == settings_.across->getRank();
     for (const Work& answer : answers[machine]) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-      answered = answered || (answer && tried([&] { return answer->wait(std::max(left, std::chrono::milliseconds(1))); }));
+      answered =
+          answered || (answer && tried([&] { return answer->wait(std::max(left, std::chrono::milliseconds(1))); }));
     }
     if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[machine];
   }

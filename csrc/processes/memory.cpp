@@ -20,7 +20,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 }
 
 uint64_t inode_of(int fd, uint64_t bytes, const std::string& name) {
-  struct stat found {};
+  struct stat found{};
   if (fstat(fd, &found) != 0) fail(errno, "cannot examine " + name);
   if (static_cast<uint64_t>(found.st_size) != bytes)
     throw std::runtime_error(name + " has " + std::to_string(found.st_size) + " bytes; want " + std::to_string(bytes));

@@ -28,13 +28,13 @@ struct RankPlan {
 
   std::shared_ptr<const Schedule> schedule;
   int rank;
-  uint64_t fingerprint;              // of the instructions, alike on all ranks
-  std::vector<Step> steps;           // this rank's instructions, in program order
-  std::vector<uint64_t> counts;      // by rank: its instructions
-  std::vector<int> copy_in;          // shards of this rank's buffer that peers read
-  std::vector<int> copy_out;         // shards of this rank's buffer that peers write
-  std::vector<Wait> written;         // peers' last instructions that write this rank's buffer
-  std::vector<Wait> touched;         // the same, that read or write it
+  uint64_t fingerprint;          // of the instructions, alike on all ranks
+  std::vector<Step> steps;       // this rank's instructions, in program order
+  std::vector<uint64_t> counts;  // by rank: its instructions
+  std::vector<int> copy_in;      // shards of this rank's buffer that peers read
+  std::vector<int> copy_out;     // shards of this rank's buffer that peers write
+  std::vector<Wait> written;     // peers' last instructions that write this rank's buffer
+  std::vector<Wait> touched;     // the same, that read or write it
 
  private:
   std::vector<bool> shared_;

@@ -43,10 +43,9 @@ void define_processes(py::module& module) {
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
              py::arg("machines") = std::vector<Machine>(), py::arg("across") = BackendPointer());
-  module.def(
-      "shared_empty",
-      [](const std::vector<int64_t>& sizes, at::ScalarType dtype) { return Heap::instance().allocate(sizes, dtype); },
-      py::arg("sizes"), py::arg("dtype"));
+  module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+    return Heap::instance().allocate(sizes, dtype);
+  }, py::arg("sizes"), py::arg("dtype"));
 }
 
 }  // namespace fastreduce

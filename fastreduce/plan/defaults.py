@@ -15,7 +15,8 @@ DEFAULTS: dict[str, list[tuple[float, str]]] = {
     # the fewest events. Above, sharded spreads the bytes over all links, if every pair of GPUs has
     # one; ring needs only links between neighbours.
     "nvlink": [(64 * 1024, "leader"), (math.inf, "sharded")],
-    # Predicted: below, the second step that sharded takes costs more than reducing all in each rank.
+    # Predicted: below, the second step that sharded takes costs more than that every rank reduces
+    # everything.
     "processes": [(32 * 1024, "one-shot"), (math.inf, "sharded")],
     "pcie": [(64 * 1024, "leader"), (math.inf, "ring")],
 }

@@ -1,4 +1,4 @@
-"""What each rank of tests/distributed/test_machines.py does: python machines_worker.py MODE FOLDER."""
+"""What each rank of test_machines.py does: python machines_worker.py MODE FOLDER."""
 
 import itertools
 import sys

@@ -19,7 +19,9 @@ constexpr std::chrono::seconds kTimeout{10};
 constexpr int kRounds = 3;
 
 // A value tells its element, and a sum of such values tells whose they are.
-uint32_t value(int rank, int64_t elem, int round) { return static_cast<uint32_t>((elem + round) % 7 + 1) << (3 * rank); }
+uint32_t value(int rank, int64_t elem, int round) {
+  return static_cast<uint32_t>((elem + round) % 7 + 1) << (3 * rank);
+}
 
 uint32_t sum_of(const std::vector<int>& ranks, int64_t elem, int round) {
   uint32_t sum = 0;

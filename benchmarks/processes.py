@@ -1,0 +1,213 @@
+"""How fast is the backend "fastreduce" of torch.distributed, and Gloo beside it?
+
+Processes of one machine, one thread each, through torch.distributed's functions; or, with
+--machines, network namespaces as machines of two processes each, at links that tc slows down (needs
+root, ip and tc). Each result is compared with what it must be before it is timed. All contenders
+take turns in one run; the time of a call is that of the slowest rank, the median over rounds.
+
+    python benchmarks/processes.py                                   # a minute
+    python benchmarks/processes.py -k 2 4 --out benchmarks/results/processes
+    sudo python benchmarks/processes.py --machines 2 3 --rate-mbit 1000
+
+"in place" are tensors of fastreduce.distributed.empty; "one process" is fastreduce.allreduce on the
+tensors of all ranks, with a thread for each: the limit of what processes can reach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measure import Row, bandwidth, machine, parser_of_sizes, preamble, save, sizes_bytes
+from namespaces import missing_commands, namespaces, start_in
+from torch.multiprocessing import start_processes
+
+import fastreduce
+from fastreduce.distributed import empty, register
+
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+CALLS_BYTES = 4 << 20  # a sample is as many calls as move this, at most 200
+
+
+def call_of(collective: str, make: Any, elems: int, group: Any) -> Callable[[], None]:
+    """A call on tensors from ``make``, whose result was right once; ``elems`` are of one rank."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = size * (size + 1) / 2
+    x, whole = make(elems), make(elems * size)
+    if collective == "all_reduce":
+        run, result, wanted = lambda: dist.all_reduce(x, group=group), x, total
+    elif collective == "broadcast":
+        run, result, wanted = lambda: dist.broadcast(x, 0, group=group), x, 1.0
+    elif collective == "all_gather":
+        run, result, wanted = (
+            lambda: dist.all_gather_into_tensor(whole, x, group=group),
+            whole,
+            None,
+        )
+    else:
+        run, result, wanted = lambda: dist.reduce_scatter_tensor(x, whole, group=group), x, total
+    x.fill_(rank + 1)
+    whole.fill_(rank + 1)
+    run()
+    right = torch.full((elems,), wanted) if wanted else torch.arange(1.0, size + 1)
+    if not torch.equal(result, right if wanted else right.repeat_interleave(elems)):
+        raise SystemExit(f"{collective} of {elems} elements is wrong on rank {rank}")
+    x.zero_()
+    return run
+
+
+def sample_s(call: Callable[[], None], calls: int) -> float:
+    dist.barrier()
+    begin_s = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin_s) / calls
+
+
+def one_process(elems: int, size: int) -> Callable[[], None]:
+    """The same sum in rank 0 alone, while the others wait."""
+    tensors = [torch.zeros(elems) for _ in range(size)] if dist.get_rank() == 0 else []
+
+    def run() -> None:
+        if tensors:
+            torch.set_num_threads(size)
+            fastreduce.allreduce(tensors)
+            torch.set_num_threads(1)
+
+    return run
+
+
+def rows_of(collective: str, nbytes: int, rounds: int, gloo: Any) -> Iterator[Row]:
+    size, elems = dist.get_world_size(), nbytes // 4
+    contenders = {
+        "fastreduce": call_of(collective, torch.empty, elems, None),
+        "fastreduce in place": call_of(collective, empty, elems, None),
+        "gloo": call_of(collective, torch.empty, elems, gloo),
+    }
+    if collective == "all_reduce":
+        contenders["one process"] = one_process(elems, size)
+    calls = max(1, min(200, CALLS_BYTES // nbytes))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, call in contenders.items():
+            samples[name].append(sample_s(call, calls))
+    slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, gloo)
+    times_s = {name: found.median().item() for name, found in zip(samples, slowest, strict=True)}
+    for name, time_s in times_s.items():
+        row = {"k": size, "collective": collective, "contender": name, "nbytes": nbytes}
+        yield {**row, **bandwidth(nbytes, time_s, size), "over_gloo": times_s["gloo"] / time_s}
+
+
+def work(settings: dict[str, Any], path: Path) -> None:
+    """What each rank does; rank 0 writes the rows."""
+    torch.set_num_threads(1)
+    register()
+    dist.init_process_group("fastreduce")
+    gloo = dist.new_group(backend="gloo")
+    rows = [
+        row
+        for collective in settings["collectives"]
+        for nbytes in settings["sizes"]
+        for row in rows_of(collective, nbytes, settings["rounds"], gloo)
+    ]
+    if dist.get_rank() == 0:
+        path.write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+def in_processes(k: int, settings: dict[str, Any], path: Path) -> None:
+    start_processes(_start, (k, settings, path), k, start_method="spawn")
+
+
+def _start(rank: int, k: int, settings: dict[str, Any], path: Path) -> None:
+    found = {"RANK": rank, "WORLD_SIZE": k, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29411}
+    os.environ.update({key: str(x) for key, x in found.items()})
+    work(settings, path)
+
+
+def on_machines(count: int, rate_mbit: int, settings: dict[str, Any], path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", __file__, "--worker", json.dumps(settings), path]
+    with namespaces(count, rate_mbit) as names:
+        started = [
+            start_in(name, [str(x) for x in command], {"RANK": 2 * i + j, "WORLD_SIZE": 2 * count})
+            for i, name in enumerate(names)
+            for j in range(2)
+        ]
+        if any(process.wait() for process in started):
+            raise SystemExit("a rank failed")
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """nccl-tests' columns."""
+    header = f"{'bytes':>10}{'time us':>11}{'algbw':>8}{'busbw':>8}{'over gloo':>11}"
+    yield f"{'k':>2} {'collective':<15}{'contender':<22}{header}"
+    for x in rows:
+        rates = f"{x['algbw_gb_per_s']:>8.2f}{x['busbw_gb_per_s']:>8.2f}{x['over_gloo']:>11.2f}"
+        size = f"{x['nbytes']:>10}{1e6 * x['time_s']:>11.1f}"
+        yield f"{x['k']:>2} {x['collective']:<15}{x['contender']:<22}{size}{rates}"
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    panels = sorted({(x["collective"], x["k"]) for x in rows}, key=lambda x: (x[1], x[0]))
+    figure = Figure(figsize=(4.5 * min(len(panels), 4), 3.8 * -(-len(panels) // 4)))
+    figure.set_layout_engine("constrained")
+    for i, (collective, k) in enumerate(panels):
+        axes = figure.add_subplot(-(-len(panels) // 4), min(len(panels), 4), i + 1)
+        mine = [x for x in rows if (x["collective"], x["k"]) == (collective, k)]
+        for name in dict.fromkeys(x["contender"] for x in mine):
+            points = {x["nbytes"]: 1e6 * x["time_s"] for x in mine if x["contender"] == name}
+            axes.plot(points.keys(), points.values(), "o-", markersize=3, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set(title=f"{collective}, {k} processes", xlabel="bytes of one rank", ylabel="us")
+        axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--worker"]:
+        work(json.loads(sys.argv[2]), Path(sys.argv[3]))
+        return
+    parser = parser_of_sizes(__doc__, rounds=9)
+    parser.set_defaults(k=[2])
+    parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
+    parser.add_argument("--machines", type=int, nargs="+", help="so many, of two processes each")
+    parser.add_argument(
+        "--rate-mbit", type=int, default=1000, help="of their links (default: 1000)"
+    )
+    args = parser.parse_args()
+    if args.machines and (missing := missing_commands()):
+        parser.error(f"--machines needs {missing}")
+    about = machine() | {"threads": 1} | ({"rate_mbit": args.rate_mbit} if args.machines else {})
+    print(preamble(about))
+    settings = {"collectives": list(args.collectives), "rounds": args.n}
+    settings["sizes"] = list(sizes_bytes(args.b, args.e or 64 << 20, args.f))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.json")
+        for count in args.machines or args.k:
+            if args.machines:
+                on_machines(count, args.rate_mbit, settings, path)
+            else:
+                in_processes(count, settings, path)
+            rows += json.loads(path.read_text())
+    print(*table(rows), sep="\n")
+    if args.out:
+        save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
+        draw(rows, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
