@@ -1,6 +1,7 @@
 """The extension built from csrc/."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -28,6 +29,17 @@ def replicate(
 ) -> list[list[torch.Tensor]]: ...
 def ops() -> dict[str, list[torch.dtype]]: ...
 def set_lane_per_rank(on: bool) -> None: ...
+def process_backend(
+    rank: int,
+    names: Sequence[str],
+    timeout: timedelta,
+    shared_bytes: int,
+    exchange: Callable[[str], Sequence[str]],
+    rest: Any,
+    machines: Sequence[tuple[str, Sequence[int]]] = ...,
+    across: Any = None,
+) -> Any: ...
+def shared_empty(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
 
 cuda_engines: bool
 built_for_torch: str

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from fastreduce import _C
 
@@ -61,10 +62,10 @@ def _create(options: Any, _: Any) -> Any:
     here = next(i for i, ranks in enumerate(groups) if rank in ranks)
     local = groups[here]
     number = local.index(rank)
-    rest = dist.ProcessGroupGloo(dist.PrefixStore("rest", store), rank, size, timeout)
+    rest = dist.ProcessGroupGloo(PrefixStore("rest", store), rank, size, timeout)
     across = None
     if len(groups) > 1:
-        own = dist.PrefixStore(f"across {number}", store)
+        own = PrefixStore(f"across {number}", store)
         across = dist.ProcessGroupGloo(own, here, len(groups), timeout)
     names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
     return _C.process_backend(
