@@ -62,6 +62,14 @@ Arithmetic arithmetic_of(Collective collective, Op op, at::ScalarType type) {
   return *found;
 }
 
+void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
+  TORCH_CHECK_VALUE(op.supplement_, "PREMUL_SUM without a factor");
+  const bool multiplies = type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
+  TORCH_CHECK_VALUE(multiplies, "premul_sum of ", type,
+                    " tensors is not defined; want float16, bfloat16, float32 or float64");
+}
+
 at::ScalarType check_tensors(const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
   for (const at::Tensor& tensor : tensors) {
@@ -116,9 +124,9 @@ std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, c
 }
 
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(factor, "PREMUL_SUM without a factor");
-  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor : tensor * factor->double_factor;
+  const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const at::Tensor& number = factor->tensor_factor;
+  return (number.defined() ? tensor * number.reshape({}) : tensor * factor->double_factor).to(tensor.scalar_type());
 }
 
 // Tensors as the engine can walk them. Those that had to be copied are written back.
@@ -214,19 +222,21 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   all.insert(all.end(), written.begin(), written.end());
   const at::ScalarType type = check_tensors(all);
   arithmetic_of(kind.collective, op_of(kind.op), type);
+  check_factor(kind.op, type);
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   TORCH_CHECK_VALUE(kind.root >= 0 && kind.root < getSize(), "root is ", kind.root, "; want a rank below ", getSize());
   // Here, and not in the other thread: a program that is new is built in Python.
   const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(at::elementSize(type)));
-  return enqueue(kind, all, written, [this, kind, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
+  return enqueue(kind, inputs.empty() ? written : read, written,
+                 [this, kind, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
     execute(kind, plan, inputs, outputs);
   });
 }
 
 const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
   const bool sized = kind.collective == Collective::allreduce;
-  auto schedule = schedule_of({kind.collective, "auto", getSize(), kind.root, "processes",
-                               sized ? size_class(nbytes) : 0});
+  auto schedule =
+      schedule_of({kind.collective, "auto", getSize(), kind.root, "processes", sized ? size_class(nbytes) : 0});
   const std::lock_guard lock(plans_mutex_);
   auto& plan = plans_[schedule->id];
   if (!plan) plan = std::make_unique<RankPlan>(schedule, getRank());
@@ -239,7 +249,8 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
   const Arithmetic kernel = arithmetic_of(kind.collective, op_of(kind.op), type);
   const int64_t elem_bytes = static_cast<int64_t>(at::elementSize(type)) / kernel.per_elem;
   const int64_t shards = plan.schedule->shards;
-  FlagsCall call{plan, kernel.dtype, kernel.op, elem_bytes, {}, announcement(kind, plan, inputs, outputs), kind.timeout};
+  FlagsCall call{plan,        kernel.dtype, kernel.op, elem_bytes, {}, announcement(kind, plan, inputs, outputs),
+                 kind.timeout};
   Usable usable;
   Lists kept;  // the memory that the items point to
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -281,24 +292,44 @@ Announcement ProcessBackend::announcement(const Kind& kind, const RankPlan& plan
   Announcement mine;
   mine.fingerprint = c10::get_hash(static_cast<int>(kind.collective), static_cast<int>(kind.op.op_), kind.root,
                                    static_cast<int>(first.scalar_type()), plan.fingerprint, lists.size());
-  for (const Tensors& list : lists)
+  for (const Tensors& list : lists) {
+    mine.fingerprint = c10::hash_combine(mine.fingerprint, list.front().dim());
     for (int64_t size : list.front().sizes()) mine.fingerprint = c10::hash_combine(mine.fingerprint, size);
+  }
   if (mine.fingerprint != last_.fingerprint) {
     std::ostringstream text;
     text << name_of(kind.collective);
-    if (!moves_only(kind.collective)) text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
+    if (!moves_only(kind.collective))
+      text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
     text << " of " << first.scalar_type() << " " << first.sizes();
     if (lists.size() > 1) text << " and " << lists.size() - 1 << " more";
-    if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce) text << ", root " << kind.root;
+    if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce)
+      text << ", root " << kind.root;
     mine.describe(text.str());
     last_ = mine;
   }
   return last_;
 }
 
+template <class CallOptions>
+ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
+                                              Tensors outputs, std::function<Work()> call) {
+  const Kind of = kind(type, title, Collective::allreduce, options);
+  Announcement mine;
+  mine.describe(title + std::strlen("fastreduce:"));
+  mine.fingerprint = c10::get_hash(std::string(mine.text.data()));
+  return enqueue(of, outputs, outputs, [this, mine, timeout = of.timeout, call = std::move(call)] {
+    group_.agree(mine, timeout);
+    if (const Work work = call()) work->wait();
+  });
+}
+
 // ---- torch's names
 
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)  // gradients of embeddings
+    return delegate(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", options, tensors,
+                    [=, this]() mutable { return rest_->allreduce(tensors, options); });
   return submit(kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options), {},
                 each_alone(tensors));
 }
@@ -362,25 +393,12 @@ ProcessBackend::Work ProcessBackend::_reduce_scatter_base(at::Tensor& output, at
 
 ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::ReduceScatterOptions& options) {
-  return submit(kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter,
-                     options),
-                each_alone(inputs), each_alone(outputs));
+  return submit(
+      kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
+      each_alone(inputs), each_alone(outputs));
 }
 
 // ---- without programs
-
-template <class CallOptions>
-ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
-                                              Tensors outputs, std::function<Work()> call) {
-  const Kind of = kind(type, title, Collective::allreduce, options);
-  Announcement mine;
-  mine.describe(title + std::strlen("fastreduce:"));
-  mine.fingerprint = c10::get_hash(std::string(mine.text.data()));
-  return enqueue(of, outputs, outputs, [this, mine, timeout = of.timeout, call = std::move(call)] {
-    group_.agree(mine, timeout);
-    if (const Work work = call()) work->wait();
-  });
-}
 
 ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
   return delegate(OpType::BARRIER, "fastreduce:barrier", options, {}, [] { return Work(); });
