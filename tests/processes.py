@@ -13,9 +13,12 @@ from torch.multiprocessing import start_processes
 def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
-    ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes more than a minute.
+    ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
+    more than a minute.
     """
-    get_context("forkserver").set_forkserver_preload(["fastreduce.distributed", scenario.__module__])
+    get_context("forkserver").set_forkserver_preload(
+        ["fastreduce.distributed", scenario.__module__]
+    )
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):
@@ -26,8 +29,10 @@ def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeo
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]
     for rank in hung:
         context.processes[rank].kill()  # ends also one that is stopped
-    assert hung in ([], [killed]), f"ranks {hung} hang"
-    failed = {r: torch.load(folder / str(r)) for r in range(count) if r != killed}
+    failed = {r: torch.load(folder / str(r)) for r in range(count) if (folder / str(r)).exists()}
+    failed |= {r: "hangs" for r in hung if r != killed}
+    ended = [r for r in range(count) if r not in failed and r != killed]
+    failed |= {r: f"ended with {context.processes[r].exitcode}" for r in ended}
     assert not any(failed.values()), "\n".join(f"rank {r}: {x}" for r, x in failed.items() if x)
     if killed is not None:
         assert hung or context.processes[killed].exitcode == -signal.SIGKILL
