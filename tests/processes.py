@@ -29,8 +29,10 @@ def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeo
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]
     for rank in hung:
         context.processes[rank].kill()  # ends also one that is stopped
-    assert hung in ([], [killed]), f"ranks {hung} hang"
-    failed = {r: torch.load(folder / str(r)) for r in range(count) if r != killed}
+    failed = {r: torch.load(folder / str(r)) for r in range(count) if (folder / str(r)).exists()}
+    failed |= {r: "hangs" for r in hung if r != killed}
+    ended = [r for r in range(count) if r not in failed and r != killed]
+    failed |= {r: f"ended with {context.processes[r].exitcode}" for r in ended}
     assert not any(failed.values()), "\n".join(f"rank {r}: {x}" for r, x in failed.items() if x)
     if killed is not None:
         assert hung or context.processes[killed].exitcode == -signal.SIGKILL

@@ -44,6 +44,14 @@ Arithmetic arithmetic_of(Collective collective, Op op, at::ScalarType type) {
   return *found;
 }
 
+void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
+  TORCH_CHECK_VALUE(op.supplement_, "PREMUL_SUM without a factor");
+  const bool multiplies = type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
+  TORCH_CHECK_VALUE(multiplies, "premul_sum of ", type,
+                    " tensors is not defined; want float16, bfloat16, float32 or float64");
+}
+
 at::ScalarType check_tensors(const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
   for (const at::Tensor& tensor : tensors) {
@@ -147,11 +155,13 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   all.insert(all.end(), written.begin(), written.end());
   const at::ScalarType type = check_tensors(all);
   arithmetic_of(kind.collective, op_of(kind.op), type);
+  check_factor(kind.op, type);
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   TORCH_CHECK_VALUE(kind.root >= 0 && kind.root < getSize(), "root is ", kind.root, "; want a rank below ", getSize());
   // Here, and not in the other thread: a program that is new is built in Python.
   const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(at::elementSize(type)));
-  return enqueue(kind, all, written, [this, kind, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
+  return enqueue(kind, inputs.empty() ? written : read, written,
+                 [this, kind, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
     execute(kind, plan, inputs, outputs);
   });
 }
@@ -208,6 +218,7 @@ void ProcessBackend::execute(const Kind& kind, const RankPlan& plan, const Lists
 ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
   const at::ScalarType type = check_tensors(tensors);
   arithmetic_of(kind.collective, op_of(kind.op), type);
+  check_factor(kind.op, type);
   return enqueue(kind, tensors, tensors, [this, kind, tensors] {
     const c10::AutoGradMode no_grad(false);
     Usable usable;
@@ -225,8 +236,10 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
   Announcement mine;
   mine.fingerprint = c10::get_hash(static_cast<int>(kind.collective), static_cast<int>(kind.op.op_), kind.root,
                                    static_cast<int>(first.scalar_type()), program, lists.size());
-  for (const Tensors& list : lists)
+  for (const Tensors& list : lists) {
+    mine.fingerprint = c10::hash_combine(mine.fingerprint, list.front().dim());
     for (int64_t size : list.front().sizes()) mine.fingerprint = c10::hash_combine(mine.fingerprint, size);
+  }
   if (mine.fingerprint != last_.fingerprint) {
     std::ostringstream text;
     text << name_of(kind.collective);
@@ -242,9 +255,26 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
   return last_;
 }
 
+template <class CallOptions>
+ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
+                                              Tensors outputs, std::function<Work()> call) {
+  const Kind of = kind(type, title, Collective::allreduce, options);
+  Announcement mine;
+  mine.describe(title + std::strlen("fastreduce:"));
+  mine.fingerprint = c10::get_hash(std::string(mine.text.data()));
+  return enqueue(of, outputs, outputs, [this, mine, timeout = of.timeout, call = std::move(call)] {
+    group_.agree(mine, timeout);
+    if (const Work work = call()) work->wait();
+  });
+}
+
 // ---- torch's names; over several machines, rest_ serves all but allreduce
 
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)  // gradients of embeddings
+    return machines_ ? rest_->allreduce(tensors, options)
+                     : delegate(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", options, tensors,
+                                [=, this]() mutable { return rest_->allreduce(tensors, options); });
   const Kind of = kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options);
   return machines_ ? across(of, tensors) : submit(of, {}, each_alone(tensors));
 }
@@ -323,19 +353,6 @@ ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& ou
 }
 
 // ---- without programs
-
-template <class CallOptions>
-ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
-                                              Tensors outputs, std::function<Work()> call) {
-  const Kind of = kind(type, title, Collective::allreduce, options);
-  Announcement mine;
-  mine.describe(title + std::strlen("fastreduce:"));
-  mine.fingerprint = c10::get_hash(std::string(mine.text.data()));
-  return enqueue(of, outputs, outputs, [this, mine, timeout = of.timeout, call = std::move(call)] {
-    group_.agree(mine, timeout);
-    if (const Work work = call()) work->wait();
-  });
-}
 
 ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
   if (machines_) return rest_->barrier(options);

@@ -86,6 +86,9 @@ std::string Group::invitation() const {
 }
 
 void Group::join(const std::vector<std::string>& invitations) {
+  if (invitations.size() != names_.size())
+    throw GroupError(std::to_string(invitations.size()) + " invitations; want one of each of " +
+                     std::to_string(size()) + " ranks");
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const std::string who = "the invitation of rank " + names_[peer];
@@ -155,6 +158,7 @@ void Group::arrive(const Announcement& announcement) {
 void Group::meet() {
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank_) wait(desk(peer).round, round_, peer);
+  check_failed();  // a peer that waited too long for this rank may use its tensors for something else by now
   // All compare all, so that all raise if any two differ.
   for (int peer = 1; peer < size(); ++peer)
     if (announced(peer).fingerprint != announced(0).fingerprint)
@@ -193,11 +197,15 @@ void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer)
 
 // ---- when something is wrong
 
-void Group::check_peers(int awaited) {
-  if (aborted_.load(std::memory_order_relaxed)) raise(call() + " was aborted");
+void Group::check_failed() {
   for (int peer = 0; peer < size(); ++peer)
     if (front(peer).state.load(std::memory_order_acquire) == State::failed)
       raise(call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data());
+}
+
+void Group::check_peers(int awaited) {
+  if (aborted_.load(std::memory_order_relaxed)) raise(call() + " was aborted");
+  check_failed();
   if (front(awaited).state.load(std::memory_order_acquire) == State::left)
     raise(call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")");
   pollfd ended{alive_[awaited].get(), POLLIN, 0};

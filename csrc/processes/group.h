@@ -90,6 +90,7 @@ class Group {
   Desk& desk(int rank) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
+  void check_failed();
   void check_peers(int awaited);
   [[noreturn]] void raise(const std::string& what);
   std::string who_is_where() const;

@@ -6,9 +6,9 @@ namespace fastreduce {
 namespace {
 
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(factor, "PREMUL_SUM without a factor");
-  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor : tensor * factor->double_factor;
+  const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const at::Tensor& number = factor->tensor_factor;
+  return (number.defined() ? tensor * number.reshape({}) : tensor * factor->double_factor).to(tensor.scalar_type());
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+"""What every rank of a group does; it keeps what failed, by name, and goes on."""
+
+import hashlib
+import traceback
+
+import torch
+import torch.distributed.tensor
+from backend_calls import ALIKE, CALLS, Call, operation
+from backend_cases import FACTOR, Memory, inputs, result, sampled, short
+from reference import assert_same, integer_bits, unsigned_zeros
+
+import fastreduce
+
+
+def cases(rank, size, folder, seed=None):
+    """All cases: what failed, and the results' bits of those that shall be alike on all ranks."""
+    failed, bits = {}, {}
+    for case in short() if seed is None else sampled(seed):
+        try:
+            outs = check(case, size)
+        except BaseException:
+            failed[case] = traceback.format_exc()
+            continue
+        if case.call in ALIKE:
+            data = b"".join(integer_bits(out).numpy().tobytes() for out in outs)
+            bits[case] = hashlib.sha1(data).hexdigest()
+    torch.save((failed, bits), f"{folder}/found-{rank}")
+
+
+def check(case, size, group=None):
+    xs = inputs(size, case.elems, case.dtype)
+    total = result(size, case.elems, case.dtype, case.op)
+    call = Call(operation(case.op, FACTOR), case.asynchronous, group)
+    memory = Memory(case.layout, call.rank)
+    outs, wanted = CALLS[case.call](call, xs, total, memory)
+    for out, value in zip(outs, wanted, strict=True):
+        if case.op in ("min", "max"):
+            out, value = unsigned_zeros(out), unsigned_zeros(value)
+        assert_same(out, value)
+    assert memory.untouched(), "memory beside the tensors was written"
+    if case.call == "all_reduce" and case.op != "premul_sum":
+        alone = [x.clone() for x in xs]
+        fastreduce.allreduce(alone, op=case.op)
+        assert_same(outs[0], alone[0])
+    return outs

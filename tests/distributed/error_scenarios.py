@@ -1,0 +1,258 @@
+"""Calls that must be refused: some that differ between ranks, some that are wrong on each."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from failure_scenarios import backend, raised
+
+import fastreduce.distributed as fd
+
+SUM = dist.ReduceOp.SUM
+
+
+def all_reduce(*shape, dtype=torch.float32, op=SUM, empty=torch.empty):
+    x = empty(*shape, dtype=dtype).fill_(1)
+    try:
+        dist.all_reduce(x, op)
+    finally:  # nothing is written where the call is refused
+        assert torch.equal(x, torch.ones(shape, dtype=dtype))
+
+
+def all_reduce_list(*shapes):
+    dist.all_reduce_coalesced([torch.ones(shape) for shape in shapes])
+
+
+def scatter():
+    dist.scatter(
+        torch.ones(1), [torch.ones(1)] * dist.get_world_size() if dist.get_rank() == 0 else None
+    )
+
+
+def reduce_scatter(part):
+    dist.reduce_scatter_tensor(torch.ones(part), torch.ones(part * dist.get_world_size()))
+
+
+# By what differs: the call of the last rank, that of all others, and the error's words for each.
+DIFFERENT = {
+    "shapes": (lambda: all_reduce(3), lambda: all_reduce(4), "Float [3]", "Float [4]"),
+    "as many elements": (lambda: all_reduce(2, 3), lambda: all_reduce(3, 2), "[2, 3]", "[3, 2]"),
+    "programs": (lambda: all_reduce(1), lambda: all_reduce(90_000), "Float [1]", "Float [90000]"),
+    "none": (lambda: all_reduce(0), lambda: all_reduce(3), "Float [0]", "Float [3]"),
+    "in shared memory": (
+        *(lambda: all_reduce(3, empty=fd.empty), lambda: all_reduce(4, empty=fd.empty)),
+        *("Float [3]", "Float [4]"),
+    ),
+    "dtypes": (
+        *(lambda: all_reduce(3), lambda: all_reduce(3, dtype=torch.int32)),
+        *("of Float [3]", "of Int [3]"),
+    ),
+    "operations": (
+        *(lambda: all_reduce(3), lambda: all_reduce(3, op=dist.ReduceOp.MAX)),
+        *("allreduce (sum)", "allreduce (max)"),
+    ),
+    "a factor": (
+        *(lambda: all_reduce(3), lambda: all_reduce(3, op=dist._make_nccl_premul_sum(2.0))),
+        *("(sum)", "(premul_sum)"),
+    ),
+    "roots": (
+        *(lambda: dist.broadcast(torch.ones(3), 0), lambda: dist.broadcast(torch.ones(3), 1)),
+        *("broadcast of Float [3], root 0", "broadcast of Float [3], root 1"),
+    ),
+    "lengths of lists": (
+        *(lambda: all_reduce_list(3), lambda: all_reduce_list(3, 3)),
+        *("allreduce (sum) of Float [3]", "allreduce (sum) of Float [3] and 1 more"),
+    ),
+    "shapes within lists": (
+        *(lambda: all_reduce_list((2, 3), (4,)), lambda: all_reduce_list((2,), (3, 4))),
+        *("Float [2, 3] and 1 more", "Float [2] and 1 more"),
+    ),
+    "and a barrier": (lambda: all_reduce(3), dist.barrier, "allreduce (sum) of", "barrier"),
+    "and a scatter": (lambda: all_reduce(3), scatter, "allreduce (sum) of", "scatter"),
+    "and a broadcast": (
+        *(lambda: all_reduce(3), lambda: dist.broadcast(torch.ones(3), 0)),
+        *("allreduce (sum) of Float [3]", "broadcast of Float [3], root 0"),
+    ),
+    "and a reduce_scatter": (
+        *(lambda: all_reduce(3), lambda: reduce_scatter(3)),
+        *("allreduce (sum) of Float [3]", "reduce_scatter (sum) of Float [3]"),
+    ),
+    "asynchronous": (
+        lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
+        lambda: dist.all_reduce(torch.ones(4), async_op=True).wait(),
+        *("Float [3]", "Float [4]"),
+    ),
+}
+
+
+def calls_that_differ(rank, size):
+    """All raise the same, and go on with the next call."""
+    for name, (of_last, of_others, last, others) in DIFFERENT.items():
+        words = raised(of_last if rank == size - 1 else of_others)
+        sides = f"is .*{re.escape(others)}.* on rank 0 but .*{re.escape(last)}.* on rank {size - 1}"
+        wanted = f"{sides}; want the same call on all ranks"
+        assert re.search(wanted, words), f"{name}: {words}"
+        said = [None] * size
+        dist.all_gather_object(said, words.splitlines()[0])
+        assert len(set(said)) == 1, f"{name}: {said}"
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        assert torch.equal(x, torch.full((3,), float(size))), name
+
+
+def coalesced(*tensors, op=SUM):
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = op
+    backend().allreduce_coalesced(list(tensors), options).wait()
+
+
+def premul(factor, dtype):
+    coalesced(torch.ones(3, dtype=dtype), op=dist._make_nccl_premul_sum(factor))
+
+
+def root(number):
+    options = dist.BroadcastOptions()
+    options.rootRank = number
+    backend().broadcast([torch.ones(3)], options).wait()
+
+
+def op(name, dtype):
+    coalesced(torch.ones(3, dtype=dtype), op=getattr(dist.ReduceOp, name))
+
+
+WRONG = {
+    "sparse": (lambda: coalesced(torch.eye(2).to_sparse()), "layout Sparse; want dense tensors"),
+    "elsewhere": (
+        lambda: coalesced(torch.ones(3, device="meta")),
+        "a tensor is on meta; .*CPU tensors",
+    ),
+    "no tensor": (coalesced, "no tensors; want at least one"),
+    "dtypes": (
+        lambda: coalesced(torch.ones(3), torch.ones(3, dtype=torch.int32)),
+        "dtypes Float and Int; want one dtype",
+    ),
+    "average of bools": (
+        lambda: op("AVG", torch.bool),
+        "avg of Bool tensors is not defined; defined are ",
+    ),
+    "bits of floats": (
+        lambda: op("BAND", torch.float32),
+        "band of Float tensors is not defined; defined are ",
+    ),
+    "product of complex": (
+        lambda: op("PRODUCT", torch.complex64),
+        "prod of ComplexFloat tensors is not defined",
+    ),
+    "factor of integers": (
+        lambda: premul(2.0, torch.int64),
+        "premul_sum of Long tensors is not defined; want float16",
+    ),
+    "root": (lambda: root(9), "root is 9; want a rank below "),
+    "root below": (lambda: root(-1), "root is -1; want a rank below "),
+    "too short an output": (
+        lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.ones(3)),
+        "outputs have 3 elements in 1 tensors; want [234] times the 3 of the input",
+    ),
+    "too long an input": (
+        lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.ones(50)),
+        "inputs have 50 elements in 1 tensors; want [234] times the 3 of the output",
+    ),
+    "too few outputs": (
+        lambda: backend().allgather([[torch.zeros(3)]], [torch.ones(3)]),
+        "outputs have 3 elements in 1 tensors; want [234] times the 3",
+    ),
+    "outputs of lists": (
+        lambda: backend().allgather([[torch.zeros(3)]] * 2, [torch.ones(3)]),
+        "1 inputs and 2 outputs; want as many of both",
+    ),
+}
+
+
+def what_is_wrong(rank, size):
+    for name, (call, words) in WRONG.items():
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            call()
+        assert re.search(words, str(caught.value)), f"{name}: {caught.value}"
+    all_go_on(size)
+
+
+def all_go_on(size):
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full((3,), float(size)))
+
+
+def wrong_on_one_rank(rank, size):
+    """It raises there; the others hear of the next call, which is another."""
+    if rank == 0:
+        with pytest.raises(ValueError, match="defined are"):
+            dist.all_reduce(torch.ones(3), dist.ReduceOp.BOR)
+        words = raised(dist.barrier)
+    else:
+        words = raised(lambda: dist.all_reduce(torch.ones(3)))
+    assert " is barrier on rank 0 but allreduce (sum) of Float [3] on rank 1; " in words, words
+    all_go_on(size)
+
+
+def after_destroy(rank, size):
+    group = dist.new_group()
+    old = backend(group)
+    dist.destroy_process_group(group)
+    with pytest.raises(RuntimeError, match="this process group was destroyed; make a new one"):
+        old.allreduce([torch.ones(3)])
+    all_go_on(size)
+
+
+def after_a_fork(rank, size):
+    """The child speaks for nobody, and nobody waits for it."""
+    for asynchronous in (False, True):  # with the other thread, too
+        if asynchronous:
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+        child = os.fork()
+        if child == 0:
+            try:
+                words = raised(lambda: dist.all_reduce(torch.ones(3)))
+                os._exit(0 if "made before a fork" in words else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        all_go_on(size)
+
+
+def nothing_is_left(rank, size):
+    """Of 50 groups no file descriptor, no thread, and no memory that others can see."""
+
+    def one():
+        group = dist.new_group()
+        for asynchronous in (False, True):
+            work = dist.all_reduce(torch.ones(9_000), group=group, async_op=asynchronous)
+            if asynchronous:
+                work.wait()
+        dist.destroy_process_group(group)
+
+    def held():
+        own = Path("/proc/self/maps").read_text().count("memfd:fastreduce")
+        return [len(os.listdir(f"/proc/self/{x}")) for x in ("fd", "task")] + [own]
+
+    for _ in range(3):
+        one()
+    before = held()
+    for _ in range(50):
+        one()
+    assert held() == before
+    assert "/dev/shm/" not in Path("/proc/self/maps").read_text()
+
+
+SCENARIOS = [
+    *(calls_that_differ, what_is_wrong, wrong_on_one_rank, after_destroy),
+    after_a_fork,
+]
+
+
+def run(rank, size):
+    for scenario in SCENARIOS:
+        dist.barrier()
+        scenario(rank, size)

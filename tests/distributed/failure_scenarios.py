@@ -1,0 +1,171 @@
+"""What the ranks do of which one is killed, is stopped, leaves or gives up."""
+
+import os
+import random
+import signal
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+LARGE = 2_000_000  # elements, in many slices
+
+
+def backend(group=None):
+    return (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
+
+
+def raised(call):
+    with pytest.raises(dist.DistBackendError) as caught:
+        call()
+    return str(caught.value)
+
+
+def every_later_call_raises():
+    assert "this group cannot be used any more" in raised(lambda: dist.all_reduce(torch.ones(2)))
+
+
+def one_is_killed(rank, size, when, elems):
+    """Before the call; in it; after it, where the next one finds out."""
+    victim = size - 1
+    for _ in range(3):
+        dist.all_reduce(torch.ones(5))
+    if rank == victim:
+        if when != "before":
+            work = dist.all_reduce(torch.ones(elems), async_op=True)
+            if when == "after":
+                work.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if when == "after":
+        dist.all_reduce(torch.ones(elems))
+    words = raised(lambda: [dist.all_reduce(torch.ones(elems)) for _ in range(2)])
+    number = {"before": "call 4", "after": "call 5"}.get(when, "call ")
+    assert f"the process of rank {victim} has ended" in words, words
+    assert f"{number}, " in words or when == "in", words
+    assert "allreduce (sum) of Float" in words and "on rank" in words, words
+    every_later_call_raises()
+
+
+def one_is_killed_at_any_time(rank, size, seed):
+    """The values of all calls that return are right."""
+    choice = random.Random(seed)
+    victim, after_s = choice.randrange(size), choice.random() / 10
+    elems = [choice.choice([1, 100, 9_000, 300_000]) for _ in range(10_000)]
+    dist.barrier()
+    if rank == victim:
+        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    with pytest.raises(dist.DistBackendError, match=f"the process of rank {victim} has ended"):
+        for n in elems:
+            x = torch.full((n,), rank + 1.0)
+            dist.all_reduce(x)
+            assert torch.equal(x, torch.full((n,), size * (size + 1) / 2))
+    assert rank != victim
+
+
+def one_is_stopped(rank, size):
+    """The survivors' group has a timeout of two seconds."""
+    victim = size - 1
+    dist.broadcast(torch.ones(7), 0)
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    words = raised(lambda: dist.all_reduce(torch.ones(5)))
+    assert " reached its timeout of 2000 ms, " in words, words
+    assert f"waiting for rank {victim}: " in words, words
+    assert "rank 0 has arrived" in words, words
+    last = f"rank {victim} has not arrived: its last call was 1, broadcast of Float [7], root 0"
+    assert last in words, words
+    every_later_call_raises()
+
+
+def one_has_left(rank, size):
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(5), group=group)
+    if rank == 1:
+        return dist.destroy_process_group(group)
+    words = raised(lambda: dist.all_reduce(torch.ones(5), group=group))
+    assert "call 2, allreduce (sum) of Float [5], on rank " in words, words
+    assert "rank 1 has left the group" in words, words
+    assert "rank 1 has not arrived: its last call was 1, allreduce" in words, words
+
+
+def everyone_may_leave_once_it_is_done(rank, size):
+    """The last call returns on the slowest rank too."""
+    for n in (4, LARGE):
+        group = dist.new_group()
+        x = torch.ones(n)
+        if rank == 0:
+            time.sleep(0.2)
+        dist.all_reduce(x, group=group)
+        dist.destroy_process_group(group)
+        assert torch.equal(x, torch.full((n,), float(size)))
+
+
+def timeouts(rank, size):
+    """Of one call, of a group, and changed later; other groups go on."""
+
+    def one_call(group):
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(milliseconds=150)
+        backend(group).allreduce([torch.ones(3)], options).wait()
+
+    def changed(group):
+        backend(group).set_timeout(timedelta(milliseconds=150))
+        dist.all_reduce(torch.ones(3), group=group)
+
+    def of_a_group(group):
+        dist.all_reduce(torch.ones(3), group=group)
+
+    for call in (one_call, changed, of_a_group):
+        limit = timedelta(milliseconds=150) if call is of_a_group else None
+        group = dist.new_group(timeout=limit)
+        dist.barrier()
+        if rank == 0:
+            words = raised(lambda call=call, group=group: call(group))
+            assert " reached its timeout of 150 ms, waiting for rank 1" in words, words
+            assert "rank 1 has not arrived, and has made no call yet" in words, words
+        dist.barrier()
+        if rank > 0:  # who comes too late hears of it
+            words = raised(lambda group=group: dist.all_reduce(torch.ones(3), group=group))
+            assert "rank 0 gave up: " in words and "timeout" in words, words
+
+
+def aborted_by_another_thread(rank, size):
+    group = dist.new_group()
+    dist.barrier()
+    if rank == 0:
+        thread = threading.Timer(0.1, backend(group).abort)
+        thread.start()
+        words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
+        thread.join()
+        assert "was aborted" in words or "called abort" in words, words
+    dist.barrier()
+    if rank > 0:
+        words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
+        assert "rank 0 gave up: " in words and "abort" in words, words
+
+
+def waiting_for_work_has_a_limit(rank, size):
+    group = dist.new_group()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+            work.wait(timedelta(milliseconds=50))
+    dist.barrier()
+    if rank > 0:
+        dist.all_reduce(torch.ones(3), group=group)
+    dist.barrier()
+
+
+ALIVE = [
+    *(one_has_left, everyone_may_leave_once_it_is_done, timeouts),
+    *(aborted_by_another_thread, waiting_for_work_has_a_limit),
+]
+
+
+def all_alive(rank, size):
+    for scenario in ALIVE:
+        dist.barrier()
+        scenario(rank, size)

@@ -1,0 +1,48 @@
+"""Ranks that are killed, stopped, leave or give up: every other one raises and says who it was.
+
+failure_scenarios.py says what each rank does. Where a rank is killed, the group's timeout is
+longer than a test may take.
+"""
+
+import failure_scenarios as scenarios
+import pytest
+from processes import in_a_group
+from sweeps import one_in
+
+
+def run(folder, scenario, size, *args, killed=None, timeout_s=300):
+    in_a_group(scenario, (size, *args), size, folder, killed, "fastreduce", timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("when", "size", "elems"),
+    one_in(
+        3,
+        [
+            *[("before", 2, 5), ("before", 4, 5), ("before", 3, scenarios.LARGE)],
+            *[("in", 3, scenarios.LARGE), ("in", 2, scenarios.LARGE), ("in", 4, 9_000)],
+            *[("after", 2, 5), ("after", 4, 5), ("after", 3, scenarios.LARGE)],
+        ],
+        "kills",
+    ),
+)
+def test_one_is_killed(tmp_path, when, size, elems):
+    run(tmp_path, scenarios.one_is_killed, size, when, elems, killed=size - 1)
+
+
+@pytest.mark.sweep("kills")
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_one_is_killed_at_any_time(tmp_path, size, seed):
+    victim = scenarios.random.Random(seed).randrange(size)
+    run(tmp_path, scenarios.one_is_killed_at_any_time, size, seed, killed=victim)
+
+
+@pytest.mark.parametrize("size", one_in(2, [3, 2], "kills"))
+def test_one_is_stopped(tmp_path, size):
+    run(tmp_path, scenarios.one_is_stopped, size, killed=size - 1, timeout_s=2)
+
+
+@pytest.mark.parametrize("size", one_in(2, [2, 4], "processes"))
+def test_the_others_go_on(tmp_path, size):
+    run(tmp_path, scenarios.all_alive, size)
