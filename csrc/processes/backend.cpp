@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "dtypes.h"
+#include "processes/checks.h"
 #include "processes/flags.h"
 #include "processes/heap.h"
 #include "processes/items.h"
@@ -16,15 +16,6 @@ namespace {
 
 using c10d::OpType;
 
-bool moves_only(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::all_gather;
-}
-
-// Collectives of tensors that hold one shard: their results are in other tensors than what they read.
-bool by_shard(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::reduce_scatter;
-}
-
 Tensors flat(const std::vector<Tensors>& lists) {
   Tensors all;
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -35,54 +26,6 @@ std::vector<Tensors> each_alone(const Tensors& tensors) {
   std::vector<Tensors> lists;
   for (const at::Tensor& tensor : tensors) lists.push_back({tensor});
   return lists;
-}
-
-Arithmetic arithmetic_of(Collective collective, Op op, at::ScalarType type) {
-  if (moves_only(collective)) return moved(type);
-  const auto found = find_arithmetic(type, op);
-  TORCH_CHECK_VALUE(found, name_of(op), " of ", type, " tensors is not defined; defined are ", ops_of(type));
-  return *found;
-}
-
-void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
-  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
-  TORCH_CHECK_VALUE(op.supplement_, "PREMUL_SUM without a factor");
-  const bool multiplies = type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
-  TORCH_CHECK_VALUE(multiplies, "premul_sum of ", type,
-                    " tensors is not defined; want float16, bfloat16, float32 or float64");
-}
-
-at::ScalarType check_tensors(const Tensors& tensors) {
-  TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "a tensor is on ", tensor.device(),
-                      "; the backend fastreduce serves CPU tensors: name another one for the rest, as in "
-                      "init_process_group(\"cpu:fastreduce,cuda:nccl\")");
-    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(),
-                      "; want dense tensors: pass tensor.to_dense()");
-    TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",
-                      tensors.front().scalar_type(), " and ", tensor.scalar_type(), "; want one dtype for each call");
-  }
-  return tensors.front().scalar_type();
-}
-
-// Where all shards of each item must fit together.
-void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,
-                   const std::vector<Tensors>& outputs) {
-  const bool gather = collective == Collective::all_gather;
-  const std::vector<Tensors>& whole = gather ? outputs : inputs;
-  const std::vector<Tensors>& part = gather ? inputs : outputs;
-  TORCH_CHECK_VALUE(whole.size() == part.size(), inputs.size(), " inputs and ", outputs.size(),
-                    " outputs; want as many of both");
-  for (size_t i = 0; i < whole.size(); ++i) {
-    const int64_t elems = elems_of(part[i]);
-    const bool one = whole[i].size() == 1 && whole[i][0].numel() == ranks * elems;
-    bool list = whole[i].size() == static_cast<size_t>(ranks);
-    for (const at::Tensor& tensor : whole[i]) list = list && tensor.numel() == elems;
-    TORCH_CHECK_VALUE(one || list, gather ? "outputs" : "inputs", " have ", elems_of(whole[i]), " elements in ",
-                      whole[i].size(), " tensors; want ", ranks, " times the ", elems, " of the ",
-                      gather ? "input" : "output", ", in one tensor or in one of that length for each rank");
-  }
 }
 
 }  // namespace
