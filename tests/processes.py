@@ -9,6 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
+# torch.optim and DistributedDataParallel import the second when they are first used, for seconds.
+IMPORTED = ["fastreduce.distributed", "torch._dynamo"]
+
 
 def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
@@ -16,9 +19,7 @@ def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeo
     ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
     more than a minute.
     """
-    get_context("forkserver").set_forkserver_preload(
-        ["fastreduce.distributed", scenario.__module__]
-    )
+    get_context("forkserver").set_forkserver_preload([*IMPORTED, scenario.__module__])
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):

@@ -33,6 +33,12 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      // The callback of an earlier call may wait for this one, and nobody else would serve it.
+      waiting_.push_back(work);
+      while (!work->isCompleted()) run_first(lock);
+      return;
+    }
     if (!waits || busy_ || !waiting_.empty()) {
       if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
       waiting_.push_back(work);
@@ -52,15 +58,19 @@ void Queue::serve() {
   for (;;) {
     changed_.wait(lock, [this] { return !busy_ && (closed_ || !waiting_.empty()); });
     if (waiting_.empty()) return;
-    const auto work = waiting_.front();
-    waiting_.pop_front();
     busy_ = true;
-    lock.unlock();
-    work->run();
-    lock.lock();
+    run_first(lock);
     busy_ = false;
     changed_.notify_all();
   }
+}
+
+void Queue::run_first(std::unique_lock<std::mutex>& lock) {
+  const auto work = waiting_.front();
+  waiting_.pop_front();
+  lock.unlock();
+  work->run();
+  lock.lock();
 }
 
 void Queue::close() {

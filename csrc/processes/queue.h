@@ -44,6 +44,7 @@ class Queue {
 
  private:
   void serve();
+  void run_first(std::unique_lock<std::mutex>& lock);
 
   const pid_t pid_ = getpid();
   std::mutex mutex_;
