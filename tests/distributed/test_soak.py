@@ -13,6 +13,6 @@ COUNT = int(os.environ.get("FASTREDUCE_SOAK", "2400"))
 def test_nothing_is_left_behind(tmp_path):
     seed = int.from_bytes(os.urandom(4), "little") if "FASTREDUCE_SOAK" in os.environ else 0
     print(f"seed {seed}")
-    limit_s = 60 + COUNT / 20
-    settings = {"backend": "fastreduce", "timeout_s": 30, "limit_s": limit_s}
+    within_s = 60 + COUNT / 20
+    settings = {"backend": "fastreduce", "timeout_s": 30, "within_s": within_s}
     in_a_group(soak_scenarios.soak, (3, COUNT, seed), 3, tmp_path, **settings)
