@@ -1,0 +1,78 @@
+"""Several groups at once, and what the inner Gloo does."""
+
+import torch
+import torch.distributed as dist
+from backend_cases import SIZES, Case
+from backend_scenarios import check
+
+
+def groups_of_some(rank, size):
+    """Every case in groups of neighbours and of all, their ranks counted anew."""
+    for ranks in ([*range(size - 1)], [*range(1, size)], [size - 1]):
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            for call in ("all_reduce", "broadcast", "all_gather", "reduce_scatter_tensor"):
+                check(Case(call, elems=9_001), len(ranks), group)
+        dist.barrier()
+
+
+def two_groups_at_once(rank, size):
+    """Asynchronous calls of two groups, in another order on every second rank."""
+    groups = [dist.new_group(), dist.new_group()]
+    for elems in SIZES:
+        xs = [torch.full((elems,), rank + 1.0) for _ in groups]
+        order = [0, 1] if rank % 2 else [1, 0]
+        works = [dist.all_reduce(xs[i], group=groups[i], async_op=True) for i in order]
+        for work in works:
+            work.wait()
+        for x in xs:
+            assert torch.equal(x, torch.full((elems,), size * (size + 1) / 2))
+
+
+def asynchronous_calls_are_in_order(rank, size):
+    x = torch.ones(20_011)
+    works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+    dist.all_reduce(x)
+    assert all(work.is_completed() for work in works)
+    assert torch.equal(x, torch.full((20_011,), float(size) ** 21))
+    assert works[3].get_future().wait()[0] is not None
+
+
+def what_gloo_does(rank, size):
+    mine, first = torch.full((3,), float(rank)), rank == 0
+    all_of_them = [torch.full((3,), float(r)) for r in range(size)]
+    outs = [torch.zeros(3) for _ in range(size)]
+    dist.gather(mine, outs if first else None)
+    assert not first or all(map(torch.equal, outs, all_of_them))
+    out = torch.zeros(3)
+    dist.scatter(out, all_of_them if first else None)
+    assert torch.equal(out, mine)
+    whole = torch.zeros(3 * size)
+    dist.all_to_all_single(whole, mine.repeat(size))
+    assert torch.equal(whole, torch.cat(all_of_them))
+    if rank == 0:
+        dist.send(torch.tensor([7.0]), size - 1)
+    if rank == size - 1:
+        dist.recv(got := torch.zeros(1), 0)
+        assert got.item() == 7
+    sparse = torch.eye(2).to_sparse()
+    dist.all_reduce(sparse)
+    assert torch.equal(sparse.to_dense(), size * torch.eye(2))
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+
+
+def a_factor_of_another_dtype(rank, size):
+    x = torch.full((5,), 2.0, dtype=torch.float16)
+    dist.all_reduce(x, dist._make_nccl_premul_sum(torch.tensor([0.5])))
+    assert torch.equal(x, torch.full((5,), float(size), dtype=torch.float16))
+
+
+def run(rank, size):
+    for scenario in (
+        *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
+        *(what_gloo_does, a_factor_of_another_dtype),
+    ):
+        dist.barrier()
+        scenario(rank, size)
