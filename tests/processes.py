@@ -13,18 +13,20 @@ from torch.multiprocessing import start_processes
 IMPORTED = ["fastreduce.distributed", "torch._dynamo"]
 
 
-def in_a_group(scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60):
+def in_a_group(
+    scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60, within_s=60
+):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
     ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
-    more than a minute.
+    more than ``within_s``.
     """
     get_context("forkserver").set_forkserver_preload([*IMPORTED, scenario.__module__])
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     for rank, process in enumerate(context.processes):
         if rank != killed:
-            process.join(60)
+            process.join(within_s)
     if killed is not None:
         context.processes[killed].join(0.1)
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]

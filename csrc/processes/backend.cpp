@@ -103,7 +103,7 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   TORCH_CHECK_VALUE(kind.root >= 0 && kind.root < getSize(), "root is ", kind.root, "; want a rank below ", getSize());
   // Here, and not in the other thread: a program that is new is built in Python.
   const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(at::elementSize(type)));
-  return enqueue(kind, inputs.empty() ? written : read, written,
+  return enqueue(kind, read.empty() ? written : read, written,
                  [this, kind, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
     execute(kind, plan, inputs, outputs);
   });

@@ -2,7 +2,17 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <bit>
+
 namespace fastreduce {
+namespace {
+
+constexpr size_t kSegmentBytes = 4 << 20;  // for small tensors together
+constexpr size_t kPage = 4096;
+constexpr size_t kLeastBytes = 64;  // so that tensors begin on cache lines
+
+}  // namespace
 
 Heap& Heap::instance() {
   static Heap* heap = new Heap;  // never destroyed: tensors may outlive everything else
@@ -13,37 +23,47 @@ at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
   const size_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
   const auto options = at::TensorOptions().dtype(type);
   if (bytes == 0) return at::from_blob(nullptr, sizes, options);
-  SharedMemory* memory = take(bytes);
-  return at::from_blob(memory->data(), sizes, [this, memory](void*) { give_back(memory); }, options);
+  const Block block = take(bytes);
+  return at::from_blob(block.data, sizes, [this, block](void*) { give_back(block); }, options);
 }
 
 std::optional<Heap::Place> Heap::find(const void* data, size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
-  auto after = all_.upper_bound(begin);
-  if (after == all_.begin()) return std::nullopt;
-  const SharedMemory& memory = *std::prev(after)->second;
+  auto after = segments_.upper_bound(begin);
+  if (after == segments_.begin()) return std::nullopt;
+  const SharedMemory& memory = std::prev(after)->second;
   if (begin + bytes > memory.data() + memory.bytes()) return std::nullopt;
   return Place{memory.address(), static_cast<uint64_t>(begin - memory.data())};
 }
 
-SharedMemory* Heap::take(size_t bytes) {
+Heap::Block Heap::take(size_t bytes) {
+  const bool small = bytes < kSegmentBytes / 2;
+  const size_t wanted = small ? std::bit_ceil(std::max(bytes, kLeastBytes)) : (bytes + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
   // Not more than twice what is needed: a small tensor must not keep the memory of a large one from the next.
-  if (const auto found = free_.lower_bound(bytes); found != free_.end() && found->first <= 2 * bytes) {
-    SharedMemory* memory = found->second;
+  if (const auto found = free_.lower_bound(wanted); found != free_.end() && found->first <= 2 * wanted) {
+    const Block block{found->second, found->first};
     free_.erase(found);
-    return memory;
+    return block;
   }
-  auto made = std::make_unique<SharedMemory>(SharedMemory::create((bytes + 4095) / 4096 * 4096));
-  SharedMemory* memory = made.get();
-  all_[memory->data()] = std::move(made);
-  return memory;
+  if (!small) return {segment(wanted), wanted};
+  if (rest_.bytes < wanted) rest_ = {segment(kSegmentBytes), kSegmentBytes};
+  const Block block{rest_.data, wanted};
+  rest_ = {rest_.data + wanted, rest_.bytes - wanted};
+  return block;
 }
 
-void Heap::give_back(const SharedMemory* memory) {
+void Heap::give_back(Block block) {
   const std::lock_guard lock(mutex_);
-  free_.emplace(memory->bytes(), all_[memory->data()].get());
+  free_.emplace(block.bytes, block.data);
+}
+
+std::byte* Heap::segment(size_t bytes) {
+  SharedMemory made = SharedMemory::create(bytes);
+  std::byte* data = made.data();
+  segments_[data] = std::move(made);
+  return data;
 }
 
 }  // namespace fastreduce

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -14,6 +13,7 @@ namespace fastreduce {
 
 // One for the process: groups come and go, and one tensor may be used in several. Memory of tensors that are gone
 // serves later ones; it is never given back before the process ends, so that peers may keep what they have mapped.
+// Small tensors share segments: each segment takes a file descriptor, of which processes have few.
 class Heap {
  public:
   struct Place {
@@ -29,12 +29,18 @@ class Heap {
   std::optional<Place> find(const void* data, size_t bytes);
 
  private:
-  SharedMemory* take(size_t bytes);
-  void give_back(const SharedMemory* memory);
+  struct Block {
+    std::byte* data;
+    size_t bytes;
+  };
+  Block take(size_t bytes);
+  void give_back(Block block);
+  std::byte* segment(size_t bytes);
 
   std::mutex mutex_;
-  std::map<const std::byte*, std::unique_ptr<SharedMemory>> all_;  // by where they begin
-  std::multimap<size_t, SharedMemory*> free_;                      // by bytes
+  std::map<const std::byte*, SharedMemory> segments_;  // by where they begin
+  std::multimap<size_t, std::byte*> free_;             // blocks by bytes
+  Block rest_{nullptr, 0};                             // of the last segment for small tensors
 };
 
 }  // namespace fastreduce
