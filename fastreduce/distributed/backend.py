@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from fastreduce import _C
+from fastreduce.distributed.meeting import own_part
 
 NAME = "fastreduce"
 
@@ -48,8 +49,8 @@ def by_machine(machines: list[str]) -> list[list[int]]:
 
 
 def _create(options: Any, _: Any) -> Any:
-    store, rank, size = options.store, options.group_rank, options.group_size
-    timeout = options.timeout
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    store = own_part(options.store, rank, size, timeout)
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 

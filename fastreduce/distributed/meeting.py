@@ -1,0 +1,54 @@
+"""The ranks of a group find each other, also where a store has words of earlier ones.
+
+torchrun keeps one store for all restarts of a job (pytorch/pytorch#135712): what a rank reads there
+may be of a process that has ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import timedelta
+
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+POLL_S = 0.005
+NOTHING = "-"
+
+
+def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
+    """What of ``store`` belongs to this meeting of ``size`` ranks and to no other.
+
+    Rank 0 makes up its name, and says it together with the word that it has from each other rank,
+    again and again until all have answered with that name. Who finds its own word there, new in
+    this very process, knows that rank 0 lives.
+
+    Raises TimeoutError, which names those that have not come.
+    """
+    own = secrets.token_hex(8)
+    peers = range(1, size)
+    deadline = time.monotonic() + timeout.total_seconds()
+
+    def said(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else NOTHING
+
+    def wait(late: list[int]) -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"the group's ranks {', '.join(map(str, late))} have not come within {timeout}; "
+                f"rank {rank} has waited for them: look at their output, or give "
+                "init_process_group a longer timeout"
+            )
+        time.sleep(POLL_S)
+
+    if rank > 0:
+        store.set(f"hello of {rank}", own)
+        while own not in (welcome := said("welcome").split()) or NOTHING in welcome:
+            wait([x for x in peers if welcome[x] == NOTHING] if own in welcome else [0])
+        store.set(f"answer of {rank}", welcome[0])
+        return PrefixStore(welcome[0], store)
+    while late := [peer for peer in peers if said(f"answer of {peer}") != own]:
+        heard = [said(f"hello of {peer}") for peer in peers]
+        store.set("welcome", " ".join([own, *heard]))
+        wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)
+    return PrefixStore(own, store)

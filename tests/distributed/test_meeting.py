@@ -1,0 +1,51 @@
+"""Ranks find those of their own start in a store that earlier ones have used."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from fastreduce.distributed.meeting import own_part
+
+
+def meet(store, size, come=None, timeout_s=20):
+    """What each rank that comes finds, or raises."""
+    ranks = range(size) if come is None else come
+    limit = timedelta(seconds=timeout_s)
+    with ThreadPoolExecutor(size) as pool:
+        found = [pool.submit(own_part, store, rank, size, limit) for rank in ranks]
+    return [x.exception() or x.result() for x in found]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_each_start_has_a_part_of_its_own(kind, size, tmp_path):
+    store = {
+        "hash": dist.HashStore,
+        "file": lambda: dist.FileStore(str(tmp_path / "store")),
+        "tcp": lambda: dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False),
+    }[kind]()
+    for start in ("first", "second", "third"):
+        parts = meet(store, size)
+        parts[0].set("key", start)
+        assert [part.get("key").decode() for part in parts] == [start] * size
+
+
+@pytest.mark.parametrize("left", [[0], [1], [0, 1], [1, 2]], ids=str)
+def test_after_a_start_that_was_broken_off(left):
+    """Ranks ``left`` had come, and then all were started again."""
+    store = dist.HashStore()
+    assert all(isinstance(x, TimeoutError) for x in meet(store, 3, left, timeout_s=0.1))
+    parts = meet(store, 3)
+    parts[2].set("key", "new")
+    assert parts[0].get("key") == parts[1].get("key") == b"new"
+
+
+@pytest.mark.parametrize(
+    ("come", "late"), [([0, 2], "1"), ([2, 0], "1"), ([0], "1, 2"), ([1, 2], "0")]
+)
+def test_who_has_not_come_is_named(come, late):
+    found = meet(dist.HashStore(), 3, come, timeout_s=0.2)
+    named = f"the group's ranks {late} have not come within 0:00:00.200000; rank {come[0]} has"
+    assert named in str(found[0])

@@ -1,0 +1,53 @@
+"""Processes that torchrun starts, and starts again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.sweep("processes")
+HERE = Path(__file__).parent
+
+
+def torchrun(program, *arguments, restarts=0, processes=2):
+    """What both streams got."""
+    flags = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *flags, str(program), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_a_killed_rank_is_started_again_and_ends_with_the_same_bits(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    torchrun(HERE / "elastic_program.py", whole, -1)
+    said = torchrun(HERE / "elastic_program.py", killed, 3, restarts=1)
+    assert "rank 1 begins at step 2" in said
+    wanted = torch.load(whole / "end-0")
+    for folder, rank in ((whole, 1), (killed, 0), (killed, 1)):
+        found = torch.load(folder / f"end-{rank}")
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_accelerate(tmp_path):
+    pytest.importorskip("accelerate")
+    said = torchrun(HERE / "accelerate_program.py")
+    assert "2 processes, fastreduce" in said
+
+
+def test_lightning_fabric(tmp_path):
+    pytest.importorskip("lightning_fabric")
+    said = torchrun(HERE / "fabric_program.py")
+    assert "2 processes, fastreduce" in said
