@@ -20,6 +20,7 @@ Heap& Heap::instance() {
 }
 
 at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
+  for (const int64_t size : sizes) TORCH_CHECK_VALUE(size >= 0, "sizes are ", sizes, "; want none below 0");
   const size_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
   const auto options = at::TensorOptions().dtype(type);
   if (bytes == 0) return at::from_blob(nullptr, sizes, options);

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -25,6 +27,14 @@ uint64_t inode_of(int fd, uint64_t bytes, const std::string& name) {
   if (static_cast<uint64_t>(found.st_size) != bytes)
     throw std::runtime_error(name + " has " + std::to_string(found.st_size) + " bytes; want " + std::to_string(bytes));
   return found.st_ino;
+}
+
+size_t available_bytes() {
+  std::ifstream lines("/proc/meminfo");
+  std::string name, unit;
+  for (size_t kilobytes = 0; lines >> name >> kilobytes; std::getline(lines, unit))
+    if (name == "MemAvailable:") return kilobytes << 10;
+  return std::numeric_limits<size_t>::max();
 }
 
 }  // namespace
@@ -48,6 +58,9 @@ SharedMemory SharedMemory::create(size_t bytes) {
   const std::string name = "shared memory of " + std::to_string(bytes) + " bytes";
   FileDescriptor fd(memfd_create("fastreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) fail(errno, "cannot make " + name);
+  // The kernel would give what it has, and end other processes for the rest.
+  if (const size_t left = available_bytes(); bytes > left)
+    fail(ENOMEM, "cannot get " + name + ", of " + std::to_string(left) + " that the machine has available");
   // Taken now: memory that turns out to be missing at the first write would end the process.
   if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes))) fail(error, "cannot get " + name);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail(errno, "cannot seal " + name);

@@ -1,6 +1,6 @@
 """The backend "fastreduce" of torch.distributed: CPU tensors, processes of one machine.
 
->>> import torch.distributed as dist
+>>> import torch, torch.distributed as dist
 >>> import fastreduce.distributed  # before torch 2.15; from then on torch finds the backend itself
 >>> store = dist.HashStore()
 >>> dist.init_process_group("fastreduce", store=store, rank=0, world_size=1)

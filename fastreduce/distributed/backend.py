@@ -21,7 +21,16 @@ SHARED_BYTES = 64 << 20
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed; again has no effect."""
+    """Make the backend known to torch.distributed; again has no effect.
+
+    Importing `fastreduce.distributed` does it; torch 2.15 and later call this themselves when
+    ``init_process_group("fastreduce")`` asks for the backend. Other defaults of torch.distributed
+    stay as they are: without a name, CPU tensors go to Gloo.
+
+    >>> register()
+    >>> "fastreduce" in torch.distributed.Backend.backend_list
+    True
+    """
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
@@ -82,5 +91,16 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """An uninitialised CPU tensor that peers can reach: collectives use it where it lies."""
+    """An uninitialised CPU tensor that peers can reach: collectives use it where it lies.
+
+    It has the shape ``sizes``, is contiguous, and is of ``dtype``, or else of torch's default one.
+    No group is needed, and one tensor may be used in several. Its views lie in the same memory.
+
+    Raises RuntimeError where the machine has not so much memory left, ValueError for a negative
+    size.
+
+    >>> x = empty(2, 3, dtype=torch.bfloat16).zero_()
+    >>> x.shape, x.dtype, x.is_contiguous()
+    (torch.Size([2, 3]), torch.bfloat16, True)
+    """
     return _C.shared_empty(sizes, dtype or torch.get_default_dtype())

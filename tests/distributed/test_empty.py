@@ -1,0 +1,39 @@
+"""Tensors in memory that peers can reach."""
+
+import pytest
+import torch
+from subprocesses import output_of
+
+from fastreduce.distributed import empty
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (3, 0), (5,), (2, 3, 4), (1_500_000,)], ids=str)
+@pytest.mark.parametrize("dtype", [None, torch.bool, torch.bfloat16, torch.complex128])
+def test_like_torch_empty(sizes, dtype):
+    found, wanted = empty(*sizes, dtype=dtype), torch.empty(sizes, dtype=dtype)
+    assert (found.shape, found.dtype, found.device) == (wanted.shape, wanted.dtype, wanted.device)
+    assert found.is_contiguous() and found.fill_(1).eq(1).all()
+
+
+def test_a_negative_size_is_refused():
+    with pytest.raises(ValueError, match=r"sizes are \[2, -1\]; want none below 0"):
+        empty(2, -1)
+
+
+def test_more_than_the_machine_has_is_refused():
+    """Where it is not, the limit on files keeps the kernel from ending other processes."""
+    said = output_of("""
+        import resource, signal
+        from fastreduce.distributed import empty
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+        for elems in (1 << 29, 1 << 50):
+            try:
+                empty(elems)
+            except RuntimeError as error:
+                print(error)
+    """)
+    control, refused = said.splitlines()
+    assert "cannot get shared memory of 2147483648 bytes: File too large" in control
+    assert "cannot get shared memory of 4503599627370496 bytes, of " in refused
+    assert "that the machine has available: Cannot allocate memory" in refused
