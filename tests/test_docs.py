@@ -28,6 +28,7 @@ WITH_EXAMPLES = {
     "docs/algorithms.md": 5,
     "docs/concepts.md": 5,
     "docs/contracts.md": 2,
+    "docs/distributed.md": 1,
     "docs/fashion_mnist.md": 2,
     "docs/index.md": 1,
     "docs/kvstore.md": 2,

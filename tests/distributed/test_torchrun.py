@@ -1,6 +1,7 @@
 """Processes that torchrun starts, and starts again."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 pytestmark = pytest.mark.sweep("processes")
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "distributed.md"
 
 
 def torchrun(program, *arguments, restarts=0, processes=2):
@@ -41,13 +43,22 @@ def test_a_killed_rank_is_started_again_and_ends_with_the_same_bits(tmp_path):
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_accelerate(tmp_path):
-    pytest.importorskip("accelerate")
-    said = torchrun(HERE / "accelerate_program.py")
-    assert "2 processes, fastreduce" in said
+def example(word):
+    """That of docs/distributed.md which has this word."""
+    found = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return next(x for x in found if word in x)
 
 
-def test_lightning_fabric(tmp_path):
-    pytest.importorskip("lightning_fabric")
-    said = torchrun(HERE / "fabric_program.py")
-    assert "2 processes, fastreduce" in said
+@pytest.mark.parametrize(
+    ("word", "needs", "said"),
+    [
+        ("DistributedDataParallel", "torch", "rank 1: loss 0.0"),
+        ("accelerate", "accelerate", "2 processes, fastreduce: 0.0"),
+        ("lightning_fabric", "lightning_fabric", "2 processes, fastreduce: 0.0"),
+    ],
+)
+def test_examples_of_the_docs(tmp_path, word, needs, said):
+    pytest.importorskip(needs)
+    script = tmp_path / "train.py"
+    script.write_text(example(word))
+    assert said in torchrun(script)
