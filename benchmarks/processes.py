@@ -125,6 +125,8 @@ def work(settings: dict[str, Any], path: Path) -> None:
 
 
 def in_processes(k: int, settings: dict[str, Any], path: Path) -> None:
+    # Else the threads of "one process" spin for a while after its call, on the others' time.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     start_processes(_start, (k, settings, path), k, start_method="spawn")
 
 
