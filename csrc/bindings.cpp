@@ -89,12 +89,10 @@ TensorLists read_lists(py::handle items, const char* name) {
   return lists;
 }
 
-std::string read_op(py::handle op) {
-  if (PyUnicode_Check(op.ptr())) {
-    const auto name = op.cast<std::string>();
-    if (is_op(name)) return name;
-  }
-  return python("fastreduce.arguments", "known_op")(op).cast<std::string>();
+Op read_op(py::handle op) {
+  if (PyUnicode_Check(op.ptr()))
+    if (const auto found = find_op(op.cast<std::string>())) return *found;
+  return parse_op(python("fastreduce.arguments", "known_op")(op).cast<std::string>());
 }
 
 std::string read_algorithm(py::handle algorithm) {
@@ -113,7 +111,7 @@ int64_t read_root(py::handle root) {
 void run_from_python(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op,
                      py::handle root, py::handle algorithm) {
   const bool in_place = inputs.is_none();
-  Call call{parse_collective(collective), {}, {}, parse_op(read_op(op)), read_root(root), read_algorithm(algorithm)};
+  Call call{parse_collective(collective), {}, {}, read_op(op), read_root(root), read_algorithm(algorithm)};
   call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs");
   if (!in_place) call.inputs = read_lists(inputs, "tensors");
   const py::gil_scoped_release no_gil;

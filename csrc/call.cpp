@@ -2,7 +2,6 @@
 
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -78,9 +77,10 @@ Collective parse_collective(const std::string& name) { return parse("collective"
 
 Op parse_op(const std::string& name) { return parse("op", name, every_op()); }
 
-bool is_op(const std::string& name) {
-  const auto ops = every_op();
-  return std::any_of(ops.begin(), ops.end(), [&](Op op) { return name == name_of(op); });
+std::optional<Op> find_op(const std::string& name) {
+  for (Op op : every_op())
+    if (name == name_of(op)) return op;
+  return std::nullopt;
 }
 
 void run(const Call& call) {

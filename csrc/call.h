@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@
 namespace fastreduce {
 
 enum class Collective { allreduce, reduce, broadcast, reduce_scatter, all_gather };
+
+inline bool moves_only(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::all_gather;
+}
 
 // `per_rank` tensors of rank 0, then those of rank 1, and so on.
 struct TensorLists {
@@ -33,7 +38,7 @@ struct Call {
   std::string algorithm = "auto";
 
   int64_t ranks() const { return outputs.ranks; }
-  bool moves_only() const { return collective == Collective::broadcast || collective == Collective::all_gather; }
+  bool moves_only() const { return fastreduce::moves_only(collective); }
   Devices devices() const;  // of a checked call
   Engine& engine() const;   // of a checked call
   int64_t nbytes() const;   // of one rank's outputs
@@ -42,7 +47,7 @@ struct Call {
 Collective parse_collective(const std::string& name);
 const char* name_of(Collective collective);
 Op parse_op(const std::string& name);
-bool is_op(const std::string& name);
+std::optional<Op> find_op(const std::string& name);  // none if there is no such operation
 
 // Everything that a call does, in order. With torch's dispatcher (dispatcher.h), the parts below are called where
 // torch needs them.

@@ -86,7 +86,8 @@ class ProcessBackend final : public c10d::Backend {
 
   // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
-  void execute(const Kind& kind, const RankPlan& plan, const Lists& inputs, const Lists& outputs);
+  void execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+               const Lists& outputs);
   Work across(const Kind& kind, const Tensors& tensors);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);

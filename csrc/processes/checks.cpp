@@ -1,21 +1,7 @@
 #include "processes/checks.h"
 
 namespace fastreduce {
-
-bool moves_only(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::all_gather;
-}
-
-bool by_shard(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::reduce_scatter;
-}
-
-Arithmetic arithmetic_of(Collective collective, Op op, at::ScalarType type) {
-  if (moves_only(collective)) return moved(type);
-  const auto found = find_arithmetic(type, op);
-  TORCH_CHECK_VALUE(found, name_of(op), " of ", type, " tensors is not defined; defined are ", ops_of(type));
-  return *found;
-}
+namespace {
 
 void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
@@ -37,6 +23,21 @@ at::ScalarType check_tensors(const Tensors& tensors) {
                       tensors.front().scalar_type(), " and ", tensor.scalar_type(), "; want one dtype for each call");
   }
   return tensors.front().scalar_type();
+}
+
+}  // namespace
+
+bool by_shard(Collective collective) {
+  return collective == Collective::all_gather || collective == Collective::reduce_scatter;
+}
+
+Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors) {
+  const at::ScalarType type = check_tensors(tensors);
+  if (moves_only(collective)) return moved(type);
+  const auto found = find_arithmetic(type, op_of(op));
+  TORCH_CHECK_VALUE(found, name_of(op_of(op)), " of ", type, " tensors is not defined; defined are ", ops_of(type));
+  check_factor(op, type);
+  return *found;
 }
 
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,

@@ -32,6 +32,18 @@ int64_t elems_of(const Tensors& tensors) {
   return elems;
 }
 
+Tensors flat(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+std::vector<Tensors> each_alone(const Tensors& tensors) {
+  std::vector<Tensors> lists;
+  for (const at::Tensor& tensor : tensors) lists.push_back({tensor});
+  return lists;
+}
+
 std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,
                              int64_t elem_bytes) {
   std::vector<Span> found(shards);

@@ -16,6 +16,8 @@ using Tensors = std::vector<at::Tensor>;
 
 Op op_of(const c10d::ReduceOp& op);
 int64_t elems_of(const Tensors& tensors);
+Tensors flat(const std::vector<Tensors>& lists);
+std::vector<Tensors> each_alone(const Tensors& tensors);
 
 // Of one tensor that holds all shards, or one tensor for each.
 std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,

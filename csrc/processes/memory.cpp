@@ -43,13 +43,6 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(address_, other.address_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
 SharedMemory::~SharedMemory() {
   if (data_) munmap(data_, address_.bytes);
 }

@@ -39,7 +39,12 @@ class SharedMemory {
 
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(address_, other.address_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
   ~SharedMemory();
 
   // Zeros. Throws std::system_error if the machine has not so much memory left.

@@ -1,5 +1,7 @@
 #include "processes/plan.h"
 
+#include <c10/util/hash.h>
+
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -17,13 +19,13 @@ void keep_last(std::vector<RankPlan::Wait>& waits, int rank, uint64_t done) {
 }
 
 uint64_t fingerprint_of(const Schedule& schedule) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, number by number
-  const auto add = [&](int64_t number) { hash = (hash ^ static_cast<uint64_t>(number)) * 0x100000001b3; };
+  size_t hash = 0;
+  const auto add = [&](size_t number) { hash = c10::hash_combine(hash, number); };
   for (const Instruction& x : schedule.instructions) {
     add(x.rank);
     add(x.shard);
     for (const std::vector<int>* buffers : {&x.srcs, &x.dsts}) {
-      add(static_cast<int64_t>(buffers->size()));
+      add(buffers->size());
       for (int buffer : *buffers) add(buffer);
     }
   }
