@@ -1,6 +1,9 @@
 """Processes that begin with torch imported: they are forks of one that has imported it."""
 
+import os
 import signal
+import subprocess
+import sys
 import traceback
 from datetime import timedelta
 from multiprocessing import get_context
@@ -54,3 +57,19 @@ def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
     torch.save(failed, f"{folder}/{rank}")
     if killed is None:
         dist.destroy_process_group()
+
+
+def torchrun(*program, processes=2, restarts=0, status=0):
+    """What both streams of a program under torchrun got."""
+    flags = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *flags, *map(str, program)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout

@@ -1,14 +1,12 @@
 """``fastreduce train --kvstore`` in the processes that torchrun starts."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import torchrun
 
 from fastreduce.cli import main
 from fastreduce.training.checkpoint import read
@@ -18,20 +16,8 @@ pytestmark = pytest.mark.sweep("processes")
 RUN = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-size", "9"]
 
 
-def torchrun(processes: int, *flags: str, status: int = 0) -> str:
-    """What both streams got."""
-    launched = ["--standalone", "--nproc-per-node", str(processes), "-m", "fastreduce", "train"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *launched, *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
+def train(processes: int, *flags: str, status: int = 0) -> str:
+    return torchrun("-m", "fastreduce", "train", *flags, processes=processes, status=status)
 
 
 def metrics(out: Path) -> list[tuple]:
@@ -52,9 +38,9 @@ def assert_same(one: Path, other: Path) -> None:
 def test_nobody_ahead_is_the_same_as_all_together(tmp_path, processes):
     flags = [*RUN, "--epochs", "2", "--model", "mlp"]
     sync, others, one = (tmp_path / name for name in ("sync", "async", "one"))
-    torchrun(processes, *flags, "--kvstore", "dist_sync", "--out", str(sync))
+    train(processes, *flags, "--kvstore", "dist_sync", "--out", str(sync))
     store = ["--kvstore", "dist_async", "--staleness", "0"]
-    said = torchrun(processes, *flags, *store, "--out", str(others))
+    said = train(processes, *flags, *store, "--out", str(others))
     assert said.count("results go to") == 1
     assert "replicas: 1, batch: 9, lr: 0.1, init: kaiming, kvstore: dist_async, stal" in said
     assert_same(sync, others)
@@ -69,11 +55,11 @@ def test_nobody_ahead_is_the_same_as_all_together(tmp_path, processes):
 def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--checkpoint-every", "1"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    torchrun(2, *flags, "--epochs", "2", "--out", str(whole))
-    torchrun(2, *flags, "--epochs", "1", "--out", str(stopped))
+    train(2, *flags, "--epochs", "2", "--out", str(whole))
+    train(2, *flags, "--epochs", "1", "--out", str(stopped))
     (stopped / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
     (stopped / "checkpoints" / "step-000000003.safetensors").write_bytes(b"")  # damaged
-    said = torchrun(2, "--resume", str(stopped), "--epochs", "2", "--data", str(SAMPLE))
+    said = train(2, "--resume", str(stopped), "--epochs", "2", "--data", str(SAMPLE))
     assert "goes on from" in said and "step-000000002.safetensors" in said
     assert_same(whole, stopped)
 
@@ -81,13 +67,13 @@ def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
 def test_workers_at_their_own_speed_learn(tmp_path):
     flags = ["--data", str(SAMPLE), "--devices", "cpu", "--epochs", "1", "--steps", "60"]
     store = ["--model", "mlp", "--kvstore", "dist_async", "--staleness", "2"]
-    torchrun(2, *flags, *store, "--out", str(tmp_path))
+    train(2, *flags, *store, "--out", str(tmp_path))
     [(_, accuracy)] = metrics(tmp_path)
     assert accuracy > 0.5
 
 
 def test_without_a_store_several_processes_are_refused(tmp_path):
-    said = torchrun(2, *RUN, "--out", str(tmp_path / "out"), status=1)
+    said = train(2, *RUN, "--out", str(tmp_path / "out"), status=1)
     assert "kvstore: found None in 2 processes, wanted dist_sync or dist_async" in said
     assert not (tmp_path / "out").exists()
 
@@ -95,24 +81,24 @@ def test_without_a_store_several_processes_are_refused(tmp_path):
 @pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (2, 1), (1, 2)])
 def test_another_number_of_processes(tmp_path, before, now):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
-    torchrun(before, *flags, "--out", str(tmp_path))
-    said = torchrun(now, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    train(before, *flags, "--out", str(tmp_path))
+    said = train(now, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
     assert f"was {before} when the run was saved, and is {now} now; each goes on with its" in said
     assert f"so start as many: torchrun --nproc-per-node {before}\n" in said
 
 
 def test_a_rank_whose_checkpoints_are_lost(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
-    torchrun(2, *flags, "--out", str(tmp_path))
+    train(2, *flags, "--out", str(tmp_path))
     shutil.rmtree(tmp_path / "rank1")
-    said = torchrun(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    said = train(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
     assert f"{tmp_path / 'rank1' / 'checkpoints'}: found no checkpoint" in said
 
 
 def test_no_step_that_all_have(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
-    torchrun(2, *flags, "--checkpoint-every", "2", "--out", str(tmp_path))
+    train(2, *flags, "--checkpoint-every", "2", "--out", str(tmp_path))
     (tmp_path / "checkpoints" / "step-000000002.safetensors").unlink()
     (tmp_path / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
-    said = torchrun(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
+    said = train(2, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
     assert "no step of which all ranks have a whole checkpoint (rank 0: 3; rank 1: 2)" in said

@@ -1,33 +1,15 @@
 """Processes that torchrun starts, and starts again."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import torchrun
 
 pytestmark = pytest.mark.sweep("processes")
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "distributed.md"
-
-
-def torchrun(program, *arguments, restarts=0, processes=2):
-    """What both streams got."""
-    flags = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *flags, str(program), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_a_killed_rank_is_started_again_and_ends_with_the_same_bits(tmp_path):

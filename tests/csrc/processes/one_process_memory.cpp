@@ -24,13 +24,6 @@ int64_t last = 0;
 
 FileDescriptor::~FileDescriptor() {}  // numbers of ours that no system knows, and pidfds: few
 
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(address_, other.address_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
 SharedMemory::~SharedMemory() {
   if (fd_.get() < 0) return;
   const std::lock_guard lock(mutex);

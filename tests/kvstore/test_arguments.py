@@ -1,0 +1,219 @@
+"""`KVStore("local")`: what is refused, and then nothing has changed."""
+
+import pytest
+import torch
+from local_store import ONES, value
+
+from fastreduce import KVStore
+
+REFUSED = {
+    "out of a pushpull": (
+        lambda s: s.pushpull("w", ONES, out=torch.zeros(3)),
+        ValueError,
+        r"pull: key 'w', replica 0: found float32 of shape \(3,\)",
+    ),
+    "out of a broadcast": (
+        lambda s: s.broadcast(["x", "y"], [ONES, ONES], out=[torch.zeros(2, 3), torch.zeros(3)]),
+        ValueError,
+        r"pull: key 'y', replica 0: found float32 of shape \(3,\), wanted float32",
+    ),
+    "no out of a broadcast": (
+        lambda s: s.broadcast("x", ONES, out=None),
+        ValueError,
+        "pull: key 'x': found no tensor, wanted float32 of shape",
+    ),
+    "priorities of a broadcast": (
+        lambda s: s.broadcast("x", ONES, torch.zeros(2, 3), [1, 2]),
+        ValueError,
+        "found 2 priorities for 1 keys",
+    ),
+    "an optimizer's name": (
+        lambda s: s.set_optimizer("sgd", lr=0.1),
+        TypeError,
+        "found 'sgd', wanted a class such as torch.optim.SGD",
+    ),
+    "a tensor without values": (
+        lambda s: s.init("x", torch.zeros(4, device="meta")),
+        ValueError,
+        "key 'x': found a meta tensor, wanted cpu or cuda",
+    ),
+    "no state": (lambda s: s.load_state_dict({}), ValueError, "found another thing than what s"),
+    "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
+    "staleness below 0": (
+        lambda s: KVStore("dist_async", staleness=-1),
+        ValueError,
+        "found staleness -1, wanted 0, 1, ... or None",
+    ),
+    "staleness of another kind": (
+        lambda s: KVStore("dist_sync", staleness=1),
+        ValueError,
+        "found staleness 1 with dist_sync, which waits for all ranks",
+    ),
+    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted a number of s"),
+    "no server": (
+        lambda s: KVStore(servers=[]),
+        ValueError,
+        r"found servers \[\], wanted a list of ra",
+    ),
+    "servers": (
+        lambda s: KVStore(servers=[1]),
+        ValueError,
+        r"found servers \[1\], wanted a list of ranks, 0 to 0",
+    ),
+    "one server": (lambda s: KVStore(servers=0), ValueError, "found servers 0, wanted a list of r"),
+    "a server's name": (
+        lambda s: KVStore(servers=["0"]),
+        ValueError,
+        r"found servers \['0'\], wan",
+    ),
+    "a list as a server": (
+        lambda s: KVStore(servers=[[0]]),
+        ValueError,
+        r"found servers \[\[0\]\]",
+    ),
+    "time in words": (
+        lambda s: KVStore(timeout_s="5"),
+        ValueError,
+        "found timeout_s '5', wanted a",
+    ),
+    "no time": (
+        lambda s: KVStore(timeout_s=None),
+        ValueError,
+        "found timeout_s None, wanted a num",
+    ),
+    "half a step": (
+        lambda s: KVStore("dist_async", staleness=1.5),
+        ValueError,
+        "found staleness 1.5, wanted 0, 1, ... or None",
+    ),
+    "staleness in words": (
+        lambda s: KVStore("dist_async", staleness="1"),
+        ValueError,
+        "found staleness '1', wanted 0",
+    ),
+    "operations": (lambda s: KVStore(op=["sum"]), ValueError, r"found op \['sum'\], wanted one of"),
+    "no updater": (lambda s: s.set_updater(None), TypeError, "found None, wanted a function"),
+    "an optimizer's settings": (
+        lambda s: s.set_optimizer(torch.optim.SGD, rate=1),
+        ValueError,
+        r"found settings \{'rate': 1\}, wanted some that SGD takes \(.*'rate'",
+    ),
+    "an optimizer's lr": (
+        lambda s: s.set_optimizer(torch.optim.SGD, lr=-1),
+        ValueError,
+        r"found settings \{'lr': -1\}, wanted some that SGD takes \(Invalid learning rate",
+    ),
+    "no priority": (
+        lambda s: s.push("w", ONES, None),
+        TypeError,
+        "found priority None, wanted a number, or a list with one per key",
+    ),
+    "a priority in words": (
+        lambda s: s.push("w", ONES, ["high"]),
+        TypeError,
+        r"found priority \['high'\], wanted a number",
+    ),
+    "a state of numbers": (
+        lambda s: s.load_state_dict({"values": 1, "optimizers": 2, "pushes": 3, "ranks": 1}),
+        ValueError,
+        "found another thing than what state_dict returns",
+    ),
+    "rows of a key of another kind": (
+        lambda s: s.row_sparse_pull(1.5, ONES, torch.tensor([0, 1])),
+        TypeError,
+        "row_sparse_pull: found the key 1.5, wanted a string or an integer, or a list",
+    ),
+    "rows of fewer values": (
+        lambda s: s.row_sparse_pull(["w", 3], [ONES, ONES], [torch.tensor([0])]),
+        ValueError,
+        "row_sparse_pull: found 2 keys and, of values, 1",
+    ),
+    "rows in words": (
+        lambda s: s.row_sparse_pull("w", ONES, [0, 1]),
+        ValueError,
+        "found row_ids list, wanted a tensor of int64 or int32",
+    ),
+    "op": (lambda s: KVStore(op="mean"), ValueError, "found op 'mean', wanted one of avg, band"),
+    "no group": (lambda s: KVStore("dist_sync"), RuntimeError, "found no torch.distributed group"),
+    "second init": (lambda s: s.init("w", ONES), ValueError, "key 'w' has a value already"),
+    "init, no tensor": (lambda s: s.init("x", 3.0), ValueError, "key 'x': found float, wanted a d"),
+    "init, sparse": (
+        lambda s: s.init("x", ONES.to_sparse()),
+        ValueError,
+        "found sparse float32 of shape",
+    ),
+    "dtype of the operation": (
+        lambda s: KVStore(op="band").init("x", ONES),
+        ValueError,
+        r"key 'x': found float32 of shape \(2, 3\) with op 'band', wanted one of uint8, int8",
+    ),
+    "push before init": (lambda s: s.push("x", ONES), KeyError, "key 'x' has no value; init gives"),
+    "pull before init": (lambda s: s.pull("x", ONES), KeyError, "key 'x' has no value; init gives"),
+    "shape": (
+        lambda s: s.push("w", [ONES, torch.ones(3)]),
+        ValueError,
+        r"key 'w', replica 1: found float32 of shape \(3,\), wanted float32 of shape \(2, 3\)",
+    ),
+    "dtype": (
+        lambda s: s.push("w", ONES.double()),
+        ValueError,
+        "replica 0: found float64 of",
+    ),
+    "nothing pushed": (lambda s: s.push("w", []), ValueError, "key 'w': found no tensor, wanted"),
+    "pull into nothing": (
+        lambda s: s.pull("w", None),
+        ValueError,
+        "found no tensor, wanted flo",
+    ),
+    "pull into a number": (lambda s: s.pull("w", 3), ValueError, "found int, wanted float32"),
+    "no key": (lambda s: s.push([], []), ValueError, "found no key, wanted at least one"),
+    "key of another kind": (
+        lambda s: s.push(1.5, ONES),
+        TypeError,
+        "found the key 1.5, wanted",
+    ),
+    "fewer values": (
+        lambda s: s.push(["w", 3], [ONES]),
+        ValueError,
+        "keys and, of values, 1",
+    ),
+    "a key twice": (lambda s: s.push(["w", "w"], [ONES] * 2), ValueError, "found a key twice"),
+    "replicas": (
+        lambda s: s.push(["w", 3], [[ONES, ONES + 1], torch.ones(())]),
+        ValueError,
+        r"found numbers of replicas \{'w': 2, 3: 1\}, wanted one number",
+    ),
+    "priorities": (
+        lambda s: s.push(["w", 3], [ONES, torch.ones(())], [1]),
+        ValueError,
+        "found 1 priorities for 2 keys",
+    ),
+    "rows, out": (
+        lambda s: s.row_sparse_pull("w", torch.empty(1, 3), torch.tensor([0, 1])),
+        ValueError,
+        r"found float32 of shape \(1, 3\) to copy into, wanted float32 of shape \(2, 3\)",
+    ),
+    "rows, numbers": (
+        lambda s: s.row_sparse_pull("w", torch.empty(1, 3), torch.tensor([2])),
+        ValueError,
+        "found rows 2 to 2, wanted 0 to 1",
+    ),
+    "rows, dtype": (
+        lambda s: s.row_sparse_pull("w", ONES, torch.tensor([0.5])),
+        ValueError,
+        r"found row_ids float32 of shape \(1,\), wanted a tensor of int64",
+    ),
+    "rows of a number": (
+        lambda s: s.row_sparse_pull(3, torch.ones(1), torch.tensor([0])),
+        ValueError,
+        "found a value without dimensions",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_and_changes_nothing(store, call, error, words):
+    with pytest.raises(error, match=words):
+        call(store)
+    assert torch.equal(value(store, "w"), torch.zeros(2, 3)) and value(store, 3).item() == 1
+    assert torch.equal(ONES, torch.ones(2, 3)) and store.keys() == ["w", 3]
