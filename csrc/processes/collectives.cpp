@@ -111,7 +111,7 @@ ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& ou
                                                                      const c10d::ReduceScatterOptions& options) {
   if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
   return submit(
-      kind(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
+      kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
       each_alone(inputs), each_alone(outputs));
 }
 

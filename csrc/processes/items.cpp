@@ -6,7 +6,7 @@ namespace fastreduce {
 namespace {
 
 at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const auto* factor = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   const at::Tensor& number = factor->tensor_factor;
   return (number.defined() ? tensor * number.reshape({}) : tensor * factor->double_factor).to(tensor.scalar_type());
 }
