@@ -5,8 +5,8 @@
     python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-n 11"
 
 The last line runs benchmarks/allreduce.py with the installed fastreduce. Without --allreduce, that
-step has all algorithms, but stops at 256 MiB per rank, takes 7 rounds and leaves out
-torch.compile's sum, so that all steps fit into ten minutes.
+step has few sizes, takes 5 rounds and leaves out torch.compile's sum, so that all steps fit into
+ten minutes.
 
 It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is downloaded. Steps whose
 tool is missing (such as compute-sanitizer) are left out and named. All steps together have
@@ -18,10 +18,9 @@ OUT/report.json holds each step's date, status, seconds and last lines, the mach
 benchmarks/allreduce.py measured; the picture is beside it. It is written after every step, even if
 SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
 
-The steps are build, tests, allreduce, memcheck and racecheck. The last two run the smallest file of
-tests under compute-sanitizer. racecheck looks only at shared memory, which the kernels do not use,
-so it proves little if it finds nothing. The order of accesses to global memory is tested in
-tests/csrc/virtual_cuda.
+The steps are build, tests, memcheck and allreduce. memcheck runs the smallest file of tests under
+compute-sanitizer. Its racecheck is no step: it looks only at shared memory, which the kernels do
+not use. The order of accesses to global memory is tested in tests/csrc/virtual_cuda.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from step import INTERRUPTED, ROOT, Step, run
 
 BUDGET_S = 570.0
 ALLREDUCE = (
-    "-e 256M -n 7 -d float32 bfloat16 --algorithm all --against loop stack foreach cupy triton"
+    "-e 1G -f 8 -n 5 -d float32 bfloat16 --against loop stack foreach cupy triton"
 )
 # A test that takes longer than a minute prints where it is, because it may hang.
 PYTEST = (
@@ -91,23 +90,23 @@ def steps(out: Path, options: Iterable[str]) -> list[Step]:
     lacks_pytest = None if find_spec("pytest") else "pytest is not installed"
     lacks_sanitizer = None if sanitizer else "compute-sanitizer is not installed"
 
-    def sanitized(tool: str, note: str | None = None) -> Step:
+    def sanitized(tool: str) -> Step:
         """Runs the smallest file of tests, which has a little of everything."""
         # Not the errors that CUDA calls return: torch and the engines check these themselves.
         flags = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
         tests = [python, *PYTEST, "-x", "tests/gpu/test_gpu_small.py"]
         command = [sanitizer or "compute-sanitizer", *flags, *tests]
-        return Step(tool, command, NO_CACHE, lacks_pytest or lacks_sanitizer, note)
+        return Step(tool, command, NO_CACHE, lacks_pytest or lacks_sanitizer)
 
     install = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "."]
     build = [python, *install, "--force-reinstall"]
     measure = [python, "benchmarks/allreduce.py", "--out", str(out / "allreduce"), *options]
+    workers = ["-n", "6"] if find_spec("xdist") else []  # they share the GPU, which waits for them
     return [
         Step("build", build, {"FASTREDUCE_CUDA": "1"}, note=versions()),
-        Step("tests", [python, *PYTEST, "tests/gpu"], needs=lacks_pytest),
-        Step("allreduce", measure),
+        Step("tests", [python, *PYTEST, *workers, "tests/gpu"], needs=lacks_pytest),
         sanitized("memcheck"),
-        sanitized("racecheck", "looks at shared memory only, of which the kernels use none"),
+        Step("allreduce", measure),
     ]
 
 
@@ -162,7 +161,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    names = ["build", "tests", "allreduce", "memcheck", "racecheck"]
+    names = ["build", "tests", "memcheck", "allreduce"]
     parser.add_argument("--steps", nargs="+", choices=names, default=names)
     options = f"options of benchmarks/allreduce.py, quoted ({ALLREDUCE})"
     parser.add_argument("--allreduce", default=ALLREDUCE, help=options)
