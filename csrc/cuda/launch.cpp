@@ -1,6 +1,8 @@
 #include "cuda/launch.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -12,27 +14,44 @@
 namespace fastreduce {
 namespace {
 
-// The number of blocks that fills the device, computed once per kernel and device.
-int full_grid(Kernel kernel, int device) {
+using LaunchFunction = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                    CUstream, void**, void**);
+
+// The driver's own launch, because the runtime's always passes as many bytes as the kernel declares. Asked for by name,
+// so that the extension can be imported where there is no driver.
+LaunchFunction driver_launch() {
+  static const auto found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuLaunchKernel", &function, 12000, 0, &result);
+#else
+    const cudaError_t status = cudaGetDriverEntryPoint("cuLaunchKernel", &function, cudaEnableDefault, &result);
+#endif
+    cuda_check(status, "cudaGetDriverEntryPoint");
+    if (!function)
+      throw std::runtime_error("fastreduce: the CUDA driver has no cuLaunchKernel; want driver 525 or later");
+    return reinterpret_cast<LaunchFunction>(function);
+  }();
+  return found;
+}
+
+// The kernel as loaded on a device, found once.
+CUfunction loaded(Kernel kernel, int device) {
   static std::mutex mutex;
-  static std::map<std::tuple<Kernel, int>, int> known;
+  static std::map<std::tuple<Kernel, int>, cudaFunction_t> known;
   std::lock_guard lock(mutex);
-  int& grid = known[{kernel, device}];
-  if (grid == 0) {
+  cudaFunction_t& function = known[{kernel, device}];
+  if (!function) {
     const RelaxedCapture relaxed;  // the kernel may be loaded only now
-    int blocks = 0, processors = 0;
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
-               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-    grid = std::max(1, blocks * processors);
+    cuda_check(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(kernel)), "cudaGetFuncBySymbol");
   }
-  return grid;
+  return function;
 }
 
 // Vectors can be used if, after the same few single elements, all buffers are at multiples of 16 bytes. torch's
 // allocations always are; otherwise all elements are handled one by one.
 void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used, int64_t elem_bytes) {
-  constexpr uintptr_t kVectorBytes = 16;
   const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
   uintptr_t differing = 0;
   for (int buffer : used) differing |= address(buffer) ^ address(used.front());
@@ -50,28 +69,33 @@ std::vector<int> used_buffers(const std::vector<const Instruction*>& instruction
   return used;
 }
 
+template <class Entry>
+constexpr size_t bytes_of(size_t count) {
+  return count * sizeof(Entry);
+}
+
 }  // namespace
 
 Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream)
-    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {
-  args_.elem_bytes = static_cast<int32_t>(elem_bytes);
-}
+    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
-  if (args_.num_rows == kMaxRows || num_pointers_ + num_pointers > kMaxPointers) return false;
-  if (&instructions == last_instructions_) return true;
-  return num_instructions_ + static_cast<int>(instructions.size()) <= kMaxInstructions &&
-         num_operands_ + static_cast<int>(used_buffers(instructions).size()) <= kMaxOperands;
+  const bool known = &instructions == last_instructions_;
+  const size_t operands = operands_.size() + (known ? 0 : used_buffers(instructions).size());
+  const size_t bytes = bytes_of<RowArg>(rows_.size() + 1) +
+                       bytes_of<InstructionArg>(instructions_.size() + (known ? 0 : instructions.size())) +
+                       bytes_of<uint16_t>(operands) + bytes_of<std::byte*>(pointers_.size() + num_pointers + 1);
+  return bytes <= sizeof(LaunchArgs::table);
 }
 
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
   for (const Instruction* instruction : instructions) {
-    args_.instructions[num_instructions_++] = {
-        static_cast<uint16_t>(num_operands_), static_cast<uint16_t>(instruction->srcs.size()),
-        static_cast<uint16_t>(instruction->dsts.size()),
-        static_cast<uint16_t>(op_ == Op::avg && instruction->completes ? ranks : 1)};
+    const int divisor = op_ == Op::avg && instruction->completes ? ranks : 1;
+    instructions_.push_back({static_cast<uint16_t>(operands_.size()), static_cast<uint16_t>(instruction->srcs.size()),
+                             static_cast<uint16_t>(instruction->dsts.size()), static_cast<uint16_t>(divisor),
+                             static_cast<uint16_t>(instruction->srcs == instruction->dsts)});
     for (const auto* buffers : {&instruction->srcs, &instruction->dsts})
-      for (int buffer : *buffers) args_.operands[num_operands_++] = static_cast<uint16_t>(buffer);
+      for (int buffer : *buffers) operands_.push_back(static_cast<uint16_t>(buffer));
   }
   last_instructions_ = &instructions;
 }
@@ -84,47 +108,64 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int rank
     throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
                                 " buffers and their instructions do not fit one launch; use fewer ranks a call");
   if (&instructions != last_instructions_) add_instructions(instructions, ranks);
-  const int count = static_cast<int>(instructions.size());
   RowArg row{elems,
              0,
-             static_cast<uint16_t>(num_pointers_),
-             static_cast<uint16_t>(num_instructions_ - count),
-             static_cast<uint16_t>(num_instructions_),
+             static_cast<uint16_t>(pointers_.size()),
+             static_cast<uint16_t>(instructions_.size() - instructions.size()),
+             static_cast<uint16_t>(instructions_.size()),
              false,
              0};
   align(row, pointers, used_buffers(instructions), elem_bytes_);
-  args_.rows[args_.num_rows++] = row;
-  std::copy_n(pointers, num_pointers, args_.pointers + num_pointers_);
-  num_pointers_ += num_pointers;
+  rows_.push_back(row);
+  pointers_.insert(pointers_.end(), pointers, pointers + num_pointers);
 }
 
-// Takes the largest tiles that give every block at least one, or the smallest tiles if none do.
-void Launcher::cut_into_tiles(int blocks) {
-  for (int64_t bytes = kMaxTileBytes; bytes >= kMinTileBytes; bytes /= 2) {
-    args_.tile_elems = static_cast<int32_t>(bytes / elem_bytes_);
-    args_.num_tiles = 0;
-    for (int r = 0; r < args_.num_rows; ++r) {
-      RowArg& row = args_.rows[r];
-      row.first_tile = args_.num_tiles;
-      const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
-      args_.num_tiles += static_cast<int32_t>((body + args_.tile_elems - 1) / args_.tile_elems);
-    }
-    if (args_.num_tiles >= blocks) return;
+// Returns the number of tiles.
+int Launcher::cut_into_tiles() {
+  int vectors = 1;
+  for (const InstructionArg& x : instructions_) vectors = std::max(vectors, vectors_at_a_time(x.num_srcs));
+  tile_elems_ = static_cast<int32_t>(vectors * kThreads * kVectorBytes / elem_bytes_);
+  int tiles = 0;
+  for (RowArg& row : rows_) {
+    row.first_tile = tiles;
+    const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
+    tiles += static_cast<int>((body + tile_elems_ - 1) / tile_elems_);
   }
+  return tiles;
+}
+
+// Returns the number of bytes that are used. Pointers are last, because they need an address of 8.
+size_t Launcher::pack(LaunchArgs& args) const {
+  size_t at = 0;
+  const auto put = [&](const auto& entries) {
+    const size_t begin = at;
+    std::memcpy(args.table + at, entries.data(), entries.size() * sizeof(entries[0]));
+    at += entries.size() * sizeof(entries[0]);
+    return static_cast<uint16_t>(begin);
+  };
+  args.num_rows = static_cast<int32_t>(rows_.size());
+  args.tile_elems = tile_elems_;
+  args.elem_bytes = static_cast<int32_t>(elem_bytes_);
+  put(rows_);
+  args.instructions_at = put(instructions_);
+  args.operands_at = put(operands_);
+  at = (at + sizeof(std::byte*) - 1) / sizeof(std::byte*) * sizeof(std::byte*);
+  args.pointers_at = put(pointers_);
+  return offsetof(LaunchArgs, table) + at;
 }
 
 void Launcher::flush() {
-  if (args_.num_rows == 0) return;
-  const Kernel kernel = cuda_kernel(dtype_, op_);
-  const int blocks = full_grid(kernel, device_);
-  cut_into_tiles(blocks);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(args_.num_tiles, blocks)));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream_;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args_), "kernel launch");
-  args_.num_rows = 0;
-  num_pointers_ = num_instructions_ = num_operands_ = 0;
+  if (rows_.empty()) return;
+  const unsigned blocks = static_cast<unsigned>(cut_into_tiles());
+  LaunchArgs args;
+  size_t bytes = pack(args);
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &args, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  const CUfunction function = loaded(cuda_kernel(dtype_, op_), device_);
+  driver_check(driver_launch()(function, blocks, 1, 1, kThreads, 1, 1, 0, stream_, nullptr, extra), "cuLaunchKernel");
+  rows_.clear();
+  instructions_.clear();
+  operands_.clear();
+  pointers_.clear();
   last_instructions_ = nullptr;
 }
 

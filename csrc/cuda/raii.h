@@ -1,6 +1,7 @@
 // Checks of CUDA calls, and owners of CUDA objects.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <optional>
@@ -17,6 +18,8 @@ inline void cuda_check(cudaError_t status, const char* call) {
   throw std::runtime_error(std::string("fastreduce: ") + call + " failed: " + cudaGetErrorName(status) + " (" +
                            cudaGetErrorString(status) + ")");
 }
+
+inline void driver_check(CUresult status, const char* call) { cuda_check(static_cast<cudaError_t>(status), call); }
 
 class DeviceGuard {
  public:

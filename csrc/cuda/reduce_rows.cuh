@@ -1,4 +1,4 @@
-// The kernel: persistent blocks take tiles of a launch's rows through their instructions.
+// The kernel: each block takes one tile of a launch's rows through the row's instructions.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -80,28 +80,24 @@ struct Operands {
   int first_pointer;
   int64_t begin;
   __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const {
-    return {reinterpret_cast<T*>(args.pointers[first_pointer + args.operands[first_operand + i]]) + begin};
+    return {reinterpret_cast<T*>(args.pointer(first_pointer + args.operand(first_operand + i))) + begin};
   }
 };
 
-struct Range {
-  int64_t begin;
-  int64_t end;
+// Operands whose addresses are held in registers.
+template <class T, int Bytes, int Vectors, int K>
+struct Held {
+  PackPointer<T, Bytes, Vectors> pointers[K];
+  __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const { return pointers[i]; }
 };
 
-// How many vectors of each of K sources are loaded at a time. 8 loads hide the memory's latency (predicted), and 16
-// accumulators leave enough registers for them. For four 16-bit sources, two vectors each would be too many: loads
-// would then wait for additions (tests/csrc/cuda/test_machine_code.py).
-template <class T, int K, int V = kVectorElems<T, 16>>
-constexpr int kVectors = K == 1 ? 4 : std::max(1, std::min({8 / K, 16 / V, 48 / (K * V)}));
-
-// Whether separate code for 2, 3, 4 and 8 sources is worth its size. For 5 to 7, as for more than 8, the loop has half
-// of 8 loads in flight (predicted: little slower). Not for types and operations that are rarely used with much data,
-// and not for float8, whose time goes into conversions.
+// Whether separate code for 2, 3, 4 and 8 sources that are also the destinations is worth its size. All others take a
+// loop that has four loads in flight (predicted: little slower). Not for types and operations that are rarely used with
+// much data, and not for float8, whose time goes into conversions.
 template <class T, class O>
 constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
 
-// One instruction on one row of the launch.
+// One instruction on one row of the launch, from its element `begin` on.
 template <class T, class O>
 struct Step {
   const LaunchArgs& args;
@@ -109,92 +105,114 @@ struct Step {
   const InstructionArg& instruction;
   int64_t begin;  // all that follows counts from here: fewer registers than addresses take
 
-  // Handles this thread's whole packs from `at` on; returns where the rest begins. Every instruction gives an element
-  // to the same thread, so of this launch's writes a thread reads only its own, and a row needs no barrier
-  // between its instructions.
-  template <int K, int Bytes, int Vectors>
-  __device__ int packs(int at, int end) const {
-    const Operands<T, Bytes, Vectors> srcs{args, instruction.first_operand, row.first_pointer, begin};
-    const Operands<T, Bytes, Vectors> dsts{args, instruction.first_operand + instruction.num_srcs, row.first_pointer,
-                                           begin};
-    constexpr int V = kVectorElems<T, Bytes>;
+  template <int Bytes, int Vectors>
+  __device__ Operands<T, Bytes, Vectors> srcs() const {
+    return {args, instruction.first_operand, row.first_pointer, begin};
+  }
+  template <int Bytes, int Vectors>
+  __device__ Operands<T, Bytes, Vectors> dsts() const {
+    return {args, instruction.first_operand + instruction.num_srcs, row.first_pointer, begin};
+  }
+
+  // The functions below handle this thread's packs from `at` to `end`. Every instruction gives an element to the same
+  // thread, so of this launch's writes a thread reads only its own, and a row needs no barrier between its
+  // instructions. Those that return something handle whole packs only, and return where the rest begins.
+
+  template <int Bytes, int Vectors>
+  __device__ int copy(int at, int end) const {
+    const int width = block_threads() * kVectorElems<T, Bytes>;
+    FASTREDUCE_NO_UNROLL  // a tile is seldom more than one turn
+        for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
+      const auto pack = load(srcs<Bytes, Vectors>()[0] + at);
+      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts<Bytes, Vectors>()[d] + at);
+    }
+    return at;
+  }
+
+  // The addresses advance, so that each takes one register for its loads and its stores.
+  template <int K, int Vectors>
+  __device__ int in_place(int at, int end) const {
+    constexpr int V = kVectorElems<T, 16>;
     const int width = block_threads() * V;
+    Held<T, 16, Vectors, K> held;
+    FASTREDUCE_UNROLL
+    for (int i = 0; i < K; ++i) held.pointers[i] = srcs<16, Vectors>()[i] + at;
+    FASTREDUCE_NO_UNROLL
     for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
-      if constexpr (K == 1) {
-        const auto pack = load(srcs[0] + at);
-        for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts[d] + at);
-      } else {
-        reduce_vector<T, O, K, V * Vectors>(srcs, instruction.num_srcs, dsts, instruction.num_dsts, at,
-                                            instruction.divisor);
-      }
+      reduce_vector<T, O, K, V * Vectors>(held, K, held, K, 0, instruction.divisor);
+      FASTREDUCE_UNROLL
+      for (int i = 0; i < K; ++i) held.pointers[i].first += Vectors * width;
     }
     return at;
   }
 
-  // As many vectors at a time as the number of sources allows, if that number has its own code.
-  __device__ int unrolled(int at, int end) const {
-    if (instruction.num_srcs == 1) return packs<1, 16, kVectors<T, 1>>(at, end);
-    if constexpr (pays_unrolled<T, O>) {
-      switch (instruction.num_srcs) {
-        case 2: return packs<2, 16, kVectors<T, 2>>(at, end);
-        case 3: return packs<3, 16, kVectors<T, 3>>(at, end);
-        case 4: return packs<4, 16, kVectors<T, 4>>(at, end);
-        case 8: return packs<8, 16, kVectors<T, 8>>(at, end);
-      }
-    }
-    return at;
-  }
-
-  // One source is copied where converting it and back could change the bits of a NaN.
   template <int Bytes>
-  __device__ void rest(int at, int end) const {
+  __device__ void any(int at, int end) const {
+    // One source is copied where converting it and back could change the bits of a NaN.
     if constexpr (!std::is_same_v<T, Accumulator<T>>) {
       if (instruction.num_srcs == 1) {
-        packs<1, Bytes, 1>(at, end);
+        copy<Bytes, 1>(at, end);
         return;
       }
     }
-    packs<0, Bytes, 1>(at, end);
+    constexpr int V = kVectorElems<T, Bytes>;
+    FASTREDUCE_NO_UNROLL
+    for (; at < end; at += block_threads() * V)
+      reduce_vector<T, O, 0, V>(srcs<Bytes, 1>(), instruction.num_srcs, dsts<Bytes, 1>(), instruction.num_dsts, at,
+                                instruction.divisor);
   }
 
-  __device__ void run(int elems, bool vectors) const {
-    const int at = static_cast<int>(threadIdx.x) * (vectors ? kVectorElems<T, 16> : 1);
-    vectors ? rest<16>(unrolled(at, elems), elems) : rest<0>(at, elems);
+  __device__ int unrolled(int at, int end) const {
+    if (instruction.num_srcs == 1) return copy<16, 1>(copy<16, vectors_at_a_time(1)>(at, end), end);
+    if constexpr (pays_unrolled<T, O>) {
+      switch (instruction.in_place * instruction.num_srcs) {
+        case 2: return in_place<2, 1>(in_place<2, vectors_at_a_time(2)>(at, end), end);
+        case 3: return in_place<3, vectors_at_a_time(3)>(at, end);
+        case 4: return in_place<4, vectors_at_a_time(4)>(at, end);
+        case 8: return in_place<8, vectors_at_a_time(8)>(at, end);
+      }
+    }
+    return at;
   }
+
+  __device__ void vectors(int elems) const {
+    any<16>(unrolled(static_cast<int>(threadIdx.x) * kVectorElems<T, 16>, elems), elems);
+  }
+  __device__ void elements(int elems) const { any<0>(static_cast<int>(threadIdx.x), elems); }
 };
 
-// A tile of a row is a head of single elements up to the first aligned address (in the first tile
-// only), a body of vectors, and a tail of single elements.
+// A tile of a row is a body of vectors, with a head of single elements before it, up to the first aligned address (in
+// the first tile only), and a tail of single elements. Where vectors cannot be used, all is tail.
 template <class T, class O>
 __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   const int64_t begin = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
-  const int64_t end = begin + args.tile_elems < row.elems ? begin + args.tile_elems : row.elems;
-  const int vector_elems = row.vectors ? kVectorElems<T, 16> : 1;
-  const int64_t tail = begin + (end - begin) / vector_elems * vector_elems;
-  for (int i = row.first_instruction; i < row.end_instruction; ++i)
-    for (int stretch = 0; stretch < 3; ++stretch) {
-      const Range range = stretch == 0   ? Range{tile == 0 ? 0 : begin, begin}
-                          : stretch == 1 ? Range{begin, tail}
-                                         : Range{tail, end};
-      if (range.begin < range.end)
-        Step<T, O>{args, row, args.instructions[i], range.begin}.run(static_cast<int>(range.end - range.begin),
-                                                                     stretch == 1 && row.vectors);
+  const int64_t rest = row.elems - begin;
+  const int elems = rest < args.tile_elems ? static_cast<int>(rest) : args.tile_elems;
+  const int body = row.vectors ? elems & ~(kVectorElems<T, 16> - 1) : 0;
+  const int head = tile == 0 ? row.head_elems : 0;
+  for (int i = row.first_instruction; i < row.end_instruction; ++i) {
+    const InstructionArg& instruction = args.instruction(i);
+    if (body > 0) Step<T, O>{args, row, instruction, begin}.vectors(body);
+    FASTREDUCE_NO_UNROLL
+    for (int edge = 0; edge < 2; ++edge) {
+      const int edge_elems = edge == 0 ? head : elems - body;
+      if (edge_elems > 0) Step<T, O>{args, row, instruction, edge == 0 ? 0 : begin + body}.elements(edge_elems);
     }
+  }
 }
 
 template <class T, class O>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(const __grid_constant__ LaunchArgs args) {
-  for (int tile = blockIdx.x; tile < args.num_tiles; tile += gridDim.x) {
-    int low = 0, high = args.num_rows - 1;
-    while (low < high) {  // the last row that begins at or before this tile
-      const int middle = (low + high + 1) / 2;
-      if (args.rows[middle].first_tile <= tile)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    run_tile<T, O>(args, args.rows[low], tile - args.rows[low].first_tile);
+  const int tile = static_cast<int>(blockIdx.x);
+  int low = 0, high = args.num_rows - 1;
+  while (low < high) {  // the last row that begins at or before this tile
+    const int middle = (low + high + 1) / 2;
+    if (args.row(middle).first_tile <= tile)
+      low = middle;
+    else
+      high = middle - 1;
   }
+  run_tile<T, O>(args, args.row(low), tile - args.row(low).first_tile);
 }
 
 struct CudaKernel {

@@ -199,13 +199,17 @@ MUTANTS = {
     ),
     "one wrong source": Mutant(
         "cuda/launch.cpp",
-        "for (int buffer : *buffers) args_",
-        "for (int buffer : *buffers) buffer ^= 1, args_",
+        "for (int buffer : *buffers) operands_",
+        "for (int buffer : *buffers) buffer ^= 1, operands_",
         "orders",
         "",
     ),
     "one element too far": Mutant(
-        "cuda/reduce_rows.cuh", ": Range{tail, end};", ": Range{tail, end + 1};", "orders", ""
+        "cuda/reduce_rows.cuh",
+        ".elements(edge_elems);",
+        ".elements(edge_elems + 1);",
+        "orders",
+        "",
     ),
     "one peer not enabled": Mutant(
         "cuda/peers.cpp",

@@ -111,22 +111,39 @@ MUTANTS = {
     ),
     "the last source first": Mutant(
         "cuda/launch.cpp",
-        "for (int buffer : *buffers) args_",
-        "for (int buffer : std::vector<int>(buffers->rbegin(), buffers->rend())) args_",
+        "for (int buffer : *buffers) operands_",
+        "for (int buffer : std::vector<int>(buffers->rbegin(), buffers->rend())) operands_",
         "float",
         "tiles on one GPU",
     ),
     "the first elements forgotten": Mutant(
         "cuda/reduce_rows.cuh",
-        "Range{tile == 0 ? 0 : begin, begin}",
-        "Range{begin, begin}",
+        "tile == 0 ? row.head_elems : 0;",
+        "0;",
         "float",
         "tiles on one GPU",
     ),
+    "destinations that are not the sources taken for them": Mutant(
+        "cuda/launch.cpp",
+        "(instruction->srcs == instruction->dsts)",
+        "(instruction->srcs.size() == instruction->dsts.size())",
+        "float",
+        "tiles on one GPU",
+    ),
+    "operands read behind the end of what is passed": Mutant(
+        "cuda/launch.cpp",
+        "return offsetof(LaunchArgs, table) + at;",
+        "return offsetof(LaunchArgs, table) + at - sizeof(std::byte*);",
+        "float",
+        "",
+    ),
+    "a kernel as loaded on another GPU": Mutant(
+        "cuda/launch.cpp", "known[{kernel, device}]", "known[{kernel, 0}]", "float", ""
+    ),
     "a copy by other threads than the sum before it": Mutant(
         "cuda/reduce_rows.cuh",
-        "const int at = static_cast<int>(threadIdx.x) *",
-        "const int at = static_cast<int>("
+        "unrolled(static_cast<int>(threadIdx.x) *",
+        "unrolled(static_cast<int>("
         "instruction.num_srcs == 1 ? blockDim.x - 1 - threadIdx.x : threadIdx.x) *",
         "float",
         "tiles on one GPU",

@@ -1,4 +1,6 @@
 // launch.cpp for the virtual runtime, which asks of every launch what it reads and writes.
+#include <cuda.h>
+
 #include "cuda/launch.h"
 
 namespace fastreduce {
@@ -6,17 +8,19 @@ namespace fastreduce {
 template <class Out>
 void declare_accesses(const LaunchArgs& args, int, Out& out) {
   for (int r = 0; r < args.num_rows; ++r) {
-    const RowArg& row = args.rows[r];
+    const RowArg& row = args.row(r);
     const size_t bytes = static_cast<size_t>(row.elems) * args.elem_bytes;
     for (int i = row.first_instruction; i < row.end_instruction; ++i) {
-      const InstructionArg& instruction = args.instructions[i];
+      const InstructionArg& instruction = args.instruction(i);
       for (int o = 0; o < instruction.num_srcs + instruction.num_dsts; ++o) {
-        std::byte* const memory = args.pointers[row.first_pointer + args.operands[instruction.first_operand + o]];
+        std::byte* const memory = args.pointer(row.first_pointer + args.operand(instruction.first_operand + o));
         o < instruction.num_srcs ? out.reads(memory, bytes) : out.writes(memory, bytes);
       }
     }
   }
 }
+
+static const virtual_cuda::KernelsTake<LaunchArgs> kernels_take;
 
 }  // namespace fastreduce
 

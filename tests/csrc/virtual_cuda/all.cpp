@@ -1,6 +1,7 @@
 // The whole runtime as one translation unit: one quick compile for each sanitizer.
 #include "checker.cpp"
 #include "devices.cpp"
+#include "driver.cpp"
 #include "graphs.cpp"
 #include "memory.cpp"
 #include "queue.cpp"
