@@ -1,0 +1,103 @@
+"""Predicts allreduce on one H100 or H200 and on eight, and puts public figures of others beside it.
+
+    python benchmarks/predict.py       # writes results/predicted.json
+
+The model, all of whose constants were set before any GPU had run fastreduce:
+
+One GPU: a launch, and every rank's buffer read from memory and written once, at 90 % of the data
+sheet's bandwidth; from the cache where all ranks' buffers fit into half of it. Called one by one
+from Python, a launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s`; captured in a
+graph, `fastreduce.simulation.play.LAUNCH_S`.
+
+Eight GPUs: what "auto" stands for, simulated on the topology: launches, event hops between GPUs,
+latencies of links, bytes over their bandwidth (docs/planning.md); and two event hops more, from the
+caller's streams and back. Called from Python, the launch above comes on top.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from measure import save
+
+import fastreduce
+from fastreduce.algorithms import leader
+from fastreduce.plan.defaults import default
+from fastreduce.simulation.play import EVENT_WAIT_S, LAUNCH_S
+from fastreduce.simulation.predict import MEMORIES, in_one_memory
+from fastreduce.topology.links import EFFICIENCY
+from fastreduce.topology.presets import MEMORY
+from fastreduce.units import busbw
+
+OUT = Path(__file__).parent / "results" / "predicted.json"
+GPUS = {"H100": "dgx-h100", "H200": "dgx-h200"}
+SIZES_BYTES = [1 << e for e in (10, 13, 16, 19, 20, 22, 25, 28, 30)]
+PUBLIC = [
+    ("NCCL 2.30, 8 H200, 32 KB", "18 us", "stas00/ml-engineering"),
+    ("NCCL 2.30, 8 H200, 1 MB", "25 us", "stas00/ml-engineering"),
+    ("NCCL, 8 Hopper, 1 MiB", "25 us", "vllm-project/vllm#42324"),
+    ("torch symmetric memory, multimem, 8 Hopper, 1 MiB", "14 us", "vllm-project/vllm#42324"),
+    ("torch symmetric memory, two-shot, 8 Hopper, 1 MiB", "17 us", "vllm-project/vllm#42324"),
+    ("vLLM, custom kernel, small messages", "9 to 12 us", "sgl-project/sglang#2904"),
+    ("SGLang, custom kernel, small messages", "6 to 8 us", "sgl-project/sglang#2904"),
+    ("NCCL, one process, 2 H100, small messages", "5.6 us", "NVIDIA/nccl#1259"),
+    ("NCCL, 8 H100, ring, large messages", "370 GB/s busbw", "NVIDIA/nccl-tests#212"),
+    ("NCCL, 8 H100, NVLS, large messages", "480 GB/s busbw", "NVIDIA/nccl-tests#212"),
+]
+
+
+def one_gpu(gpu: str) -> list[dict[str, Any]]:
+    memory = MEMORIES["gpu"]._replace(bytes_per_s=EFFICIENCY["memory"] * MEMORY[gpu])
+    captured = memory._replace(call_s=LAUNCH_S)
+    return [
+        {
+            "k": k,
+            "size_bytes": nbytes,
+            "called_s": in_one_memory(leader(k), nbytes, memory).time_s,
+            "captured_s": in_one_memory(leader(k), nbytes, captured).time_s,
+        }
+        for k in (2, 8)
+        for nbytes in SIZES_BYTES
+    ]
+
+
+def eight_gpus(topology: str) -> list[dict[str, Any]]:
+    rows = []
+    for nbytes in SIZES_BYTES:
+        name = default("nvlink", nbytes)
+        found = fastreduce.explain(nbytes, topology=topology).candidate(name).prediction
+        captured_s = found.time_s + 2 * EVENT_WAIT_S
+        rows.append(
+            {
+                "size_bytes": nbytes,
+                "algorithm": name,
+                "called_s": captured_s + MEMORIES["gpu"].call_s,
+                "captured_s": captured_s,
+                "busbw_gb_per_s": busbw(nbytes, captured_s, 8) / 1e9,
+                "limit": found.limit,
+            }
+        )
+    return rows
+
+
+def predicted() -> dict[str, Any]:
+    gpu = MEMORIES["gpu"]
+    return {
+        "state": "predicted, not measured; benchmarks/predict.py has the model",
+        "model": {
+            "call_s": gpu.call_s,
+            "launch_in_a_graph_s": LAUNCH_S,
+            "event_wait_s": EVENT_WAIT_S,
+            "memory_bytes_per_s": {x: EFFICIENCY["memory"] * MEMORY[x] for x in GPUS},
+            "cache_bytes_per_s": gpu.cache_bytes_per_s,
+            "cache_bytes": gpu.cache_bytes,
+        },
+        "one_gpu": {gpu: one_gpu(gpu) for gpu in GPUS},
+        "eight_gpus": {gpu: eight_gpus(topology) for gpu, topology in GPUS.items()},
+        "public": [dict(zip(("what", "figure", "source"), x, strict=True)) for x in PUBLIC],
+    }
+
+
+if __name__ == "__main__":
+    save(OUT, predicted())
