@@ -1,4 +1,7 @@
-"""What README and docs say is predicted and one GPU can decide, beside what was measured on it."""
+"""What README and docs say is predicted and one GPU can decide, beside what was measured on it.
+
+Imports nothing of fastreduce: the report begins before it is built.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastreduce.topology.presets import MEMORY
-
 Row = dict[str, Any]
-PREDICTED = Path(__file__).parent / "results" / "predicted.json"
+PREDICTED = json.loads((Path(__file__).parent / "results" / "predicted.json").read_text())
 SHOWN_BYTES = (1 << 10, 1 << 16, 1 << 22, 1 << 28)
 NEAR = 1.25  # a prediction within this factor holds
 MOST_OVER_BEST = 1.1  # wanted of "auto" (docs/benchmarks.md)
@@ -18,24 +19,17 @@ LEAST_OF_LIMIT = 0.9
 LARGE_BYTES = 64 << 20
 
 
-def known_gpu(machine: Row) -> str | None:
-    """Its name in the tables of predictions and data sheets, if it is there."""
+def about(machine: Row, part: str, otherwise: Any) -> Any:
+    """What a part of the predictions has about this GPU."""
     words = machine.get("gpu", "").split()
-    return next((name for name in MEMORY if name in words), None)
-
-
-def data_sheet_bytes_per_s(machine: Row) -> float | None:
-    """The memory's bandwidth, of the SXM board."""
-    name = known_gpu(machine)
-    return MEMORY[name] if name else None
+    return next((x for name, x in PREDICTED[part].items() if name in words), otherwise)
 
 
 def claims(machine: Row, results: Row) -> list[Sequence[str]]:
     """Rows of a table: claim, predicted, measured, verdict; the first is its head."""
     rows = [x for x in results.get("kernels", {}).get("rows", []) if x["tensors"] == 1]
     autos = [x for x in rows if x["algorithm"] == "auto"]
-    predicted = json.loads(PREDICTED.read_text())["one_gpu"].get(known_gpu(machine), [])
-    found = [*times(autos, predicted), *bounds(autos)]
+    found = [*times(autos, about(machine, "one_gpu", [])), *bounds(autos)]
     return [("claim", "predicted", "measured", "verdict"), *found]
 
 

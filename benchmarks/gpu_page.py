@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from claims import claims, data_sheet_bytes_per_s
+import claims
 
 Row = dict[str, Any]
 
@@ -23,7 +23,7 @@ def page(report: Row) -> str:
         "Times are medians in microseconds, of calls captured in a CUDA graph; in brackets of "
         "calls one by one from Python.",
         _section("What became of each step", _steps(steps)),
-        _section("Predicted and measured", claims(about, results)),
+        _section("Predicted and measured", claims.claims(about, results)),
         *_allreduce(about, results),
         _section("Training LeNet, two replicas on this GPU", _training(results)),
         _section("One kernel under ncu, 64 MB on each of 2 ranks", _quoted(results.get("ncu", []))),
@@ -53,7 +53,7 @@ def _allreduce(about: Row, results: Row) -> Iterable[str]:
         name: results.get(name, {}).get("rows", [])
         for name in ("kernels", "peers", "lists", "events")
     }
-    sheet = data_sheet_bytes_per_s(about)
+    sheet = claims.about(about, "data_sheet_bytes_per_s", None)
     kernels = [x for x in rows["kernels"] if x["tensors"] == 1]
     title = "Allreduce: time, share of the limit, share of the data sheet's bandwidth"
     yield _section(title, _kernels(kernels, sheet))

@@ -93,6 +93,7 @@ def predicted() -> dict[str, Any]:
             "cache_bytes_per_s": gpu.cache_bytes_per_s,
             "cache_bytes": gpu.cache_bytes,
         },
+        "data_sheet_bytes_per_s": {gpu: MEMORY[gpu] for gpu in GPUS},
         "one_gpu": {gpu: one_gpu(gpu) for gpu in GPUS},
         "eight_gpus": {gpu: eight_gpus(topology) for gpu, topology in GPUS.items()},
         "public": [dict(zip(("what", "figure", "source"), x, strict=True)) for x in PUBLIC],
