@@ -25,6 +25,7 @@ def page(report: Row) -> str:
         _section("What became of each step", _steps(steps)),
         _section("Predicted and measured", claims.claims(about, results)),
         *_allreduce(about, results),
+        _section("torch.distributed, two processes on this GPU, float32", _processes(results)),
         _section("Training LeNet, two replicas on this GPU", _training(results)),
         _section("One kernel under ncu, 64 MB on each of 2 ranks", _quoted(results.get("ncu", []))),
         _section("What failed", _failures(steps, results)),
@@ -115,6 +116,15 @@ def _ratios(rows: list[Row], ours: tuple[str, str]) -> list[Sequence[str]]:
         if own in of
     ]
     return [("data per rank", "ranks", own, *others), *lines]
+
+
+def _processes(results: Row) -> list[Sequence[str]]:
+    found = results.get("nccl", {"rows": []})
+    lines = [
+        (found["backend"], size(x["size_bytes"]), f"({x['called_s'] * 1e6:.1f})")
+        for x in found["rows"]
+    ]
+    return [("backend", "bytes per rank", "2 ranks"), *lines]
 
 
 def _training(results: Row) -> list[Sequence[str]]:

@@ -21,11 +21,12 @@ from typing import Any
 
 from measure import save
 
-import fastreduce
+from fastreduce import algorithms
 from fastreduce.algorithms import leader
 from fastreduce.plan.defaults import default
 from fastreduce.simulation.play import EVENT_WAIT_S, LAUNCH_S
-from fastreduce.simulation.predict import MEMORIES, in_one_memory
+from fastreduce.simulation.predict import MEMORIES, in_one_memory, on_topology
+from fastreduce.topology import preset
 from fastreduce.topology.links import EFFICIENCY
 from fastreduce.topology.presets import MEMORY
 from fastreduce.units import busbw
@@ -66,7 +67,8 @@ def eight_gpus(topology: str) -> list[dict[str, Any]]:
     rows = []
     for nbytes in SIZES_BYTES:
         name = default("nvlink", nbytes)
-        found = fastreduce.explain(nbytes, topology=topology).candidate(name).prediction
+        program = getattr(algorithms, name)(8)
+        found = on_topology(program, preset(topology), nbytes, program.slices(nbytes))
         captured_s = found.time_s + 2 * EVENT_WAIT_S
         rows.append(
             {
