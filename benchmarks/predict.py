@@ -33,18 +33,20 @@ from fastreduce.units import busbw
 
 OUT = Path(__file__).parent / "results" / "predicted.json"
 GPUS = {"H100": "dgx-h100", "H200": "dgx-h200"}
-SIZES_BYTES = [1 << e for e in (10, 13, 16, 19, 20, 22, 25, 28, 30)]
+SIZES_BYTES = [1 << e for e in (10, 13, 15, 16, 19, 20, 22, 25, 28, 30)]
+# What others have published. They run one process for each GPU. GB/s are busbw.
+PUBLIC_COLUMNS = ("what", "gpus", "size_bytes", "figure", "source")
 PUBLIC = [
-    ("NCCL 2.30, 8 H200, 32 KB", "18 us", "stas00/ml-engineering"),
-    ("NCCL 2.30, 8 H200, 1 MB", "25 us", "stas00/ml-engineering"),
-    ("NCCL, 8 Hopper, 1 MiB", "25 us", "vllm-project/vllm#42324"),
-    ("torch symmetric memory, multimem, 8 Hopper, 1 MiB", "14 us", "vllm-project/vllm#42324"),
-    ("torch symmetric memory, two-shot, 8 Hopper, 1 MiB", "17 us", "vllm-project/vllm#42324"),
-    ("vLLM, custom kernel, small messages", "9 to 12 us", "sgl-project/sglang#2904"),
-    ("SGLang, custom kernel, small messages", "6 to 8 us", "sgl-project/sglang#2904"),
-    ("NCCL, one process, 2 H100, small messages", "5.6 us", "NVIDIA/nccl#1259"),
-    ("NCCL, 8 H100, ring, large messages", "370 GB/s busbw", "NVIDIA/nccl-tests#212"),
-    ("NCCL, 8 H100, NVLS, large messages", "480 GB/s busbw", "NVIDIA/nccl-tests#212"),
+    ("NCCL 2.30", "8 H200", 1 << 15, "18 us", "stas00/ml-engineering"),
+    ("vLLM's custom kernel", "8 H100", 1 << 15, "11.8 us", "sgl-project/sglang#2904"),
+    ("SGLang's custom kernel", "8 H100", 1 << 15, "7.8 us", "sgl-project/sglang#2904"),
+    ("NCCL 2.30", "8 H200", 1 << 20, "25 us", "stas00/ml-engineering"),
+    ("vLLM's custom kernel", "8 H100", 1 << 20, "45.0 us", "sgl-project/sglang#2904"),
+    ("SGLang's custom kernel", "8 H100", 1 << 20, "33.8 us", "sgl-project/sglang#2904"),
+    ("torch's multimem", "8 Hopper", 1 << 20, "14 us", "vllm-project/vllm#42324"),
+    ("torch's two-shot", "8 Hopper", 1 << 20, "17 us", "vllm-project/vllm#42324"),
+    ("NCCL's ring", "8 H100", 1 << 30, "370 GB/s", "NVIDIA/nccl-tests#212"),
+    ("NCCL with NVLS", "8 H100", 1 << 30, "480 GB/s", "NVIDIA/nccl-tests#212"),
 ]
 
 
@@ -98,7 +100,7 @@ def predicted() -> dict[str, Any]:
         "data_sheet_bytes_per_s": {gpu: MEMORY[gpu] for gpu in GPUS},
         "one_gpu": {gpu: one_gpu(gpu) for gpu in GPUS},
         "eight_gpus": {gpu: eight_gpus(topology) for gpu, topology in GPUS.items()},
-        "public": [dict(zip(("what", "figure", "source"), x, strict=True)) for x in PUBLIC],
+        "public": [dict(zip(PUBLIC_COLUMNS, x, strict=True)) for x in PUBLIC],
     }
 
 
