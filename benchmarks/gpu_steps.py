@@ -45,7 +45,7 @@ NCU = (
 PROFILED = (
     "-b 64M -e 64M -k 2 -n 1 -w 1 -d float32 --engine tiles --algorithm auto --lists --against"
 )
-OF_NCU = r"^ +(?:Duration|DRAM Throughput|Memory Throughput|Registers Per) .*|^.*being stalled.*"
+OF_NCU = r"^ +(?:Duration|DRAM Throughput|Memory Throughput|Registers Per) .*|^.*\bstalled\b.*"
 DENIED = r"^.*ERR_NVGPUCTRPERM.*"
 METRICS, PICTURE = "metrics.jsonl", "learning_curve.png"  # of fastreduce train
 REHEARSAL = {  # later flags win over earlier ones
@@ -68,6 +68,8 @@ def cuda_tool(name: str) -> str | None:
 
 
 def nccl_lacks() -> str | None:
+    if find_spec("torch") is None:
+        return "torch is not installed"
     import torch
 
     version = torch.cuda.nccl.version() if torch.version.cuda else ()

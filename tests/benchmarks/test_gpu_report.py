@@ -90,8 +90,16 @@ class TestSteps:
         lacking = [name for name, reason in needs.items() if reason == "pytest is not installed"]
         assert lacking == ["smoke", "memcheck", "tests"]
         assert needs["ncu"] == "ncu is not installed"
-        assert re.fullmatch(r"it takes NCCL 2.30, found [\d.none]+", needs["nccl"] or "")
+        assert needs["nccl"] == "torch is not installed"
         assert needs["build"] is None and needs["kernels"] is None
+
+    @pytest.mark.parametrize(
+        ("version", "needs"), [((2, 28, 9), "it takes NCCL 2.30, found 2.28.9"), ((2, 30, 4), None)]
+    )
+    def test_with_a_version_of_nccl(self, monkeypatch, version, needs):
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+        assert gpu_steps.nccl_lacks() == needs
 
     def test_with_all_tools(self, monkeypatch, tmp_path):
         monkeypatch.setattr(gpu_steps, "cuda_tool", lambda name: f"/cuda/bin/{name}")
