@@ -23,6 +23,7 @@ from buffers import GRAPHS_KEPT, Buffers
 from contenders import Contender, ours
 from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
 from figures import summary
+from nets import GRADIENTS
 from pictures import draw
 from report import about_auto, conclude, header, line
 from rotation import Rotation
@@ -138,6 +139,20 @@ def test_a_model_first_then_all_dtypes_of_a_size(args):
     assert [tensors for tensors, _, _ in found] == [8, 1, 1, 1, 1]
     both = [torch.float32, torch.bfloat16]
     assert found[1:] == [(1, size, dtype) for size in (1024, 4096) for dtype in both]
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "millions"),
+    [
+        ("LeNet", 8, 0.13),
+        ("ResNet-18", 62, 11.69),
+        ("ResNet-50", 161, 25.56),
+        ("GPT-2", 148, 124.44),
+    ],
+)
+def test_gradients_of_known_models(model, tensors, millions):
+    case = Case(GRADIENTS[model], torch.float32, 2, "sum", ["tiles"], model)
+    assert (len(case.shapes), round(case.count_elems / 1e6, 2)) == (tensors, millions)
 
 
 def test_all_algorithms_and_no_others(monkeypatch):
