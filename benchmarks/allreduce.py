@@ -89,7 +89,8 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
     groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
     largest = args.e or LARGEST_BYTES["gpu" if has_gpu() else "cpu"]
     for group in filter(None, groups):
-        for model, k in itertools.product(args.lists, args.k):
+        lists = args.lists if args.o == "sum" else []
+        for model, k in itertools.product(lists, args.k):
             yield Case(GRADIENTS[model], torch.float32, k, args.o, group, model)
         for size in sizes_bytes(args.b, largest, args.f):
             for dtype in (getattr(torch, name) for name in args.d):
@@ -119,7 +120,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("-d", nargs="+", default=dtypes, choices=DTYPES, metavar="DTYPE")
-    lists = f"gradients of these models in one call: {' '.join(GRADIENTS)}, or nothing (LeNet)"
+    lists = f"gradients of these models in one call: {' '.join(GRADIENTS)}, or nothing (LeNet); for sum"
     parser.add_argument(
         "--lists", nargs="*", default=["LeNet"], choices=GRADIENTS, metavar="MODEL", help=lists
     )
