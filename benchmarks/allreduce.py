@@ -120,7 +120,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("-d", nargs="+", default=dtypes, choices=DTYPES, metavar="DTYPE")
-    lists = f"gradients of these models in one call: {' '.join(GRADIENTS)}, or nothing (LeNet); for sum"
+    lists = f"sums of these models' gradients in one call: {' '.join(GRADIENTS)}, or none (LeNet)"
     parser.add_argument(
         "--lists", nargs="*", default=["LeNet"], choices=GRADIENTS, metavar="MODEL", help=lists
     )
