@@ -32,12 +32,13 @@ cache. LeNet's gradients on the CPU also use one set, as in training. The JSON h
 "of limit" is the limit's time divided by the contender's, if data comes from memory; otherwise the
 table says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes. One pass
 that does only that is timed beside the contenders: on the CPU torch's x += 0 over all buffers, on
-one GPU a copy of as many bytes, over several GPUs a copy from one GPU to another of the 2(k-1)/k n
-bytes that each rank must receive. The limit is the fastest round of all, the pass and the
-contenders: nothing that ran here moved these bytes faster, so no median is above 1. The pass alone
-is not a limit: a kernel that reads k buffers at once may keep more of the memory busy (1.6 times as
-much on one core of a Xeon, measured 2026-11-21), and in a cache it reads k times what the pass
-reads once. "of_pass" in the JSON compares with the pass.
+one GPU a copy of as many bytes and a kernel that negates all buffers in place, over several GPUs a
+copy from one GPU to another of the 2(k-1)/k n bytes that each rank must receive. The limit is the
+fastest round of all, called or captured, passes and contenders: nothing that ran here moved these
+bytes faster, so no median is above 1. A pass alone is not a limit: a kernel that reads k buffers at
+once may keep more of the memory busy (1.6 times as much on one core of a Xeon, measured
+2026-11-21), and in a cache it reads k times what the pass reads once. "of_pass" in the JSON
+compares with the fastest pass.
 
 "over best" is a contender's time divided by that of the fastest algorithm on the same engine
 (without auto). For auto at most 1.1 is wanted. auto and the algorithm that it stands for run the
@@ -52,6 +53,7 @@ OUT.png and OUT_over_best.png are drawn at the end.
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import traceback
 from collections.abc import Iterator
@@ -64,10 +66,10 @@ from contest import Case, fits, measure
 from expected import can_be_checked
 from figures import summary
 from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
+from nets import GRADIENTS
 from report import conclude, describe, header, line
 
 from fastreduce import _C, algorithms
-from fastreduce.training.lenet import SHAPES
 
 DTYPES = [str(dtype).removeprefix("torch.") for dtype in _C.ops()["sum"] if can_be_checked(dtype)]
 ENGINES = ["tiles", "events", "gpus"]
@@ -82,13 +84,14 @@ def engines_here(wanted: list[str]) -> list[str]:
 
 
 def cases(args: argparse.Namespace) -> Iterator[Case]:
-    """LeNet's, then by size in all dtypes, so that a run that is cut off has some of each dtype."""
+    """Models, then by size in all dtypes, so that a run that is cut off has some of each dtype."""
     engines = engines_here(args.engine)
     groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
     largest = args.e or LARGEST_BYTES["gpu" if has_gpu() else "cpu"]
     for group in filter(None, groups):
-        for k in sorted({*args.k, 4, 8}) if args.o == "sum" else ():
-            yield Case(list(SHAPES), torch.float32, k, args.o, group)
+        lists = args.lists if args.o == "sum" else []
+        for model, k in itertools.product(lists, args.k):
+            yield Case(GRADIENTS[model], torch.float32, k, args.o, group, model)
         for size in sizes_bytes(args.b, largest, args.f):
             for dtype in (getattr(torch, name) for name in args.d):
                 for k in args.k:
@@ -104,8 +107,8 @@ def add(case: Case, args: argparse.Namespace, rows: list[Row], failures: list[Ro
     except Exception as error:
         traceback.print_exc()
         failures.append(case.failure(None, error))
-    if len(case.shapes) > 1:
-        print(f"# LeNet's {len(case.shapes)} gradients in one call, k = {case.k}:")
+    if case.model:
+        print(f"# {case.model}'s {len(case.shapes)} gradients in one call, k = {case.k}:")
     for row in rows[before[0] :]:
         print(line(row, has_gpu()), flush=True)
     for failure in failures[before[1] :]:
@@ -117,6 +120,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("-d", nargs="+", default=dtypes, choices=DTYPES, metavar="DTYPE")
+    lists = f"sums of these models' gradients in one call: {' '.join(GRADIENTS)}, or none (LeNet)"
+    parser.add_argument(
+        "--lists", nargs="*", default=["LeNet"], choices=GRADIENTS, metavar="MODEL", help=lists
+    )
     parser.add_argument("-o", default="sum", help="op (sum); others are compared with nothing")
     parser.add_argument("--sets", type=int, default=GRAPHS_KEPT, help="sets of buffers at most")
     parser.add_argument("--engine", nargs="+", default=[], choices=ENGINES, help="(all)")

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class Case:
     k: int
     op: str
     engines: list[str]
+    model: str | None = None  # whose gradients these are
 
     @property
     def count_elems(self) -> int:
@@ -46,6 +48,7 @@ class Case:
             "size_bytes": self.size_bytes,
             "count_elems": self.count_elems,
             "tensors": len(self.shapes),
+            "model": self.model,
             "type": str(self.dtype).removeprefix("torch."),
             "redop": self.op,
             "k": self.k,
@@ -105,22 +108,30 @@ def most_sets(case: Case, contenders: Iterable[Contender], wanted: int) -> int:
     return max(1, min(wanted, GRAPHS_KEPT // max(1, graphs_per_set)))
 
 
-def one_pass(buffers: Buffers) -> Rotation:
-    """Only reads and writes as many bytes as an allreduce over these buffers must."""
+def passes(buffers: Buffers) -> dict[str, Rotation]:
+    """What only reads and writes as many bytes as an allreduce over these buffers must.
+
+    On one GPU a copy, and a kernel that changes the signs in place: captured copies of large
+    memory may be slow (pytorch issue 191284; 256 MiB on an H100, driver 580, 2026-11-22: 443 us,
+    where kernels took 360).
+    """
     first, *others = buffers.devices
     sets = list(buffers.pools[0])
+    # As integers of 4 bytes, so that the work does not depend on the dtype.
+    ints = [each.view(-1).view(torch.int32) for each in sets]
     if not buffers.on_gpu:
-        # As integers of 4 bytes, so that the work does not depend on the dtype.
-        calls = [lambda x=x: x.add_(0) for x in (each.view(-1).view(torch.int32) for each in sets)]
+        calls = {"one pass": [partial(x.add_, 0) for x in ints]}
     elif not others:
         target = torch.empty_like(buffers.pools[0])
-        calls = [lambda x=x, y=y: y.copy_(x) for x, y in zip(sets, target, strict=True)]
+        copies = [partial(y.copy_, x) for x, y in zip(sets, target, strict=True)]
+        calls = {"one copy": copies, "one kernel": [x.neg_ for x in ints]}
     else:
         elems = max(1, 2 * (buffers.k - 1) * buffers.count_elems // buffers.k)
         source = torch.empty(elems, dtype=buffers.dtype, device=first)
         target = torch.empty_like(source, device=others[0])
-        calls = [lambda: target.copy_(source)]
-    return Rotation(buffers, Contender("one", "pass", lambda ranks: ranks), calls)
+        calls = {"one copy": [partial(target.copy_, source)]}
+    pass_ = Contender("one", "pass", lambda ranks: ranks)
+    return {name: Rotation(buffers, pass_, of_pass) for name, of_pass in calls.items()}
 
 
 class Contest:
@@ -134,7 +145,7 @@ class Contest:
         self.wrong: dict[str, int] = {}
         self.rotations = self.those_that_can(self._prepare, contenders)
         self.contenders = [x for x in contenders if x.name in self.rotations]
-        self.one_pass = one_pass(self.buffers)
+        self.passes = passes(self.buffers)
         self.buffers.zero()
 
     def those_that_can(
@@ -160,14 +171,16 @@ class Contest:
         return replay
 
     def seconds_called(self) -> dict[str, float]:
-        return self._seconds({"one pass": self.one_pass, **self.rotations})
+        return self._seconds({**self.passes, **self.rotations})
 
     def seconds_captured(self) -> dict[str, float]:
         if not self.buffers.on_gpu or len(self.buffers.devices) > 1:
             return {}
-        self.one_pass.run_all()
+        for each in self.passes.values():
+            each.run_all()
         replays = self.those_that_can(self._capture, self.contenders)
-        turns = self._seconds({"one pass": self.one_pass.captured(), **replays})
+        captured = {name: each.captured() for name, each in self.passes.items()}
+        turns = self._seconds({**captured, **replays})
         return {name: seconds / len(self.buffers.sets) for name, seconds in turns.items()}
 
     def _seconds(self, rotations: dict[str, Rotation]) -> dict[str, float]:
@@ -196,6 +209,7 @@ def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[R
     contest = Contest(case, args, failures)
     called, host_s = contest.seconds_called(), contest.host_seconds()
     captured = contest.seconds_captured()
+    limit_s = min(seconds["limit"] for seconds in (called, captured) if seconds)
     auto_is = contest.auto_is()
     return [
         {
@@ -204,8 +218,8 @@ def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[R
             "from_memory": contest.buffers.from_memory,
             "engine": x.engine,
             "algorithm": x.algorithm,
-            "called": speed(contest, called, x),
-            "captured": speed(contest, captured, x),
+            "called": speed(contest, called, x, limit_s),
+            "captured": speed(contest, captured, x, limit_s),
             "host_s": host_s.get(x.name),
             "auto_is": auto_is if x.algorithm == "auto" else None,
             "wrong_elems": contest.wrong[x.name],
@@ -214,7 +228,9 @@ def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[R
     ]
 
 
-def speed(contest: Contest, seconds: dict[str, float], of: Contender) -> dict[str, Any] | None:
+def speed(
+    contest: Contest, seconds: dict[str, float], of: Contender, limit_s: float
+) -> dict[str, Any] | None:
     if of.name not in seconds:
         return None
     case, time_s = contest.case, seconds[of.name]
@@ -228,8 +244,8 @@ def speed(contest: Contest, seconds: dict[str, float], of: Contender) -> dict[st
     return {
         **bandwidth(case.size_bytes, time_s, case.k),
         "moved_gb_per_s": 2 * case.k * case.size_bytes / time_s / 1e9,
-        "of_pass": seconds["one pass"] / time_s,
-        "of_limit": seconds["limit"] / time_s if from_memory else None,
+        "of_pass": min(seconds[name] for name in contest.passes) / time_s,
+        "of_limit": limit_s / time_s if from_memory else None,
         "over_loop": seconds["torch loop"] / time_s if "torch loop" in seconds else None,
         "over_best": time_s / named[best] if best else None,
         "best": best,

@@ -26,7 +26,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         found |= of_dtype(dtype, k, [x for x in autos if (x["type"], x["k"]) == (dtype, k)])
     found |= of_float32([row for row in autos if row["type"] == "float32"])
     found |= beside_float32(autos)
-    found |= lenet(rows)
+    found |= of_models(rows)
     found |= events_over_tiles(single)
     found["not_ahead_of"] = behind(single)
     return found
@@ -81,11 +81,11 @@ def beside_float32(autos: list[Row]) -> dict[str, float]:
     return found
 
 
-def lenet(rows: list[Row]) -> dict[str, float]:
+def of_models(rows: list[Row]) -> dict[str, float]:
     found = {}
     for row in rows:
         if row["tensors"] > 1 and is_auto(row):
-            name = f"lenet_{row['tensors']}_gradients_k{row['k']}"
+            name = f"{row['model'].lower()}_{row['tensors']}_gradients_k{row['k']}"
             for how in ("called", "captured"):
                 if row[how]:
                     found[f"{name}_{how}_us"] = row[how]["time_s"] * 1e6

@@ -1,111 +1,55 @@
-"""Build, test, check and measure the CUDA engines on this machine's GPU, in one command.
+"""Build, test and measure the CUDA engines on this machine's GPU, in one command.
 
-    python benchmarks/gpu_report.py                      # at most ten minutes; results/gpu
-    python benchmarks/gpu_report.py --steps build tests  # some of it
-    python benchmarks/gpu_report.py --steps allreduce --budget-s 3600 --allreduce "-n 11"
+    python benchmarks/gpu_report.py --out DIR                # at most seven minutes
+    python benchmarks/gpu_report.py --steps build kernels    # some of it
+    python benchmarks/gpu_report.py --rehearsal --out DIR    # tiny, on the CPU: tries the script
 
-The last line runs benchmarks/allreduce.py with the installed fastreduce. Without --allreduce, that
-step has few sizes, takes 5 rounds and leaves out torch.compile's sum, so that all steps fit into
-ten minutes.
+It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is downloaded. The steps,
+the most telling first:
 
-It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is downloaded. Steps whose
-tool is missing (such as compute-sanitizer) are left out and named. All steps together have
---budget-s seconds. A step that takes longer than is left is interrupted, and has 20 s to save what
-it has; later steps do not begin. A step that fails does not stop the next. The exit status is 1 if
-any step failed or was cut off.
+    build      for this GPU's architecture, on all cores
+    smoke      the smallest file of tests, with every engine, program and collective
+    memcheck   the same under compute-sanitizer. Not racecheck: it looks only at shared memory,
+               which the kernels do not use
+    tests      all tests that need a GPU, side by side
+    kernels    allreduce of 1 KB to 256 MB against the loop, and against what the memory can do
+    peers      the same against what a user could write: torch, CuPy, Triton
+    lists      gradients of LeNet, ResNet-18, ResNet-50 and GPT-2 in one call
+    train      LeNet, whole epochs, each step one CUDA graph; train_eager: without the graph
+    events     the engine for several GPUs, each rank on a stream of its own. One GPU: this says
+               nothing of NVLink
+    nccl       two processes on this GPU, where NCCL allows it
+    ncu        one kernel at 64 MB: how busy memory is, and what the warps wait for
 
-OUT/report.json holds each step's date, status, seconds and last lines, the machine, and what
-benchmarks/allreduce.py measured; the picture is beside it. It is written after every step, even if
-SIGTERM or Ctrl-C ends the run. With --steps, earlier reports of other steps are kept.
+Steps whose tool is missing are left out, and the report says so. All steps together have --budget-s
+seconds, and one alone at most 40 % of it. A step that takes longer is interrupted, and has 20 s to
+save what it has. A step that fails does not stop the next. The exit status is 1 if any failed.
 
-The steps are build, tests, memcheck and allreduce. memcheck runs the smallest file of tests under
-compute-sanitizer. Its racecheck is no step: it looks only at shared memory, which the kernels do
-not use. The order of accesses to global memory is tested in tests/csrc/virtual_cuda.
+DIR has REPORT.md (one page, with what was predicted beside what was measured), report.json (all of
+it), log.txt (what each step printed) and pictures. They are written after every step, even if
+SIGTERM or Ctrl-C ends the run. With --steps, earlier results of other steps are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from step import INTERRUPTED, ROOT, Step, run
+from gpu_page import page
+from gpu_steps import steps
+from step import INTERRUPTED, ROOT, Step, outcome, run
 
-BUDGET_S = 570.0
-ALLREDUCE = "-e 1G -f 8 -n 5 -d float32 bfloat16 --against loop stack foreach cupy triton"
-# A test that takes longer than a minute prints where it is, because it may hang.
-PYTEST = (
-    *("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts="),
-    *("-o", "faulthandler_timeout=60", "-rfEs", "--tb=short", "-q"),
-)
-# With torch's cache the sanitizer sees one allocation, and no access is out of its bounds.
-NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-
-
-def cuda_tool(name: str) -> str | None:
-    """The tool's path, from where the build also looks for nvcc; last in the wheels beside
-    torch."""
-    roots = [os.environ[x] for x in ("CUDA_HOME", "CUDA_PATH") if x in os.environ]
-    torch = find_spec("torch")
-    site = Path(torch.origin).parent.parent if torch and torch.origin else ROOT
-    wheels = [str(x) for x in site.glob("nvidia/cu*/bin")]
-    folders = [*(f"{x}/bin" for x in roots), os.environ["PATH"], "/usr/local/cuda/bin", *wheels]
-    return shutil.which(name, path=os.pathsep.join(folders))
-
-
-def versions() -> str:
-    """The versions of the build tools, which are often the reason why a build fails."""
-    import torch
-
-    found = {"setuptools": "missing", "torch": torch.__version__}
-    with suppress(PackageNotFoundError):
-        found["setuptools"] = version("setuptools")
-    nvcc = cuda_tool("nvcc")
-    said = (
-        subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout if nvcc else ""
-    )
-    release = re.search(r"release [^\n]*", said)
-    found["nvcc"] = release[0] if release else "missing"
-    return ", ".join(f"{name} {what}" for name, what in found.items())
-
-
-def steps(out: Path, options: Iterable[str]) -> list[Step]:
-    python = sys.executable
-    sanitizer = cuda_tool("compute-sanitizer")
-    lacks_pytest = None if find_spec("pytest") else "pytest is not installed"
-    lacks_sanitizer = None if sanitizer else "compute-sanitizer is not installed"
-
-    def sanitized(tool: str) -> Step:
-        """Runs the smallest file of tests, which has a little of everything."""
-        # Not the errors that CUDA calls return: torch and the engines check these themselves.
-        flags = ["--tool", tool, "--error-exitcode", "86", "--report-api-errors", "no"]
-        tests = [python, *PYTEST, "-x", "tests/gpu/test_gpu_small.py"]
-        command = [sanitizer or "compute-sanitizer", *flags, *tests]
-        return Step(tool, command, NO_CACHE, lacks_pytest or lacks_sanitizer)
-
-    install = ["-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "."]
-    build = [python, *install, "--force-reinstall"]
-    measure = [python, "benchmarks/allreduce.py", "--out", str(out / "allreduce"), *options]
-    workers = ["-n", "6"] if find_spec("xdist") else []  # they share the GPU, which waits for them
-    return [
-        Step("build", build, {"FASTREDUCE_CUDA": "1"}, note=versions()),
-        Step("tests", [python, *PYTEST, *workers, "tests/gpu"], needs=lacks_pytest),
-        sanitized("memcheck"),
-        Step("allreduce", measure),
-    ]
+BUDGET_S, SHARE_OF_A_STEP = 420.0, 0.4
+PICTURES = ("kernels", "peers", "train")
 
 
 def missing() -> str | None:
@@ -121,37 +65,63 @@ def missing() -> str | None:
     return None
 
 
-def without_paths(text: str, out: Path) -> str:
-    """The report may be published, so it must not show this machine's folders."""
-    for path, name in ((out, "OUT"), (ROOT, "."), (sys.prefix, "PREFIX"), (Path.home(), "~")):
-        text = text.replace(str(path), name)
-    return text
-
-
 def machine() -> dict[str, Any]:
     """Asked in a new process, which sees the new build and leaves the GPU to the steps."""
     code = "import json, measure; print(json.dumps(measure.machine()))"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT / "benchmarks",
-            capture_output=True,
-            text=True,
-            timeout=60,
+    step = Step("machine", [sys.executable, "-c", code], {"PYTHONPATH": str(ROOT / "benchmarks")})
+    status, output = outcome(step, 60.0)
+    return json.loads(output.splitlines()[-1]) if status == "passed" else {"unknown": output}
+
+
+class Report:
+    """The files in a folder, which are whole after every step."""
+
+    def __init__(self, out: Path, fresh: list[str]) -> None:
+        """What was found earlier is kept, except for the ``fresh`` steps."""
+        self.out = out
+        out.mkdir(parents=True, exist_ok=True)
+        earlier = out / "report.json"
+        found = json.loads(earlier.read_text()) if earlier.exists() else {}
+        self.machine: dict[str, Any] = {}
+        self.steps, self.results = (
+            {name: x for name, x in found.get(part, {}).items() if name not in fresh}
+            for part in ("steps", "results")
         )
-    except subprocess.TimeoutExpired as error:
-        return {"unknown": str(error)}
-    return json.loads(done.stdout) if done.returncode == 0 else {"unknown": done.stderr}
+        if not self.steps:
+            (out / "log.txt").unlink(missing_ok=True)
+
+    def add(self, step: Step, record: dict[str, Any], output: str) -> None:
+        self.steps[step.name] = record
+        if step.quotes:
+            self.results[step.name] = re.findall(step.quotes, output, re.MULTILINE)
+        if step.result and step.result.exists():
+            self.results[step.name] = read(step.result)
+        if step.picture and step.name in PICTURES and step.picture.exists():
+            shutil.copy(step.picture, self.out / f"{step.name}.png")
+        headline = f"== {step.name}: {record['status']}, {record['seconds']} s\n"
+        with (self.out / "log.txt").open("a") as log:
+            log.write(self.without_paths(f"{headline}{record['command']}\n{output}\n"))
+
+    def write(self) -> None:
+        report = {"machine": self.machine, "steps": self.steps, "results": self.results}
+        text = self.without_paths(json.dumps(report, indent=1) + "\n")
+        (self.out / "report.json").write_text(text)
+        (self.out / "REPORT.md").write_text(page(json.loads(text)))
+
+    def without_paths(self, text: str) -> str:
+        """The report may be published, so it must not show this machine's folders."""
+        folders = {"OUT": self.out, ".": ROOT, "PREFIX": sys.prefix, "TMP": tempfile.gettempdir()}
+        for name, path in (folders | {"~": Path.home()}).items():
+            text = text.replace(str(path), name)
+        return text
 
 
-def write(out: Path, about: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """Write the report of these steps, with what benchmarks/allreduce.py has saved by now."""
-    measured = out / "allreduce.json"
-    if measured.exists():
-        measured.write_text(without_paths(measured.read_text(), out))
-    allreduce = json.loads(measured.read_text()) if measured.exists() else None
-    report = {"machine": about, "steps": steps, "allreduce": allreduce}
-    (out / "report.json").write_text(without_paths(json.dumps(report, indent=1) + "\n", out))
+def read(path: Path) -> Any:
+    """A JSON file, or one of JSON lines, whose last may be cut off."""
+    text = path.read_text()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+    return json.loads(text)
 
 
 def arguments() -> argparse.Namespace:
@@ -159,10 +129,9 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
-    names = ["build", "tests", "memcheck", "allreduce"]
-    parser.add_argument("--steps", nargs="+", choices=names, default=names)
-    options = f"options of benchmarks/allreduce.py, quoted ({ALLREDUCE})"
-    parser.add_argument("--allreduce", default=ALLREDUCE, help=options)
+    names = [step.name for step in steps(Path())]
+    parser.add_argument("--steps", nargs="+", choices=names, default=names, metavar="STEP")
+    parser.add_argument("--rehearsal", action="store_true", help="tiny, on the CPU")
     budget = f"seconds for all steps together ({BUDGET_S:.0f})"
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help=budget)
     return parser.parse_args()
@@ -173,30 +142,26 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
         signal.signal(number, signal.default_int_handler)
     args = arguments()
-    reason = missing()
+    reason = None if args.rehearsal else missing()
     if reason:
         raise SystemExit(f"no GPU report: {reason}")
-    out = args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    if "allreduce" in args.steps:  # otherwise an earlier run's would count as this one's
-        (out / "allreduce.json").unlink(missing_ok=True)
-    written = out / "report.json"
-    earlier = json.loads(written.read_text())["steps"] if written.exists() else []
-    kept = [x for x in earlier if x["name"] not in args.steps]
-    about: dict[str, Any] = {"unknown": "no step has been run"}
-    done: list[dict[str, Any]] = []
-    for step in steps(out, shlex.split(args.allreduce)):
-        if step.name not in args.steps:
-            continue
-        done.append(run(step, begin + args.budget_s - time.monotonic()))
-        write(out, about, kept + done)
-        if done[-1]["status"] == INTERRUPTED:
-            break
-        if "unknown" in about:  # until the package is built
-            about = machine()
-            write(out, about, kept + done)
-    print(f"== wrote {written}")
-    if any(step["status"].startswith("failed") for step in done):
+    report = Report(args.out.resolve(), args.steps)
+    with tempfile.TemporaryDirectory() as work:
+        for step in steps(Path(work), args.rehearsal):
+            if step.name not in args.steps:
+                continue
+            left_s = begin + args.budget_s - time.monotonic()
+            record, output = run(step, min(left_s, SHARE_OF_A_STEP * args.budget_s))
+            report.add(step, record, output)
+            report.write()
+            if record["status"] == INTERRUPTED:
+                break
+            if "torch" not in report.machine:  # until the package is built
+                report.machine = machine()
+    report.write()
+    print(f"== wrote {report.out}")
+    done = [record for name, record in report.steps.items() if name in args.steps]
+    if any(record["status"].startswith("failed") for record in done):
         raise SystemExit(1)
 
 

@@ -1,4 +1,4 @@
-"""The models that benchmarks/data_parallel.py trains, and a batch of random data for each."""
+"""Models that benchmarks/data_parallel.py trains, with random data, and shapes of known models."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from fastreduce.training.lenet import SHAPES as LENET
 from fastreduce.training.models import Residual, convolution
 
 Task = tuple[nn.Module, Tensor, Tensor]
+Shapes = list[tuple[int, ...]]
 
 
 class Tagger(nn.Sequential):
@@ -54,3 +56,42 @@ def task(model: str) -> Task:
     if isinstance(net, Tagger):
         return net, torch.randint(1000, shape), torch.randint(1000, shape)
     return net, torch.randn(shape), torch.randint(10, shape[:1])
+
+
+def resnet(blocks: tuple[int, ...], bottleneck: bool) -> Shapes:
+    """The parameters of torchvision's ResNet for ImageNet, in their order."""
+    shapes = _with_norm(64, 3, 7)
+    inner = 64
+    for stage, count in enumerate(blocks):
+        width = 64 << stage
+        outer = 4 * width if bottleneck else width
+        for block in range(count):
+            shapes += _with_norm(width, inner, 1 if bottleneck else 3)
+            shapes += _with_norm(width, width, 3)
+            shapes += _with_norm(outer, width, 1) if bottleneck else []
+            if block == 0 and inner != outer:
+                shapes += _with_norm(outer, inner, 1)
+            inner = outer
+    return [*shapes, (1000, inner), (1000,)]
+
+
+def _with_norm(width: int, width_in: int, size: int) -> Shapes:
+    return [(width, width_in, size, size), (width,), (width,)]
+
+
+def gpt2(layers: int, width: int) -> Shapes:
+    """The parameters of GPT-2 (124 million with 12 layers of 768) as transformers has them."""
+    norm: Shapes = [(width,), (width,)]
+    attention = [(width, 3 * width), (3 * width,), (width, width), (width,)]
+    feed_forward = [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    layer = [*norm, *attention, *norm, *feed_forward]
+    return [(50257, width), (1024, width), *layer * layers, *norm]
+
+
+GRADIENTS: dict[str, Shapes] = {
+    "LeNet": list(LENET),
+    "ResNet-18": resnet((2, 2, 2, 2), bottleneck=False),
+    "ResNet-50": resnet((3, 4, 6, 3), bottleneck=True),
+    "GPT-2": gpt2(layers=12, width=768),
+}
+"""Lists of gradients as training has them."""

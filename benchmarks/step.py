@@ -15,24 +15,28 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-TAIL_LINES = 80
+TAIL_LINES = 20
 SAVE_S = 20.0  # for an interrupted command to save its results
 NO_TIME, INTERRUPTED = "failed: no time left for it", "failed: interrupted"
 
 
 @dataclass(frozen=True)
 class Step:
+    """A command, and what is to be kept of it."""
+
     name: str
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     needs: str | None = None  # what is missing here, if anything
-    note: str | None = None  # a remark for the report, whether it passes or fails
+    result: Path | None = None  # the JSON that it writes
+    picture: Path | None = None
+    quotes: str | None = None  # lines of its output; without one of them it has not passed
+    denied: str | None = None  # a line of its output that says that it may not run here
 
 
-def run(step: Step, limit_s: float) -> dict[str, Any]:
+def run(step: Step, limit_s: float) -> tuple[dict[str, Any], str]:
+    """What became of it, for a report, and all that it printed."""
     print(f"== {step.name}: {shlex.join(step.command)}", flush=True)
-    if step.note:
-        print(f"   {step.note}", flush=True)
     begin = time.monotonic()
     output = ""
     if step.needs:
@@ -44,29 +48,31 @@ def run(step: Step, limit_s: float) -> dict[str, Any]:
     tail = output.splitlines()[-TAIL_LINES:]
     seconds = time.monotonic() - begin
     print("\n".join([*tail[-5:], f"   {status}, {seconds:.0f} s"]), flush=True)
-    return {
-        "name": step.name,
+    record = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(step.command),
-        **({"note": step.note} if step.note else {}),
         "status": status,
         "seconds": round(seconds, 1),
         "tail": tail,
     }
+    return record, output
 
 
 def outcome(step: Step, limit_s: float) -> tuple[str, str]:
     """Its status and what it printed. The process has always ended when this returns."""
-    process = subprocess.Popen(
-        step.command,
-        cwd=ROOT,
-        env={**os.environ, **step.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            step.command,
+            cwd=ROOT,
+            env={**os.environ, **step.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"failed: {error}", ""
     try:
         output, _ = process.communicate(timeout=limit_s)
         return judge(step, process.returncode, output), output
@@ -95,8 +101,10 @@ def signal_all(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def judge(step: Step, code: int, output: str) -> str:
+    if step.denied and (line := re.search(step.denied, output, re.MULTILINE)):
+        return f"left out: {line[0].strip()}"
     if code != 0:
         return f"failed: exit status {code}"
-    if "pytest" in step.command and not re.search(r"\b[1-9]\d* passed", output):
-        return "failed: no test ran"
+    if step.quotes and not re.search(step.quotes, output, re.MULTILINE):
+        return f"failed: it printed no line like {step.quotes}"
     return "passed"

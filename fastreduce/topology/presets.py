@@ -25,6 +25,7 @@ MEMORY = {
     "V100": 900e9,
     "A100 80 GB": 2039e9,
     "H100": 3350e9,
+    "H200": 4800e9,
     "RTX 4090": 1008e9,
     "RTX 5090": 1792e9,
     "Xeon E5-2698 v4": 4 * 19.2e9,
@@ -173,16 +174,19 @@ def _dgx_a100() -> Topology:
     return Topology("dgx-a100", source, _nvswitched(graph, version=3, links=12))
 
 
-def _dgx_h100() -> Topology:
-    source = (
-        "Nvidia, DGX H100 User Guide and H100 data sheet: 8 H100 SXM, 18 NVLinks each into 4 "
-        "NVSwitches, 2 Xeon Platinum 8480C; each GPU on PCIe 5.0 behind the switch of its own "
-        "network card"
-    )
-    switches = [(rank,) for rank in range(8)]
-    pcie = pcie_bytes_per_s(generation=5)
-    graph = _machine("H100", 8, "Xeon Platinum 8480C", pcie, "sapphire-rapids", switches)
-    return Topology("dgx-h100", source, _nvswitched(graph, version=4, links=18))
+def _dgx_hopper(gpu: str) -> Callable[[], Topology]:
+    def build() -> Topology:
+        source = (
+            f"Nvidia, DGX {gpu} User Guide and {gpu} data sheet: 8 {gpu} SXM, 18 NVLinks each "
+            "into 4 NVSwitches, 2 Xeon Platinum 8480C; each GPU on PCIe 5.0 behind the switch of "
+            "its own network card"
+        )
+        switches = [(rank,) for rank in range(8)]
+        pcie = pcie_bytes_per_s(generation=5)
+        graph = _machine(gpu, 8, "Xeon Platinum 8480C", pcie, "sapphire-rapids", switches)
+        return Topology(f"dgx-{gpu.lower()}", source, _nvswitched(graph, version=4, links=18))
+
+    return build
 
 
 def _g4dn_12xlarge() -> Topology:
@@ -229,7 +233,8 @@ _PRESETS: dict[str, Callable[[], Topology]] = {
     "p3.16xlarge": _dgx1_v100,
     "dgx2-v100": _dgx2_v100,
     "dgx-a100": _dgx_a100,
-    "dgx-h100": _dgx_h100,
+    "dgx-h100": _dgx_hopper("H100"),
+    "dgx-h200": _dgx_hopper("H200"),
     "g4dn.12xlarge": _g4dn_12xlarge,
     "p2.16xlarge": _p2_16xlarge,
     "pcie4-x8": _consumer(4, "RTX 4090", "EPYC 7763"),

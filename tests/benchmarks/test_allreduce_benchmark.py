@@ -23,6 +23,7 @@ from buffers import GRAPHS_KEPT, Buffers
 from contenders import Contender, ours
 from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
 from figures import summary
+from nets import GRADIENTS
 from pictures import draw
 from report import about_auto, conclude, header, line
 from rotation import Rotation
@@ -133,11 +134,25 @@ def measured(args):
     return rows, failures
 
 
-def test_lenet_first_then_all_dtypes_of_a_size(args):
+def test_a_model_first_then_all_dtypes_of_a_size(args):
     found = [(len(x.shapes), x.size_bytes, x.dtype) for x in cases(args)]
-    assert [tensors for tensors, _, _ in found] == [8, 8, 8, 1, 1, 1, 1]
+    assert [tensors for tensors, _, _ in found] == [8, 1, 1, 1, 1]
     both = [torch.float32, torch.bfloat16]
-    assert found[3:] == [(1, size, dtype) for size in (1024, 4096) for dtype in both]
+    assert found[1:] == [(1, size, dtype) for size in (1024, 4096) for dtype in both]
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "millions"),
+    [
+        ("LeNet", 8, 0.13),
+        ("ResNet-18", 62, 11.69),
+        ("ResNet-50", 161, 25.56),
+        ("GPT-2", 148, 124.44),
+    ],
+)
+def test_gradients_of_known_models(model, tensors, millions):
+    case = Case(GRADIENTS[model], torch.float32, 2, "sum", ["tiles"], model)
+    assert (len(case.shapes), round(case.count_elems / 1e6, 2)) == (tensors, millions)
 
 
 def test_all_algorithms_and_no_others(monkeypatch):
@@ -191,7 +206,7 @@ def test_a_contender_that_raises_is_left_out(args, gpu, capsys, prepared):
     assert not conclude(rows, failures)
     said = capsys.readouterr().out
     assert f"# failed: cupy {'run' if prepared else 'prepare'}, bfloat16, k = 2, 1024 B" in said
-    assert "# failed: 0 of fastreduce's, 7 of the others" in said
+    assert "# failed: 0 of fastreduce's, 5 of the others" in said
 
 
 def test_one_of_ours_that_cannot_be_captured(args, gpu, capsys, tmp_path):
@@ -211,14 +226,14 @@ def test_one_of_ours_that_cannot_be_captured(args, gpu, capsys, tmp_path):
 
 
 def test_a_case_that_fails_does_not_stop_the_next(args, gpu, capsys):
-    one_pass = contest.one_pass
+    passes = contest.passes
 
     def fail_at_1k(buffers):
         if buffers.size_bytes == 1024:
             raise torch.OutOfMemoryError("out of memory")
-        return one_pass(buffers)
+        return passes(buffers)
 
-    gpu.setattr(contest, "one_pass", fail_at_1k)
+    gpu.setattr(contest, "passes", fail_at_1k)
     rows, failures = measured(args)
     assert {row["size_bytes"] for row in rows if row["tensors"] == 1} == {4096}
     assert [(x["engine"], x["size_bytes"]) for x in failures] == [(None, 1024)] * 2

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,12 +10,15 @@ import time
 from pathlib import Path
 
 import gpu_report
+import gpu_steps
 import pytest
 import torch
-from gpu_report import ALLREDUCE, PYTEST, machine, steps, versions
+from gpu_report import Report, machine, read
+from gpu_steps import ALLREDUCE, OF_PYTEST, steps
 from step import Step, judge, run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NAMES = [step.name for step in steps(Path())]
 
 
 def test_without_a_gpu_says_what_is_missing_in_one_line(monkeypatch, capsys, tmp_path):
@@ -30,68 +32,128 @@ def test_without_a_gpu_says_what_is_missing_in_one_line(monkeypatch, capsys, tmp
     assert not (tmp_path / "gpu").exists()
 
 
-def run_step(code, limit_s=60.0, **options):
-    return run(Step("step", [sys.executable, "-c", code], **options), limit_s)
+class TestStep:
+    def run(self, code, limit_s=60.0, **options):
+        return run(Step("step", [sys.executable, "-c", code], **options), limit_s)
+
+    def test_that_passes(self):
+        code = "import os; print(os.environ['X'])"
+        record, output = self.run(code, environment={"X": "hello"})
+        assert (record["status"], record["tail"], output) == ("passed", ["hello"], "hello\n")
+
+    def test_that_fails(self):
+        assert self.run("raise SystemExit(3)")[0]["status"] == "failed: exit status 3"
+
+    def test_that_cannot_run(self):
+        record, output = self.run("print(1)", needs="nvcc is missing")
+        assert (record["status"], output) == ("left out: nvcc is missing", "")
+
+    def test_whose_program_is_not_there(self):
+        record, _ = run(Step("step", ["/no/such/program"]), 60.0)
+        assert record["status"].startswith("failed: [Errno 2]")
+
+    def test_that_hangs_may_save_what_it_has(self):
+        code = "import time\ntry: time.sleep(200)\nexcept KeyboardInterrupt: print('saved')"
+        record, output = self.run(code, limit_s=2.0)
+        assert (record["status"], output) == ("failed: not done after 2 s", "saved\n")
+
+    def test_that_finds_no_time_left(self):
+        assert self.run("print(1)", limit_s=-3.0)[0]["status"] == "failed: no time left for it"
+
+    def test_whose_tests_were_all_skipped(self):
+        step = Step("tests", [], quotes=OF_PYTEST)
+        assert judge(step, 0, "1403 skipped in 3 s").startswith("failed: it printed no line like")
+        assert judge(step, 0, "12 passed, 1403 skipped in 3 s") == "passed"
+
+    def test_that_is_denied(self):
+        [step] = [x for x in steps(Path()) if x.name == "ncu"]
+        said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
+        assert judge(step, 1, f"x\n{said}\n") == f"left out: {said}"
+        assert judge(step, 0, "    DRAM Throughput    %    88.1") == "passed"
+        assert judge(step, 0, "No kernels were profiled").startswith("failed")
 
 
-def test_a_step():
-    done = run_step("import os; print(os.environ['X'])", environment={"X": "hello"})
-    assert (done["status"], done["tail"]) == ("passed", ["hello"])
+class TestSteps:
+    @pytest.mark.parametrize("name", ALLREDUCE)
+    def test_the_benchmark_understands_its_flags(self, tmp_path, monkeypatch, name):
+        from allreduce import arguments
 
+        [step] = [x for x in steps(tmp_path) if x.name == name]
+        monkeypatch.setattr(sys, "argv", step.command[1:])
+        assert (arguments().n, arguments().out) == (5, tmp_path / name)
 
-def test_one_that_fails():
-    assert run_step("raise SystemExit(3)")["status"] == "failed: exit status 3"
+    def test_without_tools(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(gpu_steps, "cuda_tool", lambda name: None)
+        monkeypatch.setattr(gpu_steps, "find_spec", lambda name: None)
+        needs = {step.name: step.needs for step in steps(tmp_path)}
+        lacking = [name for name, reason in needs.items() if reason == "pytest is not installed"]
+        assert lacking == ["smoke", "memcheck", "tests"]
+        assert needs["ncu"] == "ncu is not installed"
+        assert needs["nccl"] == "torch is not installed"
+        assert needs["build"] is None and needs["kernels"] is None
 
+    @pytest.mark.parametrize(
+        ("version", "needs"), [((2, 28, 9), "it takes NCCL 2.30, found 2.28.9"), ((2, 30, 4), None)]
+    )
+    def test_with_a_version_of_nccl(self, monkeypatch, version, needs):
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+        assert gpu_steps.nccl_lacks() == needs
 
-def test_one_that_cannot_run():
-    done = run_step("print(1)", needs="nvcc is missing")
-    assert (done["status"], done["tail"]) == ("left out: nvcc is missing", [])
-
-
-def test_one_that_hangs_may_save_what_it_has():
-    code = "import time\ntry: time.sleep(200)\nexcept KeyboardInterrupt: print('saved')"
-    done = run_step(code, limit_s=2.0)
-    assert (done["status"], done["tail"]) == ("failed: not done after 2 s", ["saved"])
-
-
-def test_tests_that_were_all_skipped_are_no_pass():
-    step = Step("tests", ["python", *PYTEST])
-    assert judge(step, 0, "1403 skipped in 3 s") == "failed: no test ran"
-    assert judge(step, 0, "12 passed, 1403 skipped in 3 s") == "passed"
-
-
-def test_one_that_finds_no_time_left():
-    assert run_step("print(1)", limit_s=-3.0)["status"] == "failed: no time left for it"
-
-
-def test_versions_of_what_builds():
-    assert f"torch {torch.__version__}" in versions() and "nvcc " in versions()
-
-
-def test_the_benchmark_understands_its_flags(tmp_path, monkeypatch):
-    from allreduce import arguments
-
-    [step] = [x for x in steps(tmp_path, ALLREDUCE.split()) if x.name == "allreduce"]
-    monkeypatch.setattr(sys, "argv", step.command[1:])
-    args = arguments()
-    assert (args.e, args.n, args.out) == (256 << 20, 7, tmp_path / "allreduce")
+    def test_with_all_tools(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(gpu_steps, "cuda_tool", lambda name: f"/cuda/bin/{name}")
+        monkeypatch.setattr(gpu_steps, "find_spec", lambda name: True)
+        monkeypatch.setattr(gpu_steps, "nccl_lacks", lambda: None)
+        assert [x.needs for x in steps(tmp_path)] == [None] * len(NAMES)
+        commands = {x.name: x.command for x in steps(tmp_path)}
+        assert commands["memcheck"][0] == "/cuda/bin/compute-sanitizer"
+        assert commands["ncu"][0] == "/cuda/bin/ncu" and "-n" in commands["tests"]
 
 
 def test_the_machine():
     assert machine()["torch"] == torch.__version__
 
 
+def test_json_lines_whose_last_is_cut_off(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n{"a": ')
+    assert read(tmp_path / "x.jsonl") == [{"a": 1}]
+
+
+@pytest.mark.sweep("a report, rehearsed")
+def test_a_rehearsal(tmp_path):
+    command = [sys.executable, BENCHMARKS / "gpu_report.py", "--rehearsal", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    report = json.loads((tmp_path / "report.json").read_text())
+    statuses = {name: step["status"] for name, step in report["steps"].items()}
+    assert list(statuses) == NAMES, done.stdout
+    assert statuses.pop("train") == "failed: exit status 2"  # a graph needs a GPU
+    assert done.returncode == 1
+    assert {x.split(":")[0] for x in statuses.values()} <= {"passed", "left out"}, done.stdout
+    assert {"smoke", "kernels", "peers", "lists", "events", "nccl"} <= report["results"].keys()
+    page = (tmp_path / "REPORT.md").read_text()
+    for text in ("| kernels | passed |", "float32 | 8 KiB", "LeNet, 8 tensors", "gloo", "batch 16"):
+        assert text in page
+    assert "wanted GPUs for a CUDA graph" in page
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"REPORT.md", "report.json", "log.txt", "kernels.png", "peers.png"}
+    for name in ("REPORT.md", "report.json", "log.txt"):
+        text = (tmp_path / name).read_text()
+        assert str(BENCHMARKS.parent) not in text and str(tmp_path) not in text
+
+
 def report_of(tmp_path, codes, *flags):
     """A report of these steps, on a machine that passes for one with a GPU."""
+    saved = tmp_path / "saved.json"
     script = f"""
-        import sys
+        import pathlib, sys
         sys.path.insert(0, {str(BENCHMARKS)!r})
         import gpu_report
         from step import Step
         gpu_report.missing = lambda: None
-        gpu_report.machine = lambda: {{"gpu": "none"}}
-        gpu_report.steps = lambda out, options: [
-            Step(name, [sys.executable, "-c", code]) for name, code in {codes!r}.items()
+        gpu_report.machine = lambda: {{"gpu": "none", "torch": "2"}}
+        gpu_report.steps = lambda work, rehearsal=False: [
+            Step(name, [sys.executable, "-c", code], result=pathlib.Path({str(saved)!r}))
+            for name, code in {codes!r}.items()
         ]
         gpu_report.main()
     """
@@ -99,23 +161,47 @@ def report_of(tmp_path, codes, *flags):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_the_steps_share_one_budget(tmp_path):
-    codes = {"build": "print('built')", "tests": "import time; time.sleep(100)", "allreduce": ""}
-    process = report_of(tmp_path, codes, "--budget-s", "3")
+def found_in(tmp_path):
+    return json.loads((tmp_path / "report.json").read_text())
+
+
+def statuses(tmp_path):
+    return [step["status"] for step in found_in(tmp_path)["steps"].values()]
+
+
+def test_steps_that_fail_do_not_stop_the_next(tmp_path):
+    codes = {name: f"print('words of {name}'); raise SystemExit(2)" for name in NAMES}
+    process = report_of(tmp_path, codes)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 1 and not errors
+    assert statuses(tmp_path) == ["failed: exit status 2"] * len(NAMES)
+    page, log = ((tmp_path / x).read_text() for x in ("REPORT.md", "log.txt"))
+    for name in NAMES:
+        assert f"| {name} | failed: exit status 2 |" in page
+        assert f"words of {name}" in page and f"words of {name}" in log
+
+
+def test_the_steps_share_one_budget_and_none_takes_all_of_it(tmp_path):
+    codes = {"build": "print('built')", "tests": "import time; time.sleep(100)", "kernels": ""}
+    process = report_of(tmp_path, codes, "--budget-s", "5")
     said, errors = process.communicate(timeout=100)
     assert process.returncode == 1 and "built" in said, errors
-    steps = json.loads((tmp_path / "report.json").read_text())["steps"]
-    statuses = [step["status"] for step in steps]
-    assert statuses[0] == "passed"
-    assert re.fullmatch(r"failed: not done after \d s", statuses[1])
-    assert statuses[2] == "failed: no time left for it"
+    first, second, _ = statuses(tmp_path)
+    assert (first, second) == ("passed", "failed: not done after 2 s")
+
+
+def test_what_was_found_earlier_is_kept(tmp_path):
+    for steps_, code in (([], "raise SystemExit(2)"), (["--steps", "tests"], "print(1)")):
+        report_of(tmp_path, {"build": code, "tests": code}, *steps_).communicate(timeout=100)
+    found = {name: x["status"] for name, x in found_in(tmp_path)["steps"].items()}
+    assert found == {"build": "failed: exit status 2", "tests": "passed"}
 
 
 def test_sigterm_ends_the_step_and_leaves_a_report(tmp_path):
-    pid, saved = tmp_path / "pid", tmp_path / "allreduce.json"
+    pid, saved = tmp_path / "pid", tmp_path / "saved.json"
     codes = {
         "build": "print('built')",
-        "allreduce": f"""if True:
+        "kernels": f"""if True:
             import os, pathlib, time
             pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))
             try: time.sleep(200)
@@ -128,13 +214,18 @@ def test_sigterm_ends_the_step_and_leaves_a_report(tmp_path):
         if pid.exists() and pid.read_text():
             break
         time.sleep(0.1)
-    early = json.loads((tmp_path / "report.json").read_text())
-    assert [step["status"] for step in early["steps"]] == ["passed"]
+    assert statuses(tmp_path) == ["passed"]
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 1
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [step["status"] for step in report["steps"]] == ["passed", "failed: interrupted"]
-    assert report["allreduce"] == {"rows": []} and report["machine"] == {"gpu": "none"}
+    assert statuses(tmp_path) == ["passed", "failed: interrupted"]
+    assert found_in(tmp_path)["results"]["kernels"] == {"rows": []}
+    assert found_in(tmp_path)["machine"]["gpu"] == "none"
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_no_path_of_this_machine(tmp_path):
+    report = Report(tmp_path / "out", NAMES)
+    text = f"{tmp_path / 'out'}/x {BENCHMARKS} {sys.prefix}/lib {Path.home()}/y"
+    assert report.without_paths(text) == "OUT/x ./benchmarks PREFIX/lib ~/y"

@@ -12,6 +12,7 @@ MACHINES = {
     "dgx2-v100": (16, {"pcie": 1, "nvlink": 1}, {"nvlink": 120}),
     "dgx-a100": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 240, "pcie": 23.95}),
     "dgx-h100": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 360, "pcie": 47.89}),
+    "dgx-h200": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 360, "pcie": 47.89}),
     "g4dn.12xlarge": (4, {"pcie": 1}, {"pcie": 5.99}),
     "p2.16xlarge": (16, {"pcie": 1}, {"pcie": 11.97}),
     "pcie4-x8": (8, {"pcie": 1}, {"pcie": 23.95}),
