@@ -126,7 +126,7 @@ MUTANTS = {
     "destinations that are not the sources taken for them": Mutant(
         "cuda/launch.cpp",
         "(instruction->srcs == instruction->dsts)",
-        "(instruction->srcs.size() == instruction->dsts.size())",
+        "(instruction->srcs.size() > 1)",
         "float",
         "tiles on one GPU",
     ),
@@ -138,7 +138,7 @@ MUTANTS = {
         "",
     ),
     "a kernel as loaded on another GPU": Mutant(
-        "cuda/launch.cpp", "known[{kernel, device}]", "known[{kernel, 0}]", "float", ""
+        "cuda/launch.cpp", "known[{kernel, device}]", "known[{kernel, 0 * device}]", "float", ""
     ),
     "a copy by other threads than the sum before it": Mutant(
         "cuda/reduce_rows.cuh",
