@@ -120,18 +120,20 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int rank
   pointers_.insert(pointers_.end(), pointers, pointers + num_pointers);
 }
 
-// Returns the number of tiles.
+// Takes the largest tiles that are enough for all processors, or the smallest. Returns their number.
 int Launcher::cut_into_tiles() {
   int vectors = 1;
   for (const InstructionArg& x : instructions_) vectors = std::max(vectors, vectors_at_a_time(x.num_srcs));
-  tile_elems_ = static_cast<int32_t>(vectors * kThreads * kVectorBytes / elem_bytes_);
-  int tiles = 0;
-  for (RowArg& row : rows_) {
-    row.first_tile = tiles;
-    const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
-    tiles += static_cast<int>((body + tile_elems_ - 1) / tile_elems_);
+  for (int64_t bytes = vectors * kThreads * kVectorBytes;; bytes /= 2) {
+    tile_elems_ = static_cast<int32_t>(bytes / elem_bytes_);
+    int tiles = 0;
+    for (RowArg& row : rows_) {
+      row.first_tile = tiles;
+      const int64_t body = std::max<int64_t>(1, row.elems - row.head_elems);
+      tiles += static_cast<int>((body + tile_elems_ - 1) / tile_elems_);
+    }
+    if (tiles >= kEnoughTiles || bytes == kMinTileBytes) return tiles;
   }
-  return tiles;
 }
 
 // Returns the number of bytes that are used. Pointers are last, because they need an address of 8.

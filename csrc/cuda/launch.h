@@ -65,6 +65,11 @@ constexpr int64_t kVectorBytes = 16;
 // an H100 (2026-11-22) 256 MiB from 2, 4 and 8 ranks took 0.95 of the time of longer tiles and as many blocks as fit.
 constexpr int vectors_at_a_time(int num_srcs) { return num_srcs <= 2 ? 2 : 1; }
 
+// A small call is cut finer, since a processor moves no more than 64 bytes a cycle: into at least one tile for each of
+// about 128 processors, but not below half a kilobyte, where a block has one warp left that works.
+constexpr int kEnoughTiles = 128;
+constexpr int64_t kMinTileBytes = 512;
+
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
 

@@ -128,7 +128,7 @@ MUTANTS = {
         "(instruction->srcs == instruction->dsts)",
         "(instruction->srcs.size() > 1)",
         "float",
-        "tiles on one GPU",
+        "wrong byte",
     ),
     "operands read behind the end of what is passed": Mutant(
         "cuda/launch.cpp",
