@@ -1,4 +1,4 @@
-// torch.distributed's backend "fastreduce": collectives of CPU tensors between the processes of one machine.
+// torch.distributed's backend "fastreduce": collectives between the processes of one machine.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call.h"
+#include "processes/devices.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
 #include "processes/queue.h"
@@ -88,6 +89,9 @@ class ProcessBackend final : public c10d::Backend {
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
   void execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                const Lists& outputs);
+  // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
+  bool execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+               const Lists& outputs, bool reached);
   Work across(const Kind& kind, const Tensors& tensors);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
@@ -100,6 +104,7 @@ class ProcessBackend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
   Group group_;
+  DeviceGroup devices_;
   std::unique_ptr<Machines> machines_;
   Queue queue_;
   std::atomic<uint64_t> sequence_{0};

@@ -14,9 +14,10 @@ void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
 at::ScalarType check_tensors(const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "a tensor is on ", tensor.device(),
-                      "; the backend fastreduce serves CPU tensors: name another one for the rest, as in "
-                      "init_process_group(\"cpu:fastreduce,cuda:nccl\")");
+    TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), "a tensor is on ", tensor.device(),
+                      "; the backend fastreduce serves tensors of CPUs and CUDA GPUs");
+    TORCH_CHECK_VALUE(tensor.device() == tensors.front().device(), "tensors are on ", tensors.front().device(), " and ",
+                      tensor.device(), "; want one device for each call");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(),
                       "; want dense tensors: pass tensor.to_dense()");
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",

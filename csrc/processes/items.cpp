@@ -75,6 +75,7 @@ Tensors Usable::read(const Tensors& tensors, const c10d::ReduceOp& op) {
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
     found.push_back(op.op_ == c10d::ReduceOp::PREMUL_SUM ? scaled(plain, op) : plain);
+    if (!reached_) found.back() = Heap::instance().allocate(plain.sizes(), plain.scalar_type()).copy_(found.back());
   }
   return found;
 }
