@@ -45,9 +45,7 @@ from typing import Any
 from step import INTERRUPTED, ROOT, Step, run
 
 BUDGET_S = 570.0
-ALLREDUCE = (
-    "-e 1G -f 8 -n 5 -d float32 bfloat16 --against loop stack foreach cupy triton"
-)
+ALLREDUCE = "-e 1G -f 8 -n 5 -d float32 bfloat16 --against loop stack foreach cupy triton"
 # A test that takes longer than a minute prints where it is, because it may hang.
 PYTEST = (
     *("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-o", "addopts="),

@@ -24,7 +24,8 @@ class Kept {
     return *kept;
   }
 
-  DeviceMemory take(int device) {
+  // Of the current device; none, and why, if it has not so much left.
+  DeviceMemory take(int device, std::string& problem) {
     {
       const std::lock_guard lock(mutex_);
       if (auto& kept = by_device_[device]; !kept.empty()) {
@@ -33,7 +34,10 @@ class Kept {
         return memory;
       }
     }
-    return allocate_device(device, kOwnBytes);
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, kOwnBytes);
+    if (status != cudaSuccess) problem = words("cudaMalloc", status);
+    return DeviceMemory(memory);
   }
 
   void give_back(int device, DeviceMemory memory) {
@@ -105,7 +109,8 @@ class IpcStaging::OnStream final : public Executor {
 IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_stream)
     : device_(device), rank_(rank), current_stream_(current_stream), stagings_(ranks) {
   const DeviceGuard guard(device);
-  DeviceMemory memory = Kept::instance().take(device);
+  DeviceMemory memory = Kept::instance().take(device, problem_);
+  if (memory.get() == nullptr) return;
   cudaIpcMemHandle_t handle;
   static_assert(sizeof(handle) == sizeof(handle_));
   if (const cudaError_t status = cudaIpcGetMemHandle(&handle, memory.get()); status != cudaSuccess) {

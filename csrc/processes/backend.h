@@ -66,9 +66,9 @@ class ProcessBackend final : public c10d::Backend {
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                      std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
-  Work send(Tensors& tensors, int to, int tag) override { return rest_->send(tensors, to, tag); }
-  Work recv(Tensors& tensors, int from, int tag) override { return rest_->recv(tensors, from, tag); }
-  Work recvAnysource(Tensors& tensors, int tag) override { return rest_->recvAnysource(tensors, tag); }
+  Work send(Tensors& tensors, int to, int tag) override;
+  Work recv(Tensors& tensors, int from, int tag) override;
+  Work recvAnysource(Tensors& tensors, int tag) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override;
 
  private:

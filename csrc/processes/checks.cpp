@@ -41,6 +41,12 @@ Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Ten
   return *found;
 }
 
+void check_on_cpu(const char* call, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK_VALUE(tensor.is_cpu(), call, " of a tensor on ", tensor.device(),
+                      "; the backend fastreduce has it for CPU tensors only: pass tensor.cpu()");
+}
+
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,
                    const std::vector<Tensors>& outputs) {
   const bool gather = collective == Collective::all_gather;

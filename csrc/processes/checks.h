@@ -14,6 +14,9 @@ bool by_shard(Collective collective);
 // operation is defined.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);
 
+// Of calls that Gloo does, which would read a GPU's memory as if it were the CPU's.
+void check_on_cpu(const char* call, const Tensors& tensors);
+
 // Of all_gather and reduce_scatter, by item: whether inputs and outputs fit together.
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,
                    const std::vector<Tensors>& outputs);

@@ -2,6 +2,7 @@
 #include <c10/util/hash.h>
 
 #include "processes/backend.h"
+#include "processes/checks.h"
 #include "processes/items.h"
 
 namespace fastreduce {
@@ -148,6 +149,21 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
   return delegate(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", options, {output}, [=, this]() mutable {
     return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });
+}
+
+ProcessBackend::Work ProcessBackend::send(Tensors& tensors, int to, int tag) {
+  check_on_cpu("send", tensors);
+  return rest_->send(tensors, to, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recv(Tensors& tensors, int from, int tag) {
+  check_on_cpu("recv", tensors);
+  return rest_->recv(tensors, from, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recvAnysource(Tensors& tensors, int tag) {
+  check_on_cpu("recv", tensors);
+  return rest_->recvAnysource(tensors, tag);
 }
 
 void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {

@@ -159,13 +159,13 @@ def one_is_killed(rank, size, device, elems):
 
 
 def one_is_stopped(rank, size, device):
-    """The survivors' group has a timeout of two seconds."""
+    """The survivors' group has a timeout of six seconds."""
     x = torch.ones(5, device=device)
     dist.all_reduce(x)
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     words = raised(lambda: dist.all_reduce(x))
-    assert f"reached its timeout of 2000 ms, waiting for rank {size - 1}: " in words, words
+    assert f"reached its timeout of 6000 ms, waiting for rank {size - 1}: " in words, words
     assert "allreduce (sum) of Float [5]" in words, words
     every_later_call_raises()
 
@@ -226,16 +226,10 @@ def expandable_segments(rank, size, device):
 
 
 def groups_come_and_go(rank, size, device):
-    """The GPU's memory does not grow with them."""
-    for i in range(12):
+    """What one has staged in serves the next."""
+    for _ in range(12):
         group = dist.new_group()
         x = torch.full((1000,), rank + 1.0, device=device)
         dist.all_reduce(x, group=group)
         assert torch.equal(x, torch.full_like(x, size * (size + 1) / 2))
         dist.destroy_process_group(group)
-        dist.barrier()
-        if device != "cpu" and i in (3, 11):
-            free = torch.cuda.mem_get_info()[0]
-            if i == 3:
-                before = free
-            assert free > before - (100 << 20)

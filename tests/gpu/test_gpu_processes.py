@@ -78,4 +78,4 @@ def test_one_is_killed(run, size, elems):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_one_is_stopped(run):
-    run(scenarios.one_is_stopped, 2, killed=1, timeout_s=2)
+    run(scenarios.one_is_stopped, 2, killed=1, timeout_s=6)
