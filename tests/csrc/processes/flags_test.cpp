@@ -74,16 +74,16 @@ class Rank {
       FlagsCall call{plan, DType::i32, Op::sum, 4, items(), {}, kTimeout};
       call.announcement.describe(test_.where());
       if (test_.mode == Mode::reachable) call.announcement.memory = in_->address();
-      const bool ran = run_by_mode(group, call, stagings);
+      const bool ran = run_by_mode(group, call, stagings, round);
       if (ran != (test_.mode != Mode::unreached_devices)) fail(test_.where() + ": some ranks ran, some did not");
       ran ? check(round) : check_untouched(round);
     }
   }
 
  private:
-  bool run_by_mode(Group& group, const FlagsCall& call, Stagings& stagings) const {
+  bool run_by_mode(Group& group, const FlagsCall& call, Stagings& stagings, int round) const {
     if (test_.mode == Mode::staged || test_.mode == Mode::reachable) return run_flags(group, call), true;
-    LateExecutor executor(cpu_kernels().select(DType::i32, Op::sum), stagings);
+    LateExecutor executor(cpu_kernels().select(DType::i32, Op::sum), stagings, (round + 1) % 2);
     return run_flags(group, call, executor,
                      [&] { return group.all(rank_ > 0 || test_.mode != Mode::unreached_devices); });
   }

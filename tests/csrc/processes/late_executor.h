@@ -1,4 +1,4 @@
-// An executor that works as a GPU does: later than it is told to, and in any order between two flushes.
+// An executor that works as a GPU does: some time after it is told to, and in any order between two flushes.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,9 @@ namespace fastreduce {
 
 class LateExecutor final : public Executor {
  public:
-  LateExecutor(Reduce reduce, std::vector<std::vector<std::byte>>& stagings) : reduce_(reduce), stagings_(stagings) {}
+  // So many looks find it at work; the next one, that it is done.
+  LateExecutor(Reduce reduce, std::vector<std::vector<std::byte>>& stagings, int looks)
+      : reduce_(reduce), stagings_(stagings), looks_(looks) {}
 
   int64_t staging_bytes() const override { return static_cast<int64_t>(stagings_[0].size()); }
   int64_t slice_bytes() const override { return staging_bytes(); }
@@ -37,10 +39,10 @@ class LateExecutor final : public Executor {
     told_.clear();
   }
 
-  // The first look finds it at work.
   bool idle() override {
     if (flushed_.empty()) return true;
-    if (looked_ = !looked_; looked_) return false;
+    if (looked_++ < looks_) return false;
+    looked_ = 0;
     for (const auto& work : flushed_) work();
     flushed_.clear();
     return true;
@@ -50,7 +52,8 @@ class LateExecutor final : public Executor {
   const Reduce reduce_;
   std::vector<std::vector<std::byte>>& stagings_;
   std::vector<std::function<void()>> told_, flushed_;
-  bool looked_ = false;
+  const int looks_;
+  int looked_ = 0;
 };
 
 }  // namespace fastreduce

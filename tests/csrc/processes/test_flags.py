@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "a device copies a slice out and the next one in at once": (
         "processes/flags.cpp",
-        "staged(plan_.rank, shard, slice, at), elems);\n      });\n    executor_.flush();\n  }\n\n  void finish",
-        "staged(plan_.rank, shard, slice, at), elems);\n      });\n  }\n\n  void finish",
+        "      });\n    executor_.flush();\n  }\n\n  void finish",
+        "      });\n  }\n\n  void finish",
     ),
     "an instruction is published before it is executed": (
         "processes/flags.cpp",
