@@ -26,10 +26,9 @@ void pin(std::byte* data, size_t bytes) {
 
 [[maybe_unused]] const bool connected =
     (make_device_staging = [](int device, int rank, int ranks) -> std::unique_ptr<DeviceStaging> {
-      current_stream(device);  // throws before anything is allocated
-      return std::make_unique<IpcStaging>(device, rank, ranks, current_stream);
-    },
-     pin_memory = pin, true);
+  current_stream(device);  // throws before anything is allocated
+  return std::make_unique<IpcStaging>(device, rank, ranks, current_stream);
+}, pin_memory = pin, true);
 
 }  // namespace
 }  // namespace fastreduce

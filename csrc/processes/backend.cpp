@@ -22,8 +22,7 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
     : Backend(settings.rest->getRank(), settings.rest->getSize()),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
       rest_(settings.rest),
-      group_(settings.rank, settings.names,
-             std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
+      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
       devices_(group_) {
   group_.join(exchange(group_.invitation()));
   Announcement first;

@@ -111,9 +111,8 @@ ProcessBackend::Work ProcessBackend::_reduce_scatter_base(at::Tensor& output, at
 ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::ReduceScatterOptions& options) {
   if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
-  return submit(
-      kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
-      each_alone(inputs), each_alone(outputs));
+  return submit(kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
+                each_alone(inputs), each_alone(outputs));
 }
 
 // ---- without programs
