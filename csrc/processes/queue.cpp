@@ -45,6 +45,8 @@ void CallWork::run() {
 }
 
 void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
+  // A fork may have been made while the thread, which it does not have, was in a call. This one raises, and says so.
+  if (getpid() != pid_) return work->run();
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
