@@ -8,9 +8,11 @@ take turns in one run; the time of a call is that of the slowest rank, the media
     python benchmarks/processes.py                                   # a minute
     python benchmarks/processes.py -k 2 4 --out benchmarks/results/processes
     sudo python benchmarks/processes.py --machines 2 3 --rate-mbit 1000
+    python benchmarks/processes.py --device cuda -e 256M              # all ranks on one GPU
 
 "in place" are tensors of fastreduce.distributed.empty; "one process" is fastreduce.allreduce on the
-tensors of all ranks, with a thread for each: the limit of what processes can reach.
+tensors of all ranks, with a thread for each: the limit of what processes can reach. "through the
+CPU" is what tensors on GPUs get that cannot share their memory.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from namespaces import missing_commands, namespaces, start_in
 from torch.multiprocessing import start_processes
 
 import fastreduce
+from fastreduce import _C
 from fastreduce.distributed import empty, register
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
@@ -42,6 +46,7 @@ def call_of(collective: str, make: Any, elems: int, group: Any) -> Callable[[], 
     rank, size = dist.get_rank(), dist.get_world_size()
     total = size * (size + 1) / 2
     x, whole = make(elems), make(elems * size)
+    device = x.device
     if collective == "all_reduce":
         run, result, wanted = lambda: dist.all_reduce(x, group=group), x, total
     elif collective == "broadcast":
@@ -57,7 +62,8 @@ def call_of(collective: str, make: Any, elems: int, group: Any) -> Callable[[], 
     x.fill_(rank + 1)
     whole.fill_(rank + 1)
     run()
-    right = torch.full((elems,), wanted) if wanted else torch.arange(1.0, size + 1)
+    ranks = torch.arange(1.0, size + 1, device=device)
+    right = torch.full_like(x, wanted) if wanted else ranks
     if not torch.equal(result, right if wanted else right.repeat_interleave(elems)):
         raise SystemExit(f"{collective} of {elems} elements is wrong on rank {rank}")
     x.zero_()
@@ -69,12 +75,14 @@ def sample_s(call: Callable[[], None], calls: int) -> float:
     begin_s = time.perf_counter()
     for _ in range(calls):
         call()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     return (time.perf_counter() - begin_s) / calls
 
 
-def one_process(elems: int, size: int) -> Callable[[], None]:
+def one_process(make: Any, elems: int, size: int) -> Callable[[], None]:
     """The same sum in rank 0 alone, while the others wait."""
-    tensors = [torch.zeros(elems) for _ in range(size)] if dist.get_rank() == 0 else []
+    tensors = [make(elems).zero_() for _ in range(size)] if dist.get_rank() == 0 else []
 
     def run() -> None:
         if tensors:
@@ -85,22 +93,29 @@ def one_process(elems: int, size: int) -> Callable[[], None]:
     return run
 
 
-def rows_of(collective: str, nbytes: int, rounds: int, gloo: Any) -> Iterator[Row]:
+def rows_of(
+    collective: str, nbytes: int, rounds: int, device: str, groups: dict[str, Any]
+) -> Iterator[Row]:
     size, elems = dist.get_world_size(), nbytes // 4
+    plain = partial(torch.empty, device=device)
+    # By name, how tensors are made and the group.
+    found = {"fastreduce": (plain, None), "gloo": (plain, groups["gloo"])}
+    if device == "cpu":
+        found["fastreduce in place"] = (empty, None)
+    else:
+        found["through the CPU"] = (plain, groups["through the CPU"])
     contenders = {
-        "fastreduce": call_of(collective, torch.empty, elems, None),
-        "fastreduce in place": call_of(collective, empty, elems, None),
-        "gloo": call_of(collective, torch.empty, elems, gloo),
+        name: call_of(collective, make, elems, group) for name, (make, group) in found.items()
     }
     if collective == "all_reduce":
-        contenders["one process"] = one_process(elems, size)
+        contenders["one process"] = one_process(plain, elems, size)
     calls = max(1, min(200, CALLS_BYTES // nbytes))
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds + 1):
         for name, call in contenders.items():
             samples[name].append(sample_s(call, calls))
     slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX, gloo)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
     times_s = {name: found.median().item() for name, found in zip(samples, slowest, strict=True)}
     for name, time_s in times_s.items():
         row = {"k": size, "collective": collective, "contender": name, "nbytes": nbytes}
@@ -112,12 +127,16 @@ def work(settings: dict[str, Any], path: Path) -> None:
     torch.set_num_threads(1)
     register()
     dist.init_process_group("fastreduce")
-    gloo = dist.new_group(backend="gloo")
+    groups = {"gloo": dist.new_group(backend="gloo")}
+    if settings["device"] != "cpu":
+        _C.set_share_device_memory(False)
+        groups["through the CPU"] = dist.new_group()
+        _C.set_share_device_memory(True)
     rows = [
         row
         for collective in settings["collectives"]
         for nbytes in settings["sizes"]
-        for row in rows_of(collective, nbytes, settings["rounds"], gloo)
+        for row in rows_of(collective, nbytes, settings["rounds"], settings["device"], groups)
     ]
     if dist.get_rank() == 0:
         path.write_text(json.dumps(rows))
@@ -189,12 +208,16 @@ def main() -> None:
     parser.add_argument(
         "--rate-mbit", type=int, default=1000, help="of their links (default: 1000)"
     )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of all ranks")
     args = parser.parse_args()
+    if args.device == "cuda":
+        # Gloo has not the others for GPUs.
+        args.collectives = [x for x in args.collectives if x in ("all_reduce", "broadcast")]
     if args.machines and (missing := missing_commands()):
         parser.error(f"--machines needs {missing}")
     about = machine() | {"threads": 1} | ({"rate_mbit": args.rate_mbit} if args.machines else {})
     print(preamble(about))
-    settings = {"collectives": list(args.collectives), "rounds": args.n}
+    settings = {"collectives": [*args.collectives], "rounds": args.n, "device": args.device}
     settings["sizes"] = list(sizes_bytes(args.b, args.e or 64 << 20, args.f))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:

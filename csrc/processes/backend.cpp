@@ -22,8 +22,8 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
     : Backend(settings.rest->getRank(), settings.rest->getSize()),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
       rest_(settings.rest),
-      group_(settings.rank, settings.names,
-             std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)) {
+      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
+      devices_(group_) {
   group_.join(exchange(group_.invitation()));
   Announcement first;
   first.describe("the first meeting");
@@ -38,8 +38,7 @@ ProcessBackend::~ProcessBackend() {
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
-  TORCH_CHECK_VALUE(options.device().is_cpu(), "memory is asked for on ", options.device(),
-                    "; the backend fastreduce has shared memory of the CPU only");
+  if (!options.device().is_cpu()) return at::empty({size}, options);
   return Heap::instance().allocate({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
@@ -59,8 +58,10 @@ void ProcessBackend::shutdown() {
 
 ProcessBackend::Work ProcessBackend::enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs,
                                              std::function<void()> body) {
+  std::optional<CallStream> stream;
+  if (!inputs.empty() && !inputs.front().is_cpu()) stream.emplace(inputs.front().device(), kind.waits);
   auto work = c10::make_intrusive<CallWork>(getRank(), kind.type, kind.title, inputs, std::move(outputs), ++sequence_,
-                                            std::move(body));
+                                            std::move(stream), std::move(body));
   queue_.submit(work, kind.waits);
   return work;
 }
@@ -92,13 +93,19 @@ const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
 
 void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                              const Lists& outputs) {
+  const bool in_place = outputs.front().front().is_cpu() || devices_.reach();
+  if (!execute(kind, kernel, plan, inputs, outputs, in_place)) execute(kind, kernel, plan, inputs, outputs, false);
+}
+
+bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+                             const Lists& outputs, bool reached) {
   const c10::AutoGradMode no_grad(false);
   const int64_t elem_bytes = static_cast<int64_t>(outputs.front().front().element_size()) / kernel.per_elem;
   const int64_t shards = plan.schedule->shards;
   FlagsCall call{plan,        kernel.dtype, kernel.op,
                  elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
                  kind.timeout};
-  Usable usable;
+  Usable usable(reached);
   Lists kept;  // the memory that the items point to
   for (size_t i = 0; i < outputs.size(); ++i) {
     Item& item = call.items.emplace_back();
@@ -123,16 +130,21 @@ void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const R
   // Peers may work on one tensor, unless this rank writes its result over what they still read.
   const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
   const Tensors& read = kept.front();
-  if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
-  run_flags(group_, call);
+  if (!read[0].is_cpu()) {
+    if (!devices_.run(call, read[0].device())) return false;
+  } else {
+    if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
+    run_flags(group_, call);
+  }
   usable.write_back();
+  return true;
 }
 
 ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
   check_call(kind.collective, kind.op, tensors);
   return enqueue(kind, tensors, tensors, [this, kind, tensors] {
     const c10::AutoGradMode no_grad(false);
-    Usable usable;
+    Usable usable(tensors.front().is_cpu());
     const Announcement mine = announcement(kind, 0, {}, each_alone(tensors));
     for (const at::Tensor& tensor : usable.written(tensors, kind.op))
       machines_->allreduce(tensor, kind.op, mine, kind.timeout);
@@ -146,7 +158,8 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
   const at::Tensor& first = lists.front().front();
   Announcement mine;
   mine.fingerprint = c10::get_hash(static_cast<int>(kind.collective), static_cast<int>(kind.op.op_), kind.root,
-                                   static_cast<int>(first.scalar_type()), program, lists.size());
+                                   static_cast<int>(first.scalar_type()), static_cast<int>(first.device().type()),
+                                   devices_.reach(), program, lists.size());
   for (const Tensors& list : lists) {
     mine.fingerprint = c10::hash_combine(mine.fingerprint, list.front().dim());
     for (int64_t size : list.front().sizes()) mine.fingerprint = c10::hash_combine(mine.fingerprint, size);
@@ -157,6 +170,7 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
     if (!moves_only(kind.collective))
       text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
     text << " of " << first.scalar_type() << " " << first.sizes();
+    if (!first.is_cpu()) text << " on cuda" << (devices_.reach() ? "" : ", through the CPU's memory");
     if (lists.size() > 1) text << " and " << lists.size() - 1 << " more";
     if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce)
       text << ", root " << kind.root;

@@ -1,4 +1,4 @@
-// torch.distributed's backend "fastreduce": collectives of CPU tensors between the processes of one machine.
+// torch.distributed's backend "fastreduce": collectives between the processes of one machine.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call.h"
+#include "processes/devices.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
 #include "processes/queue.h"
@@ -65,9 +66,9 @@ class ProcessBackend final : public c10d::Backend {
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
                      std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
-  Work send(Tensors& tensors, int to, int tag) override { return rest_->send(tensors, to, tag); }
-  Work recv(Tensors& tensors, int from, int tag) override { return rest_->recv(tensors, from, tag); }
-  Work recvAnysource(Tensors& tensors, int tag) override { return rest_->recvAnysource(tensors, tag); }
+  Work send(Tensors& tensors, int to, int tag) override;
+  Work recv(Tensors& tensors, int from, int tag) override;
+  Work recvAnysource(Tensors& tensors, int tag) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override;
 
  private:
@@ -88,6 +89,9 @@ class ProcessBackend final : public c10d::Backend {
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
   void execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                const Lists& outputs);
+  // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
+  bool execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+               const Lists& outputs, bool reached);
   Work across(const Kind& kind, const Tensors& tensors);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
@@ -100,6 +104,7 @@ class ProcessBackend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
   Group group_;
+  DeviceGroup devices_;
   std::unique_ptr<Machines> machines_;
   Queue queue_;
   std::atomic<uint64_t> sequence_{0};

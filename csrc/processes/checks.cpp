@@ -14,9 +14,10 @@ void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
 at::ScalarType check_tensors(const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "a tensor is on ", tensor.device(),
-                      "; the backend fastreduce serves CPU tensors: name another one for the rest, as in "
-                      "init_process_group(\"cpu:fastreduce,cuda:nccl\")");
+    TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), "a tensor is on ", tensor.device(),
+                      "; the backend fastreduce serves tensors of CPUs and CUDA GPUs");
+    TORCH_CHECK_VALUE(tensor.device() == tensors.front().device(), "tensors are on ", tensors.front().device(), " and ",
+                      tensor.device(), "; want one device for each call");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(),
                       "; want dense tensors: pass tensor.to_dense()");
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",
@@ -38,6 +39,12 @@ Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Ten
   TORCH_CHECK_VALUE(found, name_of(op_of(op)), " of ", type, " tensors is not defined; defined are ", ops_of(type));
   check_factor(op, type);
   return *found;
+}
+
+void check_on_cpu(const char* call, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK_VALUE(tensor.is_cpu(), call, " of a tensor on ", tensor.device(),
+                      "; the backend fastreduce has it for CPU tensors only: pass tensor.cpu()");
 }
 
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,

@@ -10,9 +10,12 @@ namespace fastreduce {
 // Whether tensors hold one shard: the results are in other tensors than what is read.
 bool by_shard(Collective collective);
 
-// How the kernels see the tensors. Throws unless all are dense CPU tensors of one dtype, for which the operation is
-// defined.
+// How the kernels see the tensors. Throws unless all are dense tensors of one dtype on one CPU or CUDA device, for
+// which the operation is defined.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);
+
+// Of calls that Gloo does, which would read a GPU's memory as if it were the CPU's.
+void check_on_cpu(const char* call, const Tensors& tensors);
 
 // Of all_gather and reduce_scatter, by item: whether inputs and outputs fit together.
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,

@@ -2,6 +2,7 @@
 #include <c10/util/hash.h>
 
 #include "processes/backend.h"
+#include "processes/checks.h"
 #include "processes/items.h"
 
 namespace fastreduce {
@@ -110,9 +111,8 @@ ProcessBackend::Work ProcessBackend::_reduce_scatter_base(at::Tensor& output, at
 ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                      const c10d::ReduceScatterOptions& options) {
   if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
-  return submit(
-      kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
-      each_alone(inputs), each_alone(outputs));
+  return submit(kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
+                each_alone(inputs), each_alone(outputs));
 }
 
 // ---- without programs
@@ -148,6 +148,21 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
   return delegate(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", options, {output}, [=, this]() mutable {
     return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });
+}
+
+ProcessBackend::Work ProcessBackend::send(Tensors& tensors, int to, int tag) {
+  check_on_cpu("send", tensors);
+  return rest_->send(tensors, to, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recv(Tensors& tensors, int from, int tag) {
+  check_on_cpu("recv", tensors);
+  return rest_->recv(tensors, from, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recvAnysource(Tensors& tensors, int tag) {
+  check_on_cpu("recv", tensors);
+  return rest_->recvAnysource(tensors, tag);
 }
 
 void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {

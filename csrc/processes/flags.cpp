@@ -9,12 +9,10 @@
 namespace fastreduce {
 namespace {
 
-// The most that one rank stages at a time, and how many slices are on their way: copied in, reduced and copied out.
-// More of either would leave the cache. 2 ranks on 2 Xeon cores with 2 MiB of L2 each, 1 to 64 MiB, 2026-11-22: slices
-// of 64 to 256 KiB and 2 to 4 of them differ by less than 15 %; 512 KiB take up to 1.5 times as long at 16 MiB.
+// The most that one rank stages at a time. 2 ranks on 2 Xeon cores with 2 MiB of L2 each, 1 to 64 MiB, 2026-11-22:
+// slices of 64 to 256 KiB and 2 to 4 of them on their way differ by less than 15 %; 512 KiB take up to 1.5 times as
+// long at 16 MiB. More of either would leave the cache.
 constexpr int64_t kSliceBytes = 256 * 1024;
-constexpr int64_t kSlots = 3;
-static_assert(kSlots >= 3, "the slice that is copied in must not take the slot of the one that is copied out");
 constexpr int64_t kLineBytes = 64;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -27,10 +25,10 @@ struct Slices {
   int64_t slice_elems = 0;  // of one shard
   int64_t count = 0;
 
-  Slices(const FlagsCall& call, int64_t staging_bytes) : line_elems(kLineBytes / call.elem_bytes) {
+  Slices(const FlagsCall& call, const Executor& executor) : line_elems(kLineBytes / call.elem_bytes) {
     for (const Item& item : call.items) total_elems += round_up(item.part_elems, line_elems);
     const int64_t shards = call.plan.schedule->shards;
-    const int64_t slot_bytes = std::min(kSliceBytes, staging_bytes / kSlots);
+    const int64_t slot_bytes = std::min(executor.slice_bytes(), executor.staging_bytes() / kSlots);
     const int64_t most_elems = slot_bytes / shards / kLineBytes * line_elems;
     if (most_elems == 0)
       throw GroupError("shared_bytes is too little for a program of " + std::to_string(shards) + " shards");
@@ -39,32 +37,74 @@ struct Slices {
   }
 };
 
-class Run {
+class CpuExecutor final : public Executor {
  public:
-  Run(Group& group, const FlagsCall& call)
+  CpuExecutor(const Group& group, const FlagsCall& call)
       : group_(group),
         call_(call),
+        reduce_(cpu_kernels().select(call.dtype, call.op)),
+        srcs_(call.plan.schedule->buffers),
+        dsts_(call.plan.schedule->buffers) {}
+
+  int64_t staging_bytes() const override { return static_cast<int64_t>(group_.staging_bytes()); }
+  int64_t slice_bytes() const override { return kSliceBytes; }
+  std::byte* staging(int rank) const override { return group_.staging(rank); }
+
+  void copy(std::byte* to, const std::byte* from, int64_t elems) override {
+    std::memcpy(to, from, elems * call_.elem_bytes);
+  }
+
+  void execute(const Instruction& x, std::byte* const* pointers, int64_t elems) override {
+    const auto address = [&](int buffer) { return pointers[buffer]; };
+    std::transform(x.srcs.begin(), x.srcs.end(), srcs_.begin(), address);
+    std::transform(x.dsts.begin(), x.dsts.end(), dsts_.begin(), address);
+    const int divisor = call_.op == Op::avg ? call_.plan.schedule->divisor(x) : 1;
+    reduce_(srcs_.data(), static_cast<int>(x.srcs.size()), dsts_.data(), static_cast<int>(x.dsts.size()), elems,
+            divisor);
+  }
+
+ private:
+  const Group& group_;
+  const FlagsCall& call_;
+  const Reduce reduce_;
+  std::vector<std::byte*> srcs_, dsts_;
+};
+
+class Run {
+ public:
+  Run(Group& group, const FlagsCall& call, Executor& executor)
+      : group_(group),
+        call_(call),
+        executor_(executor),
         plan_(call.plan),
         schedule_(*call.plan.schedule),
-        reduce_(cpu_kernels().select(call.dtype, call.op)),
-        slices_(call, static_cast<int64_t>(group.staging_bytes())),
-        srcs_(schedule_.buffers),
-        dsts_(schedule_.buffers) {}
+        slices_(call, executor),
+        pointers_(schedule_.buffers) {}
 
-  void run() {
-    group_.begin(call_.timeout);
-    const bool ready = call_.announcement.memory.bytes == 0 && slices_.count > 0;
+  // Returns when the results are there. `own_memory`: the executor's, which is used again at once.
+  bool run(const std::function<bool()>& joined, bool own_memory) {
+    const bool ready = call_.announcement.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank);
     if (ready) copy_in(0);
+    const bool told = ready && executor_.idle();
+    if (told) group_.advance_copied(1);
     group_.arrive(call_.announcement);
     group_.meet();
-    if (all_reachable()) return run_in_place();
+    if (!joined()) return false;
+    if (all_reachable()) return run_in_place(), true;
     if (!ready && slices_.count > 0) copy_in(0);
+    if (!told && slices_.count > 0) tell_copied(0);
     for (int64_t slice = 0; slice < slices_.count; ++slice) {
-      if (slice + 1 < slices_.count) copy_in(slice + 1);
+      if (slice + 1 < slices_.count) {
+        copy_in(slice + 1);
+        tell_copied(slice + 1);
+      }
       for (size_t step = 0; step < plan_.steps.size(); ++step) execute(slice, step);
       if (slice > 0) copy_out(slice - 1);
     }
     if (slices_.count > 0) copy_out(slices_.count - 1);
+    finish();
+    if (own_memory && slices_.count > 0) wait_for(plan_.touched, slices_.count - 1);
+    return true;
   }
 
  private:
@@ -89,8 +129,13 @@ class Run {
     if (slice >= kSlots) wait_for(plan_.touched, slice - kSlots);
     for (int shard : plan_.copy_in)
       each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
-        std::memcpy(staged(plan_.rank, shard, slice, at), local(item.in[shard], begin), elems * call_.elem_bytes);
+        executor_.copy(staged(plan_.rank, shard, slice, at), local(item.in[shard], begin), elems);
       });
+    executor_.flush();
+  }
+
+  void tell_copied(int64_t slice) {
+    finish();
     group_.advance_copied(slice + 1);
   }
 
@@ -99,7 +144,6 @@ class Run {
     const Instruction& x = *step.instruction;
     for (int peer : step.copied) group_.wait_copied(peer, slice + 1);
     wait_for(step.done, slice);
-    const int divisor = call_.op == Op::avg ? schedule_.divisor(x) : 1;
     each_piece(slice, x.shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
       const auto address = [&](int buffer) {
         const int owner = plan_.owner(buffer);
@@ -109,11 +153,12 @@ class Run {
         if (memories_.empty() && plan_.shared(buffer, x.shard)) return staged(owner, x.shard, slice, at);
         return local(span, begin);
       };
-      std::transform(x.srcs.begin(), x.srcs.end(), srcs_.begin(), address);
-      std::transform(x.dsts.begin(), x.dsts.end(), dsts_.begin(), address);
-      reduce_(srcs_.data(), static_cast<int>(x.srcs.size()), dsts_.data(), static_cast<int>(x.dsts.size()), elems,
-              divisor);
+      for (const std::vector<int>* buffers : {&x.srcs, &x.dsts})
+        for (int buffer : *buffers) pointers_[buffer] = address(buffer);
+      executor_.execute(x, pointers_.data(), elems);
     });
+    executor_.flush();
+    finish();
     group_.advance_done(slice * plan_.steps.size() + number + 1);
   }
 
@@ -121,8 +166,13 @@ class Run {
     wait_for(plan_.written, slice);
     for (int shard : plan_.copy_out)
       each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
-        std::memcpy(local(item.in[shard], begin), staged(plan_.rank, shard, slice, at), elems * call_.elem_bytes);
+        executor_.copy(local(item.in[shard], begin), staged(plan_.rank, shard, slice, at), elems);
       });
+    executor_.flush();
+  }
+
+  void finish() {
+    if (!executor_.idle()) group_.wait_here([this] { return executor_.idle(); });
   }
 
   void wait_for(const std::vector<RankPlan::Wait>& waits, int64_t slice) {
@@ -150,16 +200,16 @@ class Run {
 
   std::byte* staged(int rank, int shard, int64_t slice, int64_t at) const {
     const int64_t slot = slice % kSlots * schedule_.shards + shard;
-    return group_.staging(rank) + (slot * slices_.slice_elems + at) * call_.elem_bytes;
+    return executor_.staging(rank) + (slot * slices_.slice_elems + at) * call_.elem_bytes;
   }
 
   Group& group_;
   const FlagsCall& call_;
+  Executor& executor_;
   const RankPlan& plan_;
   const Schedule& schedule_;
-  const Reduce reduce_;
   Slices slices_;
-  std::vector<std::byte*> srcs_, dsts_;
+  std::vector<std::byte*> pointers_;  // by buffer
   std::vector<std::byte*> memories_;  // by rank, if peers work on the tensors themselves
 };
 
@@ -167,6 +217,17 @@ class Run {
 
 const size_t kStagingBytes = kSlots * kSliceBytes;
 
-void run_flags(Group& group, const FlagsCall& call) { Run(group, call).run(); }
+void run_flags(Group& group, const FlagsCall& call) {
+  CpuExecutor executor(group, call);
+  Run run(group, call, executor);
+  group.begin(call.timeout);
+  run.run([] { return true; }, false);
+}
+
+bool run_flags(Group& group, const FlagsCall& call, Executor& executor, const std::function<bool()>& joined) {
+  Run run(group, call, executor);
+  group.begin(call.timeout);
+  return run.run(joined, true);
+}
 
 }  // namespace fastreduce

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <sstream>
 #include <system_error>
+#include <thread>
 
 namespace fastreduce {
 namespace {
@@ -31,6 +32,12 @@ void pause() {
   __builtin_ia32_pause();
 #endif
 }
+
+// While a GPU works, a look at it costs about as much as these last (predicted), and no bell rings when it is done.
+constexpr std::chrono::microseconds kSpinHere{200};
+constexpr std::chrono::microseconds kNap{20};
+
+constexpr uint64_t kNo = 1, kYes = 2;
 
 // As torch counts calls: the first round is the group's own.
 std::string number(uint64_t round) { return std::to_string(round - 1); }
@@ -148,6 +155,7 @@ void Group::begin(std::chrono::milliseconds timeout) {
   deadline_ = Clock::now() + timeout;
   desk(rank_).copied.store(0, std::memory_order_relaxed);
   desk(rank_).done.store(0, std::memory_order_relaxed);
+  desk(rank_).answer.store(0, std::memory_order_relaxed);
 }
 
 void Group::arrive(const Announcement& announcement) {
@@ -195,6 +203,27 @@ void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer)
   }
 }
 
+void Group::wait_here(const std::function<bool()>& done) {
+  const Clock::time_point spun = Clock::now() + kSpinHere;
+  while (!done()) {
+    if (Clock::now() < spun) continue;
+    check_aborted();
+    check_failed();
+    check_time("its own device, which has not finished what was enqueued before the call or in it");
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+bool Group::all(bool mine) {
+  publish(desk(rank_).answer, mine ? kYes : kNo);
+  bool agreed = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) wait(desk(peer).answer, kNo, peer);
+    agreed = agreed && desk(peer).answer.load(std::memory_order_acquire) == kYes;
+  }
+  return agreed;
+}
+
 // ---- when something is wrong
 
 void Group::check_failed() {
@@ -203,16 +232,24 @@ void Group::check_failed() {
       raise(call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data());
 }
 
-void Group::check_peers(int awaited) {
+void Group::check_aborted() {
   if (aborted_.load(std::memory_order_relaxed)) raise(call() + " was aborted");
+}
+
+void Group::check_peers(int awaited) {
+  check_aborted();
   check_failed();
   if (front(awaited).state.load(std::memory_order_acquire) == State::left)
     raise(call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")");
   pollfd ended{alive_[awaited].get(), POLLIN, 0};
   if (poll(&ended, 1, 0) > 0) raise(call() + ": the process of rank " + names_[awaited] + " has ended");
+  check_time("rank " + names_[awaited]);
+}
+
+void Group::check_time(const std::string& awaited) {
   if (Clock::now() > deadline_)
-    raise(call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for rank " +
-          names_[awaited] + ": " + who_is_where());
+    raise(call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for " + awaited +
+          ": " + who_is_where());
 }
 
 void Group::raise(const std::string& what) {

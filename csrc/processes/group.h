@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,9 @@ struct GroupError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// How peers open memory of a rank's GPU; zeros if they cannot. As large as a cudaIpcMemHandle_t.
+using DeviceHandle = std::array<std::byte, 64>;
+
 using Clock = std::chrono::steady_clock;
 
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
@@ -28,6 +32,7 @@ struct Announcement {
   std::array<char, 160> text{};    // for errors
   SharedMemory::Address memory{};  // which peers may use instead of a copy in this rank's staging memory...
   uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
+  DeviceHandle device{};           // the staging memory of this rank's GPU, if the tensors are there
 
   void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
 };
@@ -38,6 +43,7 @@ struct alignas(64) Desk {
   std::atomic<uint64_t> round{0};   // that the rest is about; published last
   std::atomic<uint64_t> copied{0};  // slices that lie in this rank's staging memory
   std::atomic<uint64_t> done{0};    // instructions that this rank has executed
+  std::atomic<uint64_t> answer{0};  // to a question to all: kNo or kYes
   Announcement announcement;
 };
 
@@ -69,6 +75,11 @@ class Group {
   void wait_copied(int peer, uint64_t slices);
   void wait_done(int peer, uint64_t instructions);
 
+  // Returns when `done()` is true: for what this rank itself has begun.
+  void wait_here(const std::function<bool()>& done);
+  // Whether all ranks say yes; all ask in the same round, and once.
+  bool all(bool mine);
+
   std::byte* staging(int rank) const;  // of this round
   size_t staging_bytes() const { return staging_bytes_; }
   const Announcement& announced(int rank) const { return desk(rank).announcement; }
@@ -90,8 +101,10 @@ class Group {
   Desk& desk(int rank) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
+  void check_aborted();
   void check_failed();
   void check_peers(int awaited);
+  void check_time(const std::string& awaited);
   [[noreturn]] void raise(const std::string& what);
   std::string who_is_where() const;
   std::string call() const;

@@ -14,6 +14,8 @@ constexpr size_t kLeastBytes = 64;  // so that tensors begin on cache lines
 
 }  // namespace
 
+void (*pin_memory)(std::byte* data, size_t bytes) = nullptr;
+
 Heap& Heap::instance() {
   static Heap* heap = new Heap;  // never destroyed: tensors may outlive everything else
   return *heap;
@@ -36,6 +38,13 @@ std::optional<Heap::Place> Heap::find(const void* data, size_t bytes) {
   const SharedMemory& memory = std::prev(after)->second;
   if (begin + bytes > memory.data() + memory.bytes()) return std::nullopt;
   return Place{memory.address(), static_cast<uint64_t>(begin - memory.data())};
+}
+
+void Heap::pin() {
+  const std::lock_guard lock(mutex_);
+  if (pinned_ || pin_memory == nullptr) return;
+  for (const auto& [data, memory] : segments_) pin_memory(memory.data(), memory.bytes());
+  pinned_ = true;
 }
 
 Heap::Block Heap::take(size_t bytes) {
@@ -62,6 +71,7 @@ void Heap::give_back(Block block) {
 
 std::byte* Heap::segment(size_t bytes) {
   SharedMemory made = SharedMemory::create(bytes);
+  if (pinned_) pin_memory(made.data(), made.bytes());
   std::byte* data = made.data();
   segments_[data] = std::move(made);
   return data;

@@ -11,6 +11,9 @@
 
 namespace fastreduce {
 
+// Makes memory quick to reach from GPUs. Set by builds with CUDA, while the extension is loaded.
+extern void (*pin_memory)(std::byte* data, size_t bytes);
+
 // One for the process: groups come and go, and one tensor may be used in several. Memory of tensors that are gone
 // serves later ones; it is never given back before the process ends, so that peers may keep what they have mapped.
 // Small tensors share segments: each segment takes a file descriptor, of which processes have few.
@@ -27,6 +30,8 @@ class Heap {
   at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType type);
   // Where peers find these bytes; none if they are not of this heap.
   std::optional<Place> find(const void* data, size_t bytes);
+  // All memory, from now on: tensors are copied from and to GPUs.
+  void pin();
 
  private:
   struct Block {
@@ -38,6 +43,7 @@ class Heap {
   std::byte* segment(size_t bytes);
 
   std::mutex mutex_;
+  bool pinned_ = false;
   std::map<const std::byte*, SharedMemory> segments_;  // by where they begin
   std::multimap<size_t, std::byte*> free_;             // blocks by bytes
   Block rest_{nullptr, 0};                             // of the last segment for small tensors

@@ -72,9 +72,11 @@ void announce(const at::Tensor& tensor, Announcement& announcement) {
 
 Tensors Usable::read(const Tensors& tensors, const c10d::ReduceOp& op) {
   Tensors found;
+  if (!reached_) Heap::instance().pin();
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor plain = tensor.resolve_conj().resolve_neg().contiguous();
     found.push_back(op.op_ == c10d::ReduceOp::PREMUL_SUM ? scaled(plain, op) : plain);
+    if (!reached_) found.back() = Heap::instance().allocate(plain.sizes(), plain.scalar_type()).copy_(found.back());
   }
   return found;
 }

@@ -28,15 +28,17 @@ std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, c
 // Lets peers work on the tensor itself, if they can reach its memory.
 void announce(const at::Tensor& tensor, Announcement& announcement);
 
-// Contiguous tensors in place of those that are not, scaled where the operation says so. What is written in them is
-// written back.
+// Contiguous tensors in place of those that are not, scaled where the operation says so, and tensors in shared memory
+// in place of those on GPUs that peers cannot reach. What is written in them is written back.
 class Usable {
  public:
+  explicit Usable(bool reached = true) : reached_(reached) {}
   Tensors read(const Tensors& tensors, const c10d::ReduceOp& op);
   Tensors written(const Tensors& tensors, const c10d::ReduceOp& op = c10d::ReduceOp::SUM);
   void write_back() const;
 
  private:
+  const bool reached_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
 

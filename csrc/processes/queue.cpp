@@ -1,21 +1,36 @@
 #include "processes/queue.h"
 
+#include <c10/core/StreamGuard.h>
+
 #include "processes/group.h"
 
 namespace fastreduce {
+namespace {
+
+std::vector<c10::Device> devices_of(const std::optional<CallStream>& stream) {
+  if (!stream) return {};
+  return {stream->stream().device()};
+}
+
+}  // namespace
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
-                   uint64_t sequence, std::function<void()> body)
+                   uint64_t sequence, std::optional<CallStream> stream, std::function<void()> body)
     : Work(rank, type, title, inputs),
       outputs_(std::move(outputs)),
       sequence_(sequence),
+      stream_(std::move(stream)),
       body_(std::move(body)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       devices_of(stream_))) {}
 
 void CallWork::run() {
   std::exception_ptr error;
+  std::optional<c10::StreamGuard> current;
   try {
+    if (stream_) current.emplace(stream_->begin());
     body_();
+    if (stream_) stream_->stream().synchronize();
   } catch (const GroupError& e) {
     error = std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, e.what()));
   } catch (...) {
@@ -30,6 +45,8 @@ void CallWork::run() {
 }
 
 void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
+  // A fork may have been made while the thread, which it does not have, was in a call. This one raises, and says so.
+  if (getpid() != pid_) return work->run();
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");

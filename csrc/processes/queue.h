@@ -7,10 +7,12 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "processes/devices.h"
 #include "processes/items.h"
 
 namespace fastreduce {
@@ -18,9 +20,9 @@ namespace fastreduce {
 class CallWork final : public c10d::Work {
  public:
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
-           std::function<void()> body);
+           std::optional<CallStream> stream, std::function<void()> body);
 
-  void run();  // never throws: errors come from wait()
+  void run();  // never throws: errors come from wait(); when it returns, GPUs too have done their work
 
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
@@ -29,6 +31,7 @@ class CallWork final : public c10d::Work {
  private:
   Tensors outputs_;
   uint64_t sequence_;
+  std::optional<CallStream> stream_;  // of tensors on a GPU
   std::function<void()> body_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

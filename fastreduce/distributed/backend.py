@@ -25,14 +25,14 @@ def register() -> None:
 
     Importing `fastreduce.distributed` does it; torch 2.15 and later call this themselves when
     ``init_process_group("fastreduce")`` asks for the backend. Other defaults of torch.distributed
-    stay as they are: without a name, CPU tensors go to Gloo.
+    stay as they are: without a name, CPU tensors go to Gloo and those on GPUs to NCCL.
 
     >>> register()
     >>> "fastreduce" in torch.distributed.Backend.backend_list
     True
     """
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def machine() -> str:

@@ -13,11 +13,15 @@ import fastreduce
 
 
 def cases(rank, size, folder, seed=None):
-    """All cases: what failed, and the results' bits of those that shall be alike on all ranks."""
+    run_cases(rank, size, folder, short() if seed is None else sampled(seed))
+
+
+def run_cases(rank, size, folder, table, memory_of=Memory):
+    """What failed, and the results' bits of those that shall be alike on all ranks."""
     failed, bits = {}, {}
-    for case in short() if seed is None else sampled(seed):
+    for case in table:
         try:
-            outs = check(case, size)
+            outs = check(case, size, memory_of=memory_of)
         except BaseException:
             failed[case] = traceback.format_exc()
             continue
@@ -27,12 +31,13 @@ def cases(rank, size, folder, seed=None):
     torch.save((failed, bits), f"{folder}/found-{rank}")
 
 
-def check(case, size, group=None):
+def check(case, size, group=None, memory_of=Memory):
     xs = inputs(size, case.elems, case.dtype)
     total = result(size, case.elems, case.dtype, case.op)
     call = Call(operation(case.op, FACTOR), case.asynchronous, group)
-    memory = Memory(case.layout, call.rank)
+    memory = memory_of(case.layout, call.rank)
     outs, wanted = CALLS[case.call](call, xs, total, memory)
+    outs = [out.cpu() for out in outs]
     for out, value in zip(outs, wanted, strict=True):
         if case.op in ("min", "max"):
             out, value = unsigned_zeros(out), unsigned_zeros(value)

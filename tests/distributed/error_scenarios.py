@@ -127,7 +127,7 @@ WRONG = {
     "sparse": (lambda: coalesced(torch.eye(2).to_sparse()), "layout Sparse; want dense tensors"),
     "elsewhere": (
         lambda: coalesced(torch.ones(3, device="meta")),
-        "a tensor is on meta; .*CPU tensors",
+        "a tensor is on meta; .*tensors of CPUs and CUDA GPUs",
     ),
     "no tensor": (coalesced, "no tensors; want at least one"),
     "dtypes": (

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "../programs.h"
+#include "late_executor.h"
 #include "rows.h"
 
 namespace {
@@ -29,16 +30,23 @@ uint32_t sum_of(const std::vector<int>& ranks, int64_t elem, int round) {
   return sum;
 }
 
+// Where the work is done: from staging memory, on tensors that peers reach themselves, by devices that work while the
+// CPU goes on, or by such devices of which one does not reach its peers, so that nothing is done.
+enum class Mode { staged, reachable, devices, unreached_devices };
+
 struct Case {
   const Named& named;
   std::vector<int64_t> elems;  // of each tensor
-  bool reachable;              // whether peers may use the tensors themselves
+  Mode mode;
 
   std::string where() const {
     return named.where() + ", " + std::to_string(elems.size()) + " tensors, the first of " + std::to_string(elems[0]) +
-           (reachable ? ", reachable" : "");
+           ", mode " + std::to_string(static_cast<int>(mode));
   }
 };
+
+// The staging memory of all ranks' devices.
+using Stagings = std::vector<std::vector<std::byte>>;
 
 // A rank's tensors of one kind, one behind the other, in memory that others may open.
 class Tensors {
@@ -60,18 +68,31 @@ class Rank {
     out_ = std::make_unique<Tensors>(total_);
   }
 
-  void run(Group& group, const RankPlan& plan) {
+  void run(Group& group, const RankPlan& plan, Stagings& stagings) {
     for (int round = 0; round < kRounds; ++round) {
       for (int64_t e = 0; e < total_; ++e) *in_->at(e) = value(rank_, e, round);
       FlagsCall call{plan, DType::i32, Op::sum, 4, items(), {}, kTimeout};
       call.announcement.describe(test_.where());
-      if (test_.reachable) call.announcement.memory = in_->address();
-      run_flags(group, call);
-      check(round);
+      if (test_.mode == Mode::reachable) call.announcement.memory = in_->address();
+      const bool ran = run_by_mode(group, call, stagings, round);
+      if (ran != (test_.mode != Mode::unreached_devices)) fail(test_.where() + ": some ranks ran, some did not");
+      ran ? check(round) : check_untouched(round);
     }
   }
 
  private:
+  bool run_by_mode(Group& group, const FlagsCall& call, Stagings& stagings, int round) const {
+    if (test_.mode == Mode::staged || test_.mode == Mode::reachable) return run_flags(group, call), true;
+    LateExecutor executor(cpu_kernels().select(DType::i32, Op::sum), stagings, (round + 1) % 2);
+    return run_flags(group, call, executor,
+                     [&] { return group.all(rank_ > 0 || test_.mode != Mode::unreached_devices); });
+  }
+
+  void check_untouched(int round) const {
+    for (int64_t e = 0; e < total_; ++e)
+      if (*in_->at(e) != value(rank_, e, round)) fail(test_.where() + ": an input was written");
+  }
+
   // Both kinds as whole tensors, cut into shards; where a tensor holds one shard only, the others are left out.
   std::vector<Item> items() const {
     std::vector<Item> items;
@@ -121,6 +142,7 @@ void run(const Case& test, size_t staging_bytes) {
   std::vector<std::string> names(k), invitations(k);
   for (int r = 0; r < k; ++r) names[r] = std::to_string(r);
   std::barrier all_there(k);
+  Stagings stagings(k, std::vector<std::byte>(staging_bytes));
   std::vector<std::jthread> ranks;
   for (int r = 0; r < k; ++r)
     ranks.emplace_back([&, r] {
@@ -129,7 +151,7 @@ void run(const Case& test, size_t staging_bytes) {
         invitations[r] = group.invitation();
         all_there.arrive_and_wait();
         group.join(invitations);
-        Rank(test, r).run(group, RankPlan(schedule, r));
+        Rank(test, r).run(group, RankPlan(schedule, r), stagings);
         all_there.arrive_and_wait();
       } catch (const std::exception& error) {
         fail(test.where() + ": " + error.what());
@@ -158,13 +180,15 @@ int main(int, char** arguments) {
     // 64 elements of each shard make a slice: the largest takes many, the last of them short.
     const size_t staging_bytes = (named.program.shards * 256 * 3 + 4095) / 4096 * 4096;
     const int64_t many = named.program.shards * staging_bytes / 4 / 3 * 4 + 5;
-    for (const auto& elems : std::vector<std::vector<int64_t>>{{0}, {1}, {many}, {7, 0, many / 2, 130}}) {
-      run({named, elems, false}, staging_bytes);
-      ++count;
-    }
+    for (const auto& elems : std::vector<std::vector<int64_t>>{{0}, {1}, {many}, {7, 0, many / 2, 130}})
+      for (const Mode mode : {Mode::staged, Mode::devices}) {
+        run({named, elems, mode}, staging_bytes);
+        ++count;
+      }
+    run({named, {many}, Mode::unreached_devices}, staging_bytes);
     // Peers must not read what this rank writes its result to.
-    run({named, {many}, true}, staging_bytes);
-    ++count;
+    run({named, {many}, Mode::reachable}, staging_bytes);
+    count += 2;
   }
   std::printf("%d cases right\n", count);
 }

@@ -75,6 +75,31 @@ MUTANTS = {
         "    for (int shard : plan_.copy_in)",
         "    group_.advance_copied(slice + 1);\n    for (int shard : plan_.copy_in)",
     ),
+    "a slice is published before the device has copied it in": (
+        "processes/flags.cpp",
+        "    finish();\n    group_.advance_copied(slice + 1);",
+        "    group_.advance_copied(slice + 1);",
+    ),
+    "an instruction is published before the device has executed it": (
+        "processes/flags.cpp",
+        "    finish();\n    group_.advance_done(",
+        "    group_.advance_done(",
+    ),
+    "a call returns before its device is done": (
+        "processes/flags.cpp",
+        "    finish();\n    if (own_memory",
+        "    if (own_memory",
+    ),
+    "a device's memory is used again while a peer is at it": (
+        "processes/flags.cpp",
+        "    if (own_memory && slices_.count > 0) wait_for(plan_.touched, slices_.count - 1);",
+        "    (void)own_memory;",
+    ),
+    "a device copies a slice out and the next one in at once": (
+        "processes/flags.cpp",
+        "      });\n    executor_.flush();\n  }\n\n  void finish",
+        "      });\n  }\n\n  void finish",
+    ),
     "an instruction is published before it is executed": (
         "processes/flags.cpp",
         "    wait_for(step.done, slice);\n",

@@ -1,0 +1,34 @@
+// Connects the groups of processes to CUDA. Only the CUDA build has this file.
+#include <c10/cuda/CUDAStream.h>
+
+#include <stdexcept>
+
+#include "cuda/ipc.h"
+#include "cuda/raii.h"
+#include "processes/heap.h"
+
+namespace fastreduce {
+namespace {
+
+cudaStream_t current_stream(int device) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  if (capture_of(stream))
+    throw std::runtime_error(
+        "fastreduce: a CUDA graph is being captured, and processes meet anew in each call; make the call outside of "
+        "the graph");
+  return stream;
+}
+
+// Memory that stays pageable is right too, and slower.
+void pin(std::byte* data, size_t bytes) {
+  if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) != cudaSuccess) cudaGetLastError();
+}
+
+[[maybe_unused]] const bool connected =
+    (make_device_staging = [](int device, int rank, int ranks) -> std::unique_ptr<DeviceStaging> {
+  current_stream(device);  // throws before anything is allocated
+  return std::make_unique<IpcStaging>(device, rank, ranks, current_stream);
+}, pin_memory = pin, true);
+
+}  // namespace
+}  // namespace fastreduce

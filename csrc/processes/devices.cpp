@@ -1,0 +1,72 @@
+#include "processes/devices.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace fastreduce {
+namespace {
+
+// How long what a failed call has enqueued may take. It waits for no other rank.
+constexpr std::chrono::seconds kLastWork{2};
+
+void wait_for_last_work(Executor& executor) {
+  const Clock::time_point end = Clock::now() + kLastWork;
+  try {
+    while (!executor.idle() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  } catch (const std::exception&) {  // the GPU has failed: then it does nothing any more, and the first error says more
+  }
+}
+
+}  // namespace
+
+MakeDeviceStaging make_device_staging = nullptr;
+bool share_device_memory = true;
+
+bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
+  auto& staging = stagings_[device.index()];
+  if (!staging) staging = make_device_staging(device.index(), group_.rank(), group_.size());
+  call.announcement.device = staging->handle();
+  const auto executor = staging->executor(call);
+  try {
+    return run_flags(group_, call, *executor, [&] { return joined(*staging); });
+  } catch (const GroupError&) {
+    staging->abandon();
+    wait_for_last_work(*executor);  // on memory that is free after this
+    throw;
+  } catch (const std::exception& error) {
+    staging->abandon();
+    group_.fail("rank " + group_.name() + " raised: " + error.what());
+    throw;
+  }
+}
+
+bool DeviceGroup::joined(DeviceStaging& staging) {
+  std::vector<DeviceHandle> announced;
+  for (int rank = 0; rank < group_.size(); ++rank) announced.push_back(group_.announced(rank).device);
+  if (announced == known_) return true;
+  const bool all_have = std::find(announced.begin(), announced.end(), DeviceHandle{}) == announced.end();
+  reach_ = all_have && group_.all(staging.open(announced));
+  if (reach_) known_ = announced;
+  if (!reach_ && group_.rank() == 0)
+    TORCH_WARN("fastreduce: tensors on GPUs go through the CPU's memory in this group: ",
+               staging.problem().empty() ? "another rank cannot share its GPU's memory" : staging.problem());
+  return reach_;
+}
+
+CallStream::CallStream(c10::Device device, bool waits) : stream_(c10::Stream::DEFAULT, device) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream current = guard.getStream(device);
+  stream_ = waits ? current : guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  if (waits) return;
+  before_.emplace(device.type());
+  before_->record(current);
+}
+
+const c10::Stream& CallStream::begin() {
+  if (before_) before_->block(stream_);
+  return stream_;
+}
+
+}  // namespace fastreduce
