@@ -20,6 +20,7 @@ int full_grid(Kernel kernel, int device) {
   int& grid = known[{kernel, device}];
   if (grid == 0) {
     const RelaxedCapture relaxed;  // the kernel may be loaded only now
+    const DeviceGuard guard(device);
     int blocks = 0, processors = 0;
     cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0),
                "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
@@ -52,8 +53,8 @@ std::vector<int> used_buffers(const std::vector<const Instruction*>& instruction
 
 }  // namespace
 
-Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream)
-    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {
+Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
+    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), line_(line) {
   args_.elem_bytes = static_cast<int32_t>(elem_bytes);
 }
 
@@ -116,13 +117,10 @@ void Launcher::cut_into_tiles(int blocks) {
 void Launcher::flush() {
   if (args_.num_rows == 0) return;
   const Kernel kernel = cuda_kernel(dtype_, op_);
-  const int blocks = full_grid(kernel, device_);
+  const int blocks = full_grid(kernel, line_.device());
   cut_into_tiles(blocks);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(args_.num_tiles, blocks)));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream_;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args_), "kernel launch");
+  line_.launch({reinterpret_cast<const void*>(kernel), static_cast<unsigned>(std::min(args_.num_tiles, blocks)),
+                kThreads, &args_, sizeof args_});
   args_.num_rows = 0;
   num_pointers_ = num_instructions_ = num_operands_ = 0;
   last_instructions_ = nullptr;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/line.h"
 #include "rows.h"
 #include "schedule.h"
 
@@ -63,7 +64,7 @@ Kernel cuda_kernel(DType dtype, Op op);
 // Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
  public:
-  Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream);
+  Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line);
 
   // A row's instructions: those of one shard, in program order. `pointers` holds one address for
   // each buffer; the row covers `elems` elements from there.
@@ -79,8 +80,7 @@ class Launcher {
   DType dtype_;
   Op op_;
   int64_t elem_bytes_;
-  int device_;
-  cudaStream_t stream_;
+  Line& line_;
   LaunchArgs args_;
   const std::vector<const Instruction*>* last_instructions_ = nullptr;
   int num_pointers_ = 0;

@@ -73,6 +73,7 @@ void calls_beside_each_other();
 
 // failures_test.cpp
 void failures();
+void interruptions(int ranks);
 
 // peers_test.cpp
 void kept_proofs(const std::string& path);

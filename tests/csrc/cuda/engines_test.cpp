@@ -171,7 +171,7 @@ Config machine_for(const std::string& mode) {
   Config config{.devices = 8, .linear = true};
   if (mode == "orders") config.verify_writes = true;
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
-  if (mode == "no peers" || mode == "pieces" || mode == "beside")
+  if (mode == "no peers" || mode == "pieces" || mode == "beside" || mode == "interruptions, no peers")
     config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
@@ -206,6 +206,8 @@ int main(int argc, char** argv) {
     });
   } else if (mode == "failures") {
     failures();
+  } else if (mode == "interruptions" || mode == "interruptions, no peers") {
+    interruptions(mode == "interruptions" ? 3 : 2);
   } else if (mode == "kept proofs") {
     kept_proofs(argv[3]);
   } else if (mode == "kept failures") {

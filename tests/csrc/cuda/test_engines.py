@@ -54,6 +54,8 @@ MODES = {
     "threads": ("thread", 150),
     "capture": ("address", 36),
     "failures": ("address", 3000),
+    "interruptions": ("plain", 3000),
+    "interruptions, no peers": ("plain", 1000),
     "beside": ("address", 6),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
@@ -178,10 +180,10 @@ MUTANTS = {
         "",
     ),
     "a replay does not wait for the lanes' memory": Mutant(
-        "cuda/events.cpp", "if (cached.uses_host) join(call);", "", "beside", "unordered"
+        "cuda/events.cpp", "if (graph.uses_host) join(call);", "", "beside", "unordered"
     ),
     "lanes do not wait for a replay that uses their memory": Mutant(
-        "cuda/events.cpp", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
+        "cuda/events.cpp", "if (graph.uses_host) fork(call);", "", "beside", "unordered"
     ),
     "a user's capture takes everybody's lanes": Mutant(
         "cuda/events.cpp",
@@ -191,10 +193,15 @@ MUTANTS = {
         "",
     ),
     "a copy that cannot be captured": Mutant(
-        "cuda/enqueue.cpp",
-        "cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice,",
-        "cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,",
-        "orders",
+        "cuda/line.cpp",
+        "cuda_check(cudaMemcpyAsync(dst, src, bytes, kind, stream_)",
+        """
+        cudaPointerAttributes to, from;
+        for (auto [side, pointer] : {std::pair(&to, (const void*)dst), std::pair(&from, src)})
+          cuda_check(cudaPointerGetAttributes(side, pointer), "");
+        cuda_check(kind != cudaMemcpyDeviceToDevice ? cudaMemcpyAsync(dst, src, bytes, kind, stream_)
+          : cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, stream_)""",
+        "capture",
         "cudaErrorStreamCaptureUnsupported",
     ),
     "one wrong source": Mutant(
@@ -223,8 +230,8 @@ MUTANTS = {
     ),
     "half a page of the host used too early": Mutant(
         "cuda/lanes.cpp",
-        "if (emptied_[half]) cuda_check",
-        "if (false) cuda_check",
+        "if (emptied[half]) down.wait",
+        "if (false) down.wait",
         "no peers",
         "unordered",
     ),

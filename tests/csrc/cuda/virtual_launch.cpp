@@ -18,6 +18,10 @@ void declare_accesses(const LaunchArgs& args, int, Out& out) {
   }
 }
 
+namespace {
+const virtual_cuda::KernelsTake<LaunchArgs> kernels_take;
+}
+
 }  // namespace fastreduce
 
 #include "cuda/launch.cpp"

@@ -3,6 +3,7 @@
 #include "devices.cpp"
 #include "graphs.cpp"
 #include "memory.cpp"
+#include "nodes.cpp"
 #include "queue.cpp"
 #include "runtime.cpp"
 #include "scheduler.cpp"

@@ -65,31 +65,64 @@ struct Launch {
   std::function<void(int device, Accesses& out)> declare;  // empty: the kernel declares nothing
 };
 
-cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch);
+cudaError_t launch(const char* name, const cudaLaunchConfig_t& config, Launch launch);
 cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value);
 cudaError_t occupancy(int* blocks, int block_size, size_t dynamic_smem_bytes);
 
 template <class Args>
 concept Declares = requires(const Args& args, int device, Accesses& out) { declare_accesses(args, device, out); };
 
+template <class... Expected>
+Launch bound(void (*kernel)(Expected...), const std::tuple<std::decay_t<Expected>...>& args) {
+  Launch launch{
+      reinterpret_cast<const void*>(kernel), typeid(kernel).name(), (size_t{0} + ... + sizeof(Expected)), {}, {}};
+  if constexpr (sizeof...(Expected) == 1) {
+    using Args = std::decay_t<decltype(std::get<0>(args))>;
+    launch.args_name = typeid(Args).name();
+    if constexpr (Declares<Args>)
+      launch.declare = [args](int device, Accesses& out) { declare_accesses(std::get<0>(args), device, out); };
+  }
+  launch.thread = [kernel, args] { std::apply(kernel, args); };
+  return launch;
+}
+
+// What nvcc tells the runtime of kernels that are launched by their addresses: in a program here, all of
+// them take one argument of one type.
+inline Launch (*bind_by_address)(const void* kernel, const void* args) = nullptr;
+
+template <class Args>
+struct KernelsTake {
+  KernelsTake() {
+    bind_by_address = [](const void* kernel, const void* args) {
+      const auto function = reinterpret_cast<void (*)(Args)>(const_cast<void*>(kernel));
+      return bound(function, std::tuple<Args>(*static_cast<const Args*>(args)));
+    };
+  }
+};
+
 }  // namespace virtual_cuda
 
 template <class... Expected, class... Actual>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...), Actual&&... args) {
-  auto bound = std::tuple<std::decay_t<Expected>...>(std::forward<Actual>(args)...);
-  virtual_cuda::Launch launch{
-      reinterpret_cast<const void*>(kernel), typeid(kernel).name(), (size_t{0} + ... + sizeof(Expected)), {}, {}};
-  if constexpr (sizeof...(Expected) == 1) {
-    using Args = std::tuple_element_t<0, decltype(bound)>;
-    launch.args_name = typeid(Args).name();
-    if constexpr (virtual_cuda::Declares<Args>)
-      launch.declare = [bound](int device, virtual_cuda::Accesses& out) {
-        declare_accesses(std::get<0>(bound), device, out);
-      };
-  }
-  launch.thread = [kernel, bound] { std::apply(kernel, bound); };
-  return virtual_cuda::launch(*config, std::move(launch));
+  return virtual_cuda::launch("cudaLaunchKernelEx", *config,
+                              virtual_cuda::bound(kernel, std::tuple<std::decay_t<Expected>...>(args...)));
 }
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args);
+
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                                   size_t after_count, const cudaKernelNodeParams* params);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* params);
 
 template <class Function>
 cudaError_t cudaFuncSetAttribute(Function* function, cudaFuncAttribute attribute, int value) {

@@ -72,7 +72,7 @@ void Runtime::report_leaks() {
   };
   leaks("streams", streams.all().size());
   leaks("events", events.all().size());
-  leaks("graphs", graphs.all().size());
+  leaks("graphs", graphs.all().size() - captures.size());
   leaks("executable graphs", execs.all().size());
   leaks("captures begun and not ended", captures.size());
   for (auto& [begin, a] : memory.all())
@@ -91,6 +91,21 @@ cudaError_t count_call(Runtime& rt, const char* name) {
     return error;
   }
   return cudaSuccess;
+}
+
+void let_interrupt(std::unique_lock<std::mutex>& lock) {
+  Runtime& rt = runtime();
+  if (rt.interruption_in == 0 || --rt.interruption_in > 0) return;
+  const std::function<void()> interruption = std::move(rt.interruption);
+  lock.unlock();
+  std::thread(interruption).join();
+  lock.lock();
+}
+
+void interrupt_call(int64_t n, std::function<void()> what) {
+  std::lock_guard lock(the_mutex);
+  runtime().interruption_in = n;
+  runtime().interruption = std::move(what);
 }
 
 void reset(const Config& config) {

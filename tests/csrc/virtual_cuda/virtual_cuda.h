@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,9 @@ void check_clean();
 void fail_call(int64_t n, cudaError_t error);
 void fail_call(const std::string& name, cudaError_t error, int64_t n = 1);
 void forget_failures();
+
+// Before the n-th call from now, another thread runs `what` to its end. 0: never mind.
+void interrupt_call(int64_t n, std::function<void()> what);
 
 // The names of all calls since reset; GetLastError, PeekAtLastError and the texts of errors do not
 // count, for they cannot fail.
