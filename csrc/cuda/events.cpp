@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <tuple>
 
 #include "cuda/engines.h"
 #include "cuda/enqueue.h"
 #include "cuda/graph_cache.h"
+#include "cuda/lane_sets.h"
 #include "cuda/peers.h"
 
 namespace fastreduce {
@@ -43,7 +42,7 @@ class EventsEngine {
  private:
   // The lanes and streams of one call.
   struct CallLanes {
-    CaptureId capture;  // the user's, if the call is captured
+    std::optional<Capture> capture;  // the user's, if the call is captured
     std::vector<Lane*> lanes;
     std::vector<int> lane_of_rank;
     std::vector<Current> currents;  // if the call is captured, only the streams in that capture
@@ -52,7 +51,6 @@ class EventsEngine {
     Lane& hub() const { return *lanes.front(); }
   };
   CallLanes prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
-  Lane& lane(int device, int index, CaptureId capture);
   void enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
   CallGraph* graph_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
                       const CallLanes& call);
@@ -63,38 +61,32 @@ class EventsEngine {
   void after(const CallLanes& call);
 
   std::mutex mutex_;
-  std::map<std::tuple<int, int, CaptureId>, std::unique_ptr<Lane>> lanes_;
+  LaneSets lanes_;
   std::map<std::pair<int, cudaStream_t>, Event> ready_;
   GraphCache graphs_;
 };
-
-// A call that the user captures gets lanes that no other call uses, until the process ends. The user may replay the
-// graph while another call runs, and both would otherwise write to the same staging memory.
-Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
-  auto& lane = lanes_[{device, index, capture}];
-  if (!lane) lane = std::make_unique<Lane>(device);
-  return *lane;
-}
 
 EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
                                               const Placement& placement) {
   CallLanes call;
   call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
-  std::vector<CaptureId> capture_of_rank;
+  std::vector<std::optional<Capture>> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
-    const CaptureId capture = capture_of_rank.emplace_back(capture_of(stream));
+    const auto capture = capture_of_rank.emplace_back(capture_of(stream));
     if (capture && call.capture && capture != call.capture)
       throw std::invalid_argument(
           "fastreduce: the devices' current streams are captured into different CUDA graphs; "
           "capture them into one, by events, or make the call outside");
     if (capture) call.capture = capture;
   }
+  LaneSets::Set& lanes = lanes_.of(call.capture);
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
-    Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0, call.capture);
-    auto found = std::find(call.lanes.begin(), call.lanes.end(), own);
-    if (found == call.lanes.end()) found = call.lanes.insert(found, own);
+    std::unique_ptr<Lane>& own = lanes[{device, placement.lane_per_rank ? rank : 0}];
+    if (!own) own = std::make_unique<Lane>(device);
+    auto found = std::find(call.lanes.begin(), call.lanes.end(), own.get());
+    if (found == call.lanes.end()) found = call.lanes.insert(found, own.get());
     call.lane_of_rank.push_back(static_cast<int>(found - call.lanes.begin()));
     const Current current{device, placement.current[rank]};
     if (capture_of_rank[rank] == call.capture &&

@@ -4,13 +4,6 @@
 #include <cstdio>
 
 namespace fastreduce {
-namespace {
-
-// A training step repeats a few calls. What a graph takes depends on its nodes: from a few kilobytes to megabytes.
-constexpr size_t kMaxGraphs = 64;
-constexpr int64_t kMaxGraphBytes = 256 << 20;
-
-}  // namespace
 
 int64_t GraphCache::Call::bytes() const {
   return static_cast<int64_t>(key.size() * sizeof key[0] + addresses.size() * sizeof addresses[0]) +
@@ -70,7 +63,7 @@ void GraphCache::drop_least_recent() {
   int64_t bytes = 0;
   for (auto call = calls_.begin(); call != calls_.end();) {
     bytes += call->bytes();
-    const bool keep = ++graphs == 1 || (graphs <= kMaxGraphs && bytes <= kMaxGraphBytes);
+    const bool keep = ++graphs == 1 || (graphs <= kMaxGraphs && bytes <= max_bytes_);
     call = keep ? std::next(call) : calls_.erase(call);
   }
 }

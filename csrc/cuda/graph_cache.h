@@ -21,6 +21,11 @@ namespace fastreduce {
 // replayed.
 class GraphCache {
  public:
+  // A training step repeats a few calls. A graph takes from a few kilobytes to megabytes, as it has nodes.
+  static constexpr size_t kMaxGraphs = 64;
+  static constexpr int64_t kMaxGraphBytes = 256 << 20;
+  explicit GraphCache(int64_t max_bytes = kMaxGraphBytes) : max_bytes_(max_bytes) {}
+
   using Record = std::function<void(CallGraph&)>;
   // The graph that does this call, or nullptr if it has none. Where recording fails, a warning says so once, and calls
   // with this key have no graph any more.
@@ -42,6 +47,7 @@ class GraphCache {
   std::unique_ptr<CallGraph> take_moving_graph();
   void drop_least_recent();
 
+  int64_t max_bytes_;
   std::list<Call> calls_;  // most recently used first
   bool warned_ = false;
 };

@@ -17,6 +17,7 @@ SOURCES = {
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
     "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
+    "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
@@ -56,6 +57,8 @@ MODES = {
     "failures": ("address", 3000),
     "interruptions": ("plain", 3000),
     "interruptions, no peers": ("plain", 1000),
+    "graphs": ("address", 11),
+    "graphs, no peers": ("address", 11),
     "beside": ("address", 6),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
@@ -97,6 +100,14 @@ def test_lost_peer_access_is_warned_of_once(tests, programs):
     assert len(warnings) == 1
     assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
     assert "a kernel's writes do not arrive" in warnings[0]
+
+
+def test_a_graph_that_cannot_be_made_is_warned_of_once(tests, programs):
+    """Many cannot be made, of two kinds of call."""
+    warnings = run(tests("plain"), "graphs", programs).stderr.splitlines()
+    assert len(warnings) == 1
+    assert "is not replayed as a CUDA graph" in warnings[0]
+    assert "cudaGraphInstantiate failed: cudaErrorMemoryAllocation" in warnings[0]
 
 
 def test_waits_and_launches_follow_from_what_is_read_and_written(tests, programs):
@@ -186,21 +197,117 @@ MUTANTS = {
         "cuda/events.cpp", "if (graph.uses_host) fork(call);", "", "beside", "unordered"
     ),
     "a user's capture takes everybody's lanes": Mutant(
+        "cuda/lane_sets.cpp", "if (!capture) return", "if (true) return", "beside", ""
+    ),
+    "a capture takes the lanes of a graph that is alive": Mutant(
+        "cuda/lane_sets.cpp",
+        "if (!set.in_use.load(std::memory_order_acquire)) return set;",
+        "return set;",
+        "graphs, no peers",
+        "the lanes of another",
+    ),
+    "the lanes of a graph that is gone are never used again": Mutant(
+        "cuda/lane_sets.cpp",
+        "->store(false, std::memory_order_release);",
+        "->store(true, std::memory_order_release);",
+        "graphs",
+        "a capture after another is gone",
+    ),
+    "each call in a capture has lanes of its own": Mutant(
+        "cuda/lane_sets.cpp",
+        "set.capture_id == capture->id",
+        "false",
+        "graphs",
+        "calls have different lanes",
+    ),
+    "CUDA called where it must not be": Mutant(
+        "cuda/lane_sets.cpp",
+        "void set_unused(void* in_use) {",
+        "void set_unused(void* in_use) { cudaFree(nullptr);",
+        "graphs",
+        "in the destructor of a user object",
+    ),
+    "graphs are made while a stream is captured": Mutant(
         "cuda/events.cpp",
-        "lanes_[{device, index, capture}]",
-        "lanes_[{device, index, capture ? CaptureId() : capture}]",
-        "beside",
+        "graph.record([&] { enqueue.run(); });",
+        """
+        const cudaStream_t hub = call.hub().stream.get();
+        cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "");
+        graph.record([&] { enqueue.run(); });
+        cudaGraph_t raw;
+        cuda_check(cudaStreamEndCapture(hub, &raw), "");
+        const Graph captured(raw);""",
+        "interruptions",
+        "a synchronization before",
+    ),
+    "a node waits for another twice": Mutant(
+        "cuda/line.cpp",
+        "if (std::find(last_.begin(), last_.end(), node) == last_.end()) last_.push_back(node);",
+        "last_.push_back(node);",
+        "orders",
+        "not replayed",
+    ),
+    "nodes wait for their own line only": Mutant(
+        "cuda/line.cpp", "last_.push_back(node);", "break;", "orders", "unordered"
+    ),
+    "nodes of the device that happens to be current": Mutant(
+        "cuda/line.cpp",
+        "void Line::launch(const KernelLaunch& launch) {\n  const DeviceGuard guard(device_);",
+        "void Line::launch(const KernelLaunch& launch) {\n"
+        "  std::optional<DeviceGuard> guard;\n  if (!graph_) guard.emplace(device_);",
+        "no peers",
+        "no peer access",
+    ),
+    "the host's memory filled before its turn": Mutant(
+        "cuda/lanes.cpp", "made.wait(begun_);", "", "no peers", "unordered"
+    ),
+    "a graph keeps its addresses when tensors move": Mutant(
+        "cuda/call_graph.cpp", "update(nodes_[next_]);", "(void)update;", "orders", ""
+    ),
+    "nodes that are gone when they are updated": Mutant(
+        "cuda/call_graph.cpp",
+        "exec_ = GraphExec(exec);",
+        "exec_ = GraphExec(exec), graph_ = Graph();",
+        "orders",
+        "not replayed",
+    ),
+    "a graph replayed for other tensors": Mutant(
+        "cuda/graph_cache.cpp", "call.addresses == addresses && call.key", "call.key", "graphs", ""
+    ),
+    "a graph replayed for another operation": Mutant(
+        "cuda/events.cpp",
+        "<< 32 | static_cast<uint64_t>(table.op)",
+        "<< 32",
+        "graphs",
+        "operation",
+    ),
+    "a graph used that could not be made": Mutant(
+        "cuda/graph_cache.cpp",
+        "    give_up(error.what());",
+        "    latest().graph = std::move(graph), (void)error;",
+        "failures",
         "",
+    ),
+    "a graph that cannot be made is tried again for ever": Mutant(
+        "cuda/graph_cache.cpp",
+        " && !latest().given_up)",
+        ")",
+        "graphs",
+        "after a graph that could not be made",
+    ),
+    "graphs of any size are kept": Mutant(
+        "cuda/graph_cache.cpp", "bytes <= max_bytes_", "true", "graphs", "more than 5 graphs"
     ),
     "a copy that cannot be captured": Mutant(
         "cuda/line.cpp",
         "cuda_check(cudaMemcpyAsync(dst, src, bytes, kind, stream_)",
         """
         cudaPointerAttributes to, from;
-        for (auto [side, pointer] : {std::pair(&to, (const void*)dst), std::pair(&from, src)})
-          cuda_check(cudaPointerGetAttributes(side, pointer), "");
-        cuda_check(kind != cudaMemcpyDeviceToDevice ? cudaMemcpyAsync(dst, src, bytes, kind, stream_)
-          : cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, stream_)""",
+        cuda_check(cudaPointerGetAttributes(&to, dst), "");
+        cuda_check(cudaPointerGetAttributes(&from, src), "");
+        cuda_check(kind == cudaMemcpyDeviceToDevice
+                       ? cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, stream_)
+                       : cudaMemcpyAsync(dst, src, bytes, kind, stream_)""",
         "capture",
         "cudaErrorStreamCaptureUnsupported",
     ),

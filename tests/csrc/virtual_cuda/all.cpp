@@ -10,4 +10,5 @@
 #include "snapshot.cpp"
 #include "streams.cpp"
 #include "transfers.cpp"
+#include "user_objects.cpp"
 #include "work.cpp"

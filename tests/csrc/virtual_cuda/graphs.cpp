@@ -53,6 +53,7 @@ void Runtime::destroy_graph(CUgraph_st* graph) {
   for (CUgraphNode_st* node : graph->nodes) graph_nodes.erase(node);
   for (const auto& [handle, exec] : execs.all())
     if (exec->origin == graph) exec->origin = nullptr;
+  release(graph->user_objects);
   graphs.erase(graph);
 }
 
@@ -118,6 +119,7 @@ std::vector<int> lanes_of(const std::vector<CUgraph_st::Item>& items) {
 void instantiate(Runtime& rt, CUgraphExec_st& exec, const CUgraph_st& graph) {
   exec.origin = &graph;
   exec.items = graph.items;
+  rt.retain(exec.user_objects, graph.user_objects);
   exec.lane_of_item = lanes_of(graph.items);
   for (int lane : exec.lane_of_item)
     if (lane == static_cast<int>(exec.lanes.size())) exec.lanes.push_back(rt.new_queue(host_thread().device));
@@ -126,8 +128,10 @@ void instantiate(Runtime& rt, CUgraphExec_st& exec, const CUgraph_st& graph) {
 void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
   if (stream.capture) {  // the items become part of the capture, one after the other
     for (const auto& item : exec.items) rt.submit(stream, item.work);
+    rt.retain(stream.capture->graph->user_objects, exec.user_objects);
     return;
   }
+  ++rt.graphs_launched;
   Node* start = rt.enqueue(*stream.queue, nullptr, {exec.last}, exec.clock);
   const Clock start_clock = stream.queue->clock;
   std::vector<Node*> nodes;
@@ -154,10 +158,12 @@ void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
 
 using namespace virtual_cuda;
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph) {
   return call("cudaStreamGetCaptureInfo", [&](Runtime& rt) {
     const auto& capture = rt.stream(handle).capture;
-    if (capture && id != nullptr) *id = capture->id;
+    if (capture && !capture->invalid && id != nullptr) *id = capture->id;
+    if (capture && !capture->invalid && graph != nullptr) *graph = capture->graph;
     *status = !capture           ? cudaStreamCaptureStatusNone
               : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                  : cudaStreamCaptureStatusActive;
@@ -197,7 +203,9 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   auto body = [&](Runtime& rt) {
-    for (Queue* lane : rt.execs.at(exec).lanes) rt.retire(lane);
+    CUgraphExec_st& destroyed = rt.execs.at(exec);
+    for (Queue* lane : destroyed.lanes) rt.retire(lane);
+    rt.release_after(destroyed.last, std::move(destroyed.user_objects));
     rt.execs.erase(exec);
   };
   return call("cudaGraphExecDestroy", body, body);

@@ -74,6 +74,7 @@ void Runtime::report_leaks() {
   leaks("events", events.all().size());
   leaks("graphs", graphs.all().size() - captures.size());
   leaks("executable graphs", execs.all().size());
+  leaks("user objects", user_objects.all().size());
   leaks("captures begun and not ended", captures.size());
   for (auto& [begin, a] : memory.all())
     if (!a.freed) report("leak: memory not freed: " + memory.describe(a.begin, a.end));
@@ -172,6 +173,11 @@ void host_writes(const void* pointer, size_t bytes) { host_access(pointer, bytes
 size_t allocated_bytes(int device) {
   std::lock_guard lock(the_mutex);
   return runtime().memory.allocated_bytes(device);
+}
+
+int64_t graphs_launched() {
+  std::lock_guard lock(the_mutex);
+  return runtime().graphs_launched;
 }
 
 int64_t work_queued() {

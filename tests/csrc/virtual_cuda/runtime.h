@@ -53,7 +53,14 @@ struct CUgraph_st {
     std::vector<int> after;
   };
   std::vector<Item> items;
-  std::vector<CUgraphNode_st*> nodes;  // of the items that were not captured
+  std::vector<CUgraphNode_st*> nodes;          // of the items that were not captured
+  std::vector<CUuserObject_st*> user_objects;  // one for each reference
+};
+
+struct CUuserObject_st {
+  void* pointer;
+  cudaHostFn_t destroy;
+  int64_t references;
 };
 
 struct CUgraphNode_st {
@@ -64,6 +71,7 @@ struct CUgraphNode_st {
 struct CUgraphExec_st {
   const CUgraph_st* origin;  // instantiated from it; null when it is destroyed
   std::vector<CUgraph_st::Item> items;
+  std::vector<CUuserObject_st*> user_objects;
   std::vector<int> lane_of_item;
   std::vector<virtual_cuda::Queue*> lanes;
   virtual_cuda::Node* last = nullptr;  // launches of one graph follow each other
@@ -148,6 +156,12 @@ struct Runtime {
   void leave_capture(CUstream_st& stream);  // destroyed in the middle of it
   void destroy_graph(CUgraph_st* graph);
 
+  // user_objects.cpp
+  void retain(std::vector<CUuserObject_st*>& into, const std::vector<CUuserObject_st*>& objects);
+  void release(const std::vector<CUuserObject_st*>& objects);
+  void release_after(Node* node, std::vector<CUuserObject_st*> objects);
+  void release_what_is_done();
+
   void report(const std::string& violation) { checker.report(violation); }
   void report_leaks();
 
@@ -163,6 +177,8 @@ struct Runtime {
   Handles<CUevent_st> events;
   Handles<CUgraph_st> graphs;
   Handles<CUgraphNode_st> graph_nodes;
+  Handles<CUuserObject_st> user_objects;
+  std::vector<std::pair<Node*, std::vector<CUuserObject_st*>>> released_after;
   Handles<CUgraphExec_st> execs;
   std::map<const void*, int> dynamic_smem_bytes;
   std::vector<Failure> failures;
@@ -171,6 +187,7 @@ struct Runtime {
   std::vector<const char*> calls;
   std::string failed_call;
   int64_t work_queued = 0;
+  int64_t graphs_launched = 0;
 };
 
 Runtime& runtime();
@@ -180,6 +197,9 @@ bool unloading();
 // The error that a test asked this call to return, or success.
 cudaError_t count_call(Runtime& runtime, const char* name);
 
+// Whether a user object's destructor runs in this thread, where CUDA may not be called; says so.
+bool in_a_destructor(const char* call);
+
 // Runs what a test wants to happen before this call.
 void let_interrupt(std::unique_lock<std::mutex>& lock);
 
@@ -188,9 +208,11 @@ void let_interrupt(std::unique_lock<std::mutex>& lock);
 template <class Body, class GiveUp>
 cudaError_t call(const char* name, const Body& body, const GiveUp& give_up) {
   if (unloading()) return cudaErrorCudartUnloading;
+  if (in_a_destructor(name)) return cudaErrorNotPermitted;
   std::unique_lock lock(runtime_mutex());
   let_interrupt(lock);
   Runtime& rt = runtime();
+  rt.release_what_is_done();
   cudaError_t code = count_call(rt, name);
   try {
     if (code == cudaSuccess)

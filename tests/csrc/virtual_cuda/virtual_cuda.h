@@ -92,6 +92,7 @@ void host_reads(const void* pointer, size_t bytes);
 void host_writes(const void* pointer, size_t bytes);
 
 size_t allocated_bytes(int device);  // cudaMalloc'ed; of the host's pinned memory for device -1
+int64_t graphs_launched();           // since reset, those launched into captures left out
 int64_t work_queued();               // kernels, copies, memsets handed to devices since reset
 
 }  // namespace virtual_cuda
