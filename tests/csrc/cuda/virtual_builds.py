@@ -28,7 +28,7 @@ ENGINES = {
     **{
         f"cuda/{x.name}": Source(x)
         for x in sorted((CSRC / "cuda").glob("*.cpp"))
-        if x.stem not in ("engine", "launch")  # the first knows torch
+        if x.stem not in ("engine", "launch", "ipc", "processes")  # all but launch know torch or IPC
     },
 }
 
