@@ -4,15 +4,16 @@
 
 One GPU: a launch, and every rank's buffer read from memory and written once, at 88 % of the data
 sheet's bandwidth; from the cache where all ranks' buffers fit into half of it, and also for data
-that was in no cache, which is what a benchmark times that goes round several sets of buffers.
-Called one by one from Python, a launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s`;
-captured in a graph, `fastreduce.simulation.play.LAUNCH_S`. These three figures were measured on one
-H100 on 2026-11-23 (results/gpu/report.json), so that they agree there is no proof of the model: it
-had 0.5 us in a graph, 8 us called and 90 % before, and 3 times too little for small data.
+that was in no cache, which is what a benchmark times that goes round several sets of buffers. A
+launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s` if it is called from Python,
+`fastreduce.simulation.play.LAUNCH_S` in a graph. These three figures were measured on one H100 on
+2026-11-23 (results/gpu/report.json), so that they agree there is no proof of the model. Before, it
+had 90 %, 8 us and 0.5 us, and was off by a factor of 3 for small data in a graph.
 
-Eight GPUs, which nobody has measured: what "auto" stands for, simulated on the topology: launches, event hops between GPUs,
-latencies of links, bytes over their bandwidth (docs/planning.md); and two event hops more, from the
-caller's streams and back. Called from Python, the launch above comes on top.
+Eight GPUs, which nobody has measured: what "auto" stands for, simulated on the topology: launches,
+event hops between GPUs, latencies of links, bytes over their bandwidth (docs/planning.md); and two
+event hops more, from the caller's streams and back. Called from Python, the call above comes on
+top.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from fastreduce.simulation.timeline import Link
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
-# From one kernel of a CUDA graph to the next on the same stream: 1.6 us where each is an allreduce
-# of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23, benchmarks/results/gpu/report.json). There a
-# kernel that does nothing takes 0.95 us.
+# From one kernel of a CUDA graph to the next on the same stream, the kernel included: 1.6 us where
+# each is an allreduce of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23,
+# benchmarks/results/gpu/report.json). There a kernel that does nothing takes 0.95 us.
 LAUNCH_S = 1.6e-6
 
 # From the end of a kernel until another device's stream, which waits for its event, continues.
