@@ -27,7 +27,7 @@ class Enqueue {
   void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice, Line& line);
   void execute_staged(const Instruction& instruction, const Table& table, int slice, int lane);
   void execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
-                     int64_t elems, int lane);
+                     int64_t elems, int lane_index);
   int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;

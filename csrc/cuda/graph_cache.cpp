@@ -11,17 +11,18 @@ int64_t GraphCache::Call::bytes() const {
 }
 
 CallGraph* GraphCache::find(std::vector<uint64_t> key, std::vector<std::byte*> addresses, const Record& record) {
-  const auto related = std::find_if(calls_.begin(), calls_.end(), [&](const Call& call) { return call.key == key; });
-  const bool is_first = related == calls_.end();
-  const auto same = std::find_if(related, calls_.end(), [&](const Call& call) {
-    return call.given_up ? call.key == key : call.addresses == addresses && call.key == key;
+  const auto same = std::find_if(calls_.begin(), calls_.end(), [&](const Call& call) {
+    return (call.addresses == addresses || call.given_up) && call.key == key;
   });
   const bool is_new = same == calls_.end();
+  const bool is_first =
+      is_new && std::none_of(calls_.begin(), calls_.end(), [&](const Call& call) { return call.key == key; });
   if (is_new)
     calls_.push_front({std::move(key), std::move(addresses), nullptr});
   else
     calls_.splice(calls_.begin(), calls_, same);
-  if (!is_first && !latest().graph && !latest().given_up) make_graph(is_new, record);
+  if (latest().graph || latest().given_up) return latest().graph.get();
+  if (!is_first) make_graph(is_new, record);
   drop_least_recent();
   return latest().graph.get();
 }

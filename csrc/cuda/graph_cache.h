@@ -16,9 +16,8 @@ namespace fastreduce {
 // in the addresses of their tensors. Graphs are made for calls that come again:
 // - the first call of a key has none;
 // - a call with addresses that are new to the key takes over the one graph of the key that moves, because gradients
-//   may have other addresses at each step. Updating costs less than half of enqueuing (predicted);
-// - a call with addresses that were seen before gets a graph that keeps them, so that tensors used in turn are
-// replayed.
+//   may have other addresses at each step. Updating costs about a third of enqueuing (predicted);
+// - a call with addresses that were seen before gets a graph that keeps them, for tensors that are used in turn.
 class GraphCache {
  public:
   // A training step repeats a few calls. A graph takes from a few kilobytes to megabytes, as it has nodes.

@@ -120,7 +120,11 @@ MUTANTS = {
         "not replayed",
     ),
     "a graph replayed for other tensors": Mutant(
-        "cuda/graph_cache.cpp", "call.addresses == addresses && call.key", "call.key", "graphs", ""
+        "cuda/graph_cache.cpp",
+        "(call.addresses == addresses || call.given_up)",
+        "true",
+        "graphs",
+        "",
     ),
     "a graph replayed for another operation": Mutant(
         "cuda/events.cpp",
@@ -138,8 +142,8 @@ MUTANTS = {
     ),
     "a graph that cannot be made is tried again for ever": Mutant(
         "cuda/graph_cache.cpp",
-        " && !latest().given_up)",
-        ")",
+        "if (latest().graph || latest().given_up)",
+        "if (latest().graph)",
         "graphs",
         "after a graph that could not be made",
     ),
