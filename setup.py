@@ -135,7 +135,11 @@ def extension_arguments() -> dict:
         sources += joined("cuda_kernels.cu", [*csrc.glob("cuda/*.cu")])
         sources += joined("cuda_engines.cpp", [*csrc.glob("cuda/*.cpp")])
     includes = [f"-I{csrc.absolute()}"]
-    includes += [option for path in include_paths() for option in ("-isystem", path)]
+    # The environment's own folders too, behind torch's, for g++ looks into every -I before it: another
+    # pybind11 would be found there, whose objects torch does not know.
+    own = [sysconfig.get_paths()["include"], sysconfig.get_paths()["platinclude"]]
+    found = [*include_paths(), *cuda.get("include_dirs", []), *own, f"{sys.exec_prefix}/include"]
+    includes += [option for path in dict.fromkeys(found) for option in ("-isystem", path)]
     # -O2: the kernels name their vector registers (csrc/cpu/simd.h), so -O3 would only take longer.
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
     # instruction set. -fopenmp only compiles: torch's own OpenMP runtime, already a dependency of
