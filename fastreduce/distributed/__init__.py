@@ -12,7 +12,8 @@ tensor([1., 1., 1.])
 """
 
 from fastreduce.distributed.backend import empty, register
+from fastreduce.distributed.hook import comm_hook
 
 register()
 
-__all__ = ["empty", "register"]
+__all__ = ["comm_hook", "empty", "register"]

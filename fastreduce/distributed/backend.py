@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -90,11 +91,12 @@ def _create(options: Any, _: Any) -> Any:
     )
 
 
-def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+def empty(*sizes: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """An uninitialised CPU tensor that peers can reach: collectives use it where it lies.
 
-    It has the shape ``sizes``, is contiguous, and is of ``dtype``, or else of torch's default one.
-    No group is needed, and one tensor may be used in several. Its views lie in the same memory.
+    ``sizes`` are numbers or one tuple of them, as for `torch.empty`. The tensor is contiguous, and
+    is of ``dtype``, or else of torch's default one. No group is needed, and one tensor may be used
+    in several. Its views lie in the same memory.
 
     Raises RuntimeError where the machine has not so much memory left, ValueError for a negative
     size.
@@ -103,4 +105,5 @@ def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     >>> x.shape, x.dtype, x.is_contiguous()
     (torch.Size([2, 3]), torch.bfloat16, True)
     """
-    return _C.shared_empty(sizes, dtype or torch.get_default_dtype())
+    shape = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    return _C.shared_empty(cast("Sequence[int]", shape), dtype or torch.get_default_dtype())
