@@ -22,6 +22,7 @@ ProcessBackend::Kind ProcessBackend::kind(OpType type, const char* title, Collec
 template <class CallOptions>
 ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
                                               Tensors outputs, std::function<Work()> call) {
+  if (machines_) return call();  // the ranks of other machines cannot be asked
   const Kind of = kind(type, title, Collective::allreduce, options);
   Announcement mine;
   mine.describe(title + std::strlen("fastreduce:"));
@@ -36,9 +37,8 @@ ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, co
 
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)  // gradients of embeddings
-    return machines_ ? rest_->allreduce(tensors, options)
-                     : delegate(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", options, tensors,
-                                [=, this]() mutable { return rest_->allreduce(tensors, options); });
+    return delegate(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", options, tensors,
+                    [=, this]() mutable { return rest_->allreduce(tensors, options); });
   const Kind of = kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options);
   return machines_ ? across(of, tensors) : submit(of, {}, each_alone(tensors));
 }
@@ -118,24 +118,21 @@ ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& ou
 // ---- without programs
 
 ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
-  if (machines_) return rest_->barrier(options);
-  return delegate(OpType::BARRIER, "fastreduce:barrier", options, {}, [] { return Work(); });
+  return delegate(OpType::BARRIER, "fastreduce:barrier", options, {},
+                  [=, this] { return machines_ ? rest_->barrier(options) : Work(); });
 }
 
 ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  if (machines_) return rest_->gather(outputs, inputs, options);
   return delegate(OpType::GATHER, "fastreduce:gather", options, flat(outputs),
                   [=, this]() mutable { return rest_->gather(outputs, inputs, options); });
 }
 
 ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
-  if (machines_) return rest_->scatter(outputs, inputs, options);
   return delegate(OpType::SCATTER, "fastreduce:scatter", options, outputs,
                   [=, this]() mutable { return rest_->scatter(outputs, inputs, options); });
 }
 
 ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  if (machines_) return rest_->alltoall(outputs, inputs, options);
   return delegate(OpType::ALLTOALL, "fastreduce:all_to_all", options, outputs,
                   [=, this]() mutable { return rest_->alltoall(outputs, inputs, options); });
 }
@@ -144,7 +141,6 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
                                                    std::vector<int64_t>& output_sizes,
                                                    std::vector<int64_t>& input_sizes,
                                                    const c10d::AllToAllOptions& options) {
-  if (machines_) return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   return delegate(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", options, {output}, [=, this]() mutable {
     return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });

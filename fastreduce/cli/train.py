@@ -38,14 +38,16 @@ def _start(args: argparse.Namespace) -> int:
     here = started()
     config = _config(args, train_options.new_config, False)
     _config(args, train_looks.check, config)
-    out = run_folder(args.out, config.model)
-    data = load_fashion_mnist(args.data)
-    config = _config(args, train_options.new_config, data.is_sample)
-    if args.lr_sweep:
-        return train_looks.sweep(config, data, args.lr_sweep, out)
     with here.joined(config), here.heard():
-        folder = here.folder(here.all(out)[0])
-        return _run(args, _trainer(args, config, data, folder), data, folder)
+        before = here.place_before()
+        out = before or run_folder(args.out, config.model)
+        data = load_fashion_mnist(args.data)
+        config = _config(args, train_options.new_config, data.is_sample)
+        if args.lr_sweep:
+            return train_looks.sweep(config, data, args.lr_sweep, out)
+        folder = here.folder(here.settled(out), config)
+        found = here.last_before(folder) if before else None
+        return _run(args, config, data, folder, found, is_new=before is None)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -55,14 +57,14 @@ def _resume(args: argparse.Namespace) -> int:
     from fastreduce.training.report import CHECKPOINTS
 
     here = started()
-    folder = here.folder(args.resume)
     found = here.last(args.resume)
     config = _config(args, train_options.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
+    folder = here.folder(args.resume, config)
     with here.joined(config), here.heard():
         if here.size > 1:
             found = here.last_of_all(whole(folder / CHECKPOINTS))
-        return _run(args, _trainer(args, config, data, folder), data, folder, found)
+        return _run(args, config, data, folder, found, is_new=False)
 
 
 def _config(
@@ -81,34 +83,43 @@ def _trainer(args: argparse.Namespace, config: Config, data: FashionMNIST, folde
     from fastreduce.training.processes import started
     from fastreduce.training.report import CHECKPOINTS, TRACE
 
+    here = started()
+    writes = here.writes(config)
     return Trainer(
         config,
         data,
-        progress=started().rank == 0,
-        checkpoints=folder / CHECKPOINTS,
+        progress=here.rank == 0,
+        checkpoints=folder / CHECKPOINTS if writes else None,
         checkpoint_every=args.checkpoint_every,
-        trace=folder / TRACE if args.profile else None,
+        trace=folder / TRACE if args.profile and writes else None,
     )
 
 
 def _run(
     args: argparse.Namespace,
-    trainer: Trainer,
+    config: Config,
     data: FashionMNIST,
     folder: Path,
-    found: Checkpoint | None = None,
+    found: Checkpoint | None,
+    *,
+    is_new: bool,
 ) -> int:
     """Train, from the checkpoint ``found`` on if there is one."""
+    from fastreduce.training.processes import started
     from fastreduce.training.report import METRICS, Metrics
 
-    with contextlib.closing(trainer):
-        past = None if found is None else trainer.restore(found)
+    with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
+        past = trainer.restore(found) if found else []
+        if not started().writes(config):
+            for _ in trainer.epochs():
+                pass
+            return 0
         looks = train_looks.looks(args, trainer, data, folder)
-        metrics = Metrics(folder / METRICS, trainer.config, data, past)
-        print(_settings_line(trainer.config, data))
-        place = f"results go to {folder}" if found is None else f"goes on from {found.path}"
+        metrics = Metrics(folder / METRICS, config, data, None if is_new else past)
+        print(_settings_line(config, data))
+        place = f"goes on from {found.path}" if found else f"results go to {folder}"
         print(place, flush=True)
-        return _follow(trainer, data, metrics, past or [], looks)
+        return _follow(trainer, data, metrics, past, looks)
 
 
 def _follow(
@@ -118,6 +129,8 @@ def _follow(
     past: list[Epoch],
     looks: list[train_looks.Look],
 ) -> int:
+    from torch.distributed import DistError
+
     from fastreduce.kvstore import RankEnded
     from fastreduce.training import NonFiniteLoss
 
@@ -134,7 +147,7 @@ def _follow(
     except NonFiniteLoss as error:
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
         status = FAILED
-    except (OSError, RankEnded) as error:
+    except (OSError, RankEnded, DistError) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         status = FAILED
     except KeyboardInterrupt:
@@ -190,6 +203,8 @@ def _conclude(
 
 
 def _title(config: Config, data: FashionMNIST) -> str:
+    from fastreduce.training.processes import started
+
     parts = [
         f"{config.model} on {'a sample of ' if data.is_sample else ''}Fashion-MNIST",
         f"replicas: {len(config.devices)}",
@@ -204,6 +219,8 @@ def _title(config: Config, data: FashionMNIST) -> str:
         "reproducible": config.reproducible,
         "kvstore": config.kvstore,
         "staleness": config.staleness,
+        "backend": config.backend,
+        "processes": started().size if config.backend else None,
     }
     given = [f"{name}: {x}" for name, x in others.items() if x is not None and x is not False]
     return ", ".join([*parts, *given])

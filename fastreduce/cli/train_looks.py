@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -80,11 +81,11 @@ def check(args: argparse.Namespace, config: Config) -> None:
     """Raise ValueError for what cannot be compared or swept."""
     from fastreduce.training.compare import rival
 
-    for name in ("compare", "lr_sweep"):
-        if config.kvstore is not None and getattr(args, name) is not None:
+    for name, other in itertools.product(("compare", "lr_sweep"), ("kvstore", "backend")):
+        if getattr(config, other) is not None and getattr(args, name) is not None:
             raise ValueError(
-                f"{name.replace('_', '-')}: found together with kvstore {config.kvstore!r}, "
-                "wanted a run without a store"
+                f"{name.replace('_', '-')}: found together with {other} "
+                f"{getattr(config, other)!r}, wanted a run without"
             )
     if args.compare is not None:
         rival(config, args.compare)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SETTINGS = (
     *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
     *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
-    *("kvstore", "staleness"),
+    *("kvstore", "staleness", "backend"),
 )
 
 
@@ -131,6 +131,13 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         "(default: any number)",
     )
 
+    group.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="train by DistributedDataParallel in the processes that torchrun starts, one replica "
+        "in each: with fastreduce, which is what torchrun gets without a --kvstore, or gloo",
+    )
+
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
@@ -209,9 +216,11 @@ def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
     from fastreduce.training.processes import started
 
     settings = given(args)
+    if started().size > 1 and not settings.keys() & {"kvstore", "allreduce"}:
+        settings.setdefault("backend", "fastreduce")
     suited = config.SAMPLE_SETTINGS if is_sample else config.SETTINGS
     defaults = suited.get(settings.get("model", "lenet"), {})
-    settings = {**defaults, **_epochs(args), **_devices(args), **settings}
+    settings = {**defaults, **_epochs(args), **_devices(args, settings.get("backend")), **settings}
     found = config.Config(**settings)
     if args.scale_batch:
         found = found.changed(batch_size=found.batch_size * len(found.devices))
@@ -240,8 +249,8 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
         )
     config = Config.from_json(before).changed(**_epochs(args))
     started().check(config)
-    if args.devices or args.replicas is not None:
-        return config.changed(**_devices(args))
+    if args.devices or args.replicas is not None or config.backend:
+        return config.changed(**_devices(args, config.backend))
     usable_devices([str(device) for device in config.devices])
     return config
 
@@ -250,12 +259,12 @@ def _epochs(args: argparse.Namespace) -> dict[str, Any]:
     return {} if args.epochs is None else {"epochs": args.epochs}
 
 
-def _devices(args: argparse.Namespace) -> dict[str, Any]:
-    from fastreduce.devices import deal_devices, default_replicas, usable_devices
+def _devices(args: argparse.Namespace, backend: str | None) -> dict[str, Any]:
+    from fastreduce.devices import deal_devices, default_replicas
     from fastreduce.training.processes import started
 
     here = started()
-    devices = here.devices() if args.devices is None else usable_devices(args.devices)
-    default = default_replicas(devices) if here.size == 1 else len(devices)
+    devices = here.devices(args.devices, backend)
+    default = default_replicas(devices) if here.size == 1 and not backend else len(devices)
     replicas = default if args.replicas is None else args.replicas
     return {"devices": deal_devices(devices, replicas)}

@@ -11,8 +11,9 @@ tensor([1., 1., 1.])
 >>> dist.destroy_process_group()
 """
 
-from fastreduce.distributed.backend import empty, register
+from fastreduce.distributed.backend import Options, empty, register
+from fastreduce.distributed.hook import comm_hook
 
 register()
 
-__all__ = ["empty", "register"]
+__all__ = ["Options", "comm_hook", "empty", "register"]

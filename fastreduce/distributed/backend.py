@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 from torch.distributed.distributed_c10d import PrefixStore
 
 from fastreduce import _C
@@ -16,8 +19,33 @@ from fastreduce.distributed.meeting import own_part
 
 NAME = "fastreduce"
 
-# Of one group, in all its processes of one machine together: what is staged between their tensors.
-SHARED_BYTES = 64 << 20
+# Less than this for each rank makes slices so small that a program of many shards has no room.
+LEAST_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a group may be told by ``init_process_group`` and ``new_group``, as ``pg_options``.
+
+    ``shared_bytes``: how much shared memory its ranks of one machine take together, at most, to
+    stage what they pass to each other. Tensors of any size go through it in slices. It must be the
+    same on all ranks, and at least 64 KiB for each.
+
+    >>> import torch.distributed as dist
+    >>> store, options = dist.HashStore(), Options(shared_bytes=1 << 20)
+    >>> dist.init_process_group(
+    ...     "fastreduce", store=store, rank=0, world_size=1, pg_options=options)
+    >>> dist.destroy_process_group()
+    """
+
+    shared_bytes: int = 64 << 20
+
+    def check(self, ranks: int) -> None:
+        if self.shared_bytes < ranks * LEAST_BYTES:
+            raise ValueError(
+                f"shared_bytes: found {self.shared_bytes} for {ranks} ranks, wanted at least "
+                f"{ranks * LEAST_BYTES}"
+            )
 
 
 def register() -> None:
@@ -57,8 +85,15 @@ def by_machine(machines: list[str]) -> list[list[int]]:
     return list(found.values())
 
 
-def _create(options: Any, _: Any) -> Any:
+def _create(options: Any, given: Any) -> Any:
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    own = given if isinstance(given, Options) else Options()
+    # torch's own: of the parent, from split_group, or of NCCL, beside which this backend may be.
+    if not isinstance(given, Options | Backend.Options | None):
+        raise TypeError(
+            f"pg_options: found {type(given).__name__}, wanted fastreduce.distributed.Options"
+        )
+    own.check(size)
     store = own_part(options.store, rank, size, timeout)
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
@@ -75,14 +110,14 @@ def _create(options: Any, _: Any) -> Any:
     rest = dist.ProcessGroupGloo(PrefixStore("rest", store), rank, size, timeout)
     across = None
     if len(groups) > 1:
-        own = PrefixStore(f"across {number}", store)
-        across = dist.ProcessGroupGloo(own, here, len(groups), timeout)
+        peers = PrefixStore(f"across {number}", store)
+        across = dist.ProcessGroupGloo(peers, here, len(groups), timeout)
     names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
     return _C.process_backend(
         rank=number,
         names=[names[peer] for peer in local],
         timeout=timeout,
-        shared_bytes=SHARED_BYTES,
+        shared_bytes=own.shared_bytes,
         exchange=lambda mine: told("invitation", mine, local),
         rest=rest,
         machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
@@ -90,11 +125,12 @@ def _create(options: Any, _: Any) -> Any:
     )
 
 
-def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+def empty(*sizes: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """An uninitialised CPU tensor that peers can reach: collectives use it where it lies.
 
-    It has the shape ``sizes``, is contiguous, and is of ``dtype``, or else of torch's default one.
-    No group is needed, and one tensor may be used in several. Its views lie in the same memory.
+    ``sizes`` are numbers or one tuple of them, as for `torch.empty`. The tensor is contiguous, and
+    is of ``dtype``, or else of torch's default one. No group is needed, and one tensor may be used
+    in several. Its views lie in the same memory.
 
     Raises RuntimeError where the machine has not so much memory left, ValueError for a negative
     size.
@@ -103,4 +139,5 @@ def empty(*sizes: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     >>> x.shape, x.dtype, x.is_contiguous()
     (torch.Size([2, 3]), torch.bfloat16, True)
     """
-    return _C.shared_empty(sizes, dtype or torch.get_default_dtype())
+    shape = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    return _C.shared_empty(cast("Sequence[int]", shape), dtype or torch.get_default_dtype())

@@ -17,6 +17,7 @@ from .lenet import INITS
 from .models import MODELS
 
 PRECISIONS = ("fp32", "bf16")
+BACKENDS = ("fastreduce", "gloo")
 
 # What suits a model on the whole set: batch and learning rate of the book's sections on LeNet, on
 # ResNet-18 and on multilayer perceptrons.
@@ -52,6 +53,9 @@ class Config:
     its ``staleness``, too. Each process of a "dist" kind has ``devices`` of its own, and takes an
     equal part of every batch.
 
+    ``backend``, "fastreduce" or "gloo", is that of a torch.distributed group, each of whose
+    processes has one replica and takes its part of every batch.
+
     With ``allreduce``, "auto", "loop" or the name of an algorithm, the book's own functions train
     LeNet instead (`train_batch`), and this sums their gradients.
 
@@ -78,6 +82,7 @@ class Config:
     skip_nonfinite: bool = False
     kvstore: str | None = None
     staleness: int | None = None
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -99,6 +104,7 @@ class Config:
             raise ValueError(f"graph: found devices {found}, wanted GPUs for a CUDA graph")
         self._check_names()
         self._check_store()
+        self._check_backend()
         self._check_what_the_book_has_not()
 
     def _check_names(self) -> None:
@@ -110,6 +116,8 @@ class Config:
         if self.allreduce is not None:
             algorithms = ("auto", "loop", *fastreduce.algorithms.names())
             names.append(("allreduce", self.allreduce, algorithms))
+        if self.backend is not None:
+            names.append(("backend", self.backend, BACKENDS))
         for name, found, known in names:
             if found not in known:
                 raise ValueError(f"{name}: found {found!r}, wanted one of {listed(known, found)}")
@@ -128,19 +136,37 @@ class Config:
                 f"staleness: found {self.staleness} without a kvstore, wanted kvstore dist_async"
             )
 
-    def _check_what_the_book_has_not(self) -> None:
-        if self.allreduce is None:
+    def _check_backend(self) -> None:
+        if self.backend is None:
             return
-        for name in (
-            *("model", "precision", "compile", "graph", "overlap", "reproducible"),
-            *("skip_nonfinite", "kvstore"),
-        ):
+        if len(self.devices) > 1:
+            raise ValueError(
+                f"replicas: found {len(self.devices)} with backend {self.backend!r}, whose "
+                "processes have one replica each; start more processes instead"
+            )
+        self._refuse(
+            ("graph", "overlap", "reproducible", "kvstore"),
+            f"backend {self.backend!r}, which trains by DistributedDataParallel",
+        )
+
+    def _check_what_the_book_has_not(self) -> None:
+        if self.allreduce is not None:
+            self._refuse(
+                (
+                    *("model", "precision", "compile", "graph", "overlap", "reproducible"),
+                    *("skip_nonfinite", "kvstore", "backend"),
+                ),
+                f"allreduce {self.allreduce!r}, which the book's functions use, and they train "
+                "LeNet as the book does",
+            )
+
+    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
             found, wanted = getattr(self, name), type(self).__dataclass_fields__[name].default
             if found != wanted:
                 raise ValueError(
-                    f"{name.replace('_', '-')}: found {found!r} with allreduce {self.allreduce!r}, "
-                    "which the book's functions use, and they train LeNet as the book does; leave "
-                    "one of the two out"
+                    f"{name.replace('_', '-')}: found {found!r} with {why}; leave one of the two "
+                    "out"
                 )
 
     def to_json(self) -> dict[str, Any]:

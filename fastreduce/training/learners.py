@@ -18,11 +18,11 @@ from fastreduce.parallel.same_bits import check_replicas
 
 from .config import Config
 from .lenet import Generator, get_params, initial_params
-from .models import make
+from .models import Classifier, make
 from .parallel import accuracy, loop_allreduce, train_batch
 from .stopwatch import stopwatch
 
-# What a checkpoint calls the number of them, where there may be several.
+# What a checkpoint calls the number of processes that can go on from it; None: any number.
 PROCESSES = "processes"
 
 
@@ -104,17 +104,24 @@ class _Parameters:
                 p.copy_(values)
 
 
+def network(config: Config, generator: Generator) -> Classifier:
+    net = make(config.model, generator, init=config.init)
+    net.precision = config.precision
+    net.to(config.devices[0])
+    if config.compile:
+        net.compile()
+    return net
+
+
 class ModuleLearner(Learner):
     """A module of `models` in `fastreduce.DataParallel`, and SGD."""
 
     def __init__(self, config: Config, generator: Generator) -> None:
-        net = make(config.model, generator, init=config.init)
-        net.precision = config.precision
-        net.to(config.devices[0])
-        if config.compile:
-            net.compile()
         self.model = fastreduce.DataParallel(
-            net, config.devices, reproducible=config.reproducible, overlap=config.overlap
+            network(config, generator),
+            config.devices,
+            reproducible=config.reproducible,
+            overlap=config.overlap,
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         self._rows = 256 * len(config.devices)
@@ -198,4 +205,8 @@ def learner(config: Config, generator: Generator) -> Learner:
         return BookLearner(config, generator)
     if config.kvstore is not None:
         return StoreLearner(config, generator)
+    if config.backend is not None:
+        from .ddp import DDPLearner  # here, because what it needs of torch takes seconds to import
+
+        return DDPLearner(config, generator)
     return ModuleLearner(config, generator)

@@ -11,14 +11,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import (
+    PrefixStore,
+    _get_default_store,
+    default_pg_timeout,
+)
+from torch.distributed.rendezvous import rendezvous
 
 from fastreduce.devices import CPU, usable_devices
+from fastreduce.distributed.meeting import own_part
 from fastreduce.kvstore.peers import Group
 
-from .checkpoint import Checkpoint, CheckpointError, read
+from .checkpoint import Checkpoint, CheckpointError, read, whole
 from .config import Config
 from .learners import PROCESSES
 from .report import CHECKPOINTS
+
+# In torchrun's store: where the results of this job go.
+PLACE = "folder of fastreduce train"
 
 
 @dataclass(frozen=True)
@@ -29,31 +39,39 @@ class Processes:
     size: int = 1
     local_rank: int = 0
 
-    def devices(self) -> list[torch.device]:
-        """Without names given: all GPUs or the CPU; one of these for each of several processes."""
-        found = usable_devices()
-        return found if self.size == 1 else [found[self.local_rank % len(found)]]
+    def devices(self, names: list[str] | None, backend: str | None) -> list[torch.device]:
+        """Those of these names, without names all GPUs or the CPU: one of them for each process
+        of a ``backend``, and where none is named also for each of several others."""
+        found = usable_devices(names)
+        one_each = backend is not None or (names is None and self.size > 1)
+        return [found[self.local_rank % len(found)]] if one_each else found
 
     def check(self, config: Config) -> None:
         """Raise ValueError for settings that several processes cannot have."""
-        if self.size > 1 and config.kvstore not in ("dist_sync", "dist_async"):
+        together = config.backend or config.kvstore in ("dist_sync", "dist_async")
+        if self.size > 1 and not together:
             raise ValueError(
                 f"kvstore: found {config.kvstore} in {self.size} processes, wanted dist_sync or "
-                "dist_async, which train one network together; start one process for the others"
+                "dist_async, which train one network together, or a backend; start one process "
+                "for the others"
             )
 
     @contextlib.contextmanager
     def joined(self, config: Config) -> Iterator[None]:
-        """In the group of all, if the store of ``config`` needs one."""
-        if config.kvstore in (None, "local"):
+        """In the group of all, if ``config`` needs one."""
+        if config.backend is None and config.kvstore in (None, "local"):
             yield
             return
-        backend = "gloo" if config.devices[0] == CPU else None  # None: the one of each device
+        of_store = "gloo" if config.devices[0] == CPU else None  # None: the one of each device
+        backend = config.backend or of_store
         if self.size == 1:
             alone = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=alone, rank=0, world_size=1)
         else:
-            dist.init_process_group(backend)
+            store, rank, size = next(rendezvous("env://"))
+            # Gloo would take words of processes that have ended for those of its peers.
+            own = own_part(store, rank, size, default_pg_timeout)
+            dist.init_process_group(backend, store=own, rank=rank, world_size=size)
         try:
             yield
         finally:
@@ -65,24 +83,40 @@ class Processes:
         with contextlib.redirect_stdout(None) if self.rank else contextlib.nullcontext():
             yield
 
-    def folder(self, out: Path) -> Path:
-        """Where this process keeps the results of its part in a run."""
-        return out / f"rank{self.rank}" if self.rank else out
+    def writes(self, config: Config) -> bool:
+        """Whether this process keeps results: each of a store, and rank 0 of a backend."""
+        return self.rank == 0 or config.backend is None
+
+    def folder(self, out: Path, config: Config) -> Path:
+        """Where the results of this process's part in a run are, or else those of rank 0."""
+        return out / f"rank{self.rank}" if self.rank and config.backend is None else out
 
     def all(self, value: Any) -> list[Any]:
         """What all processes have at this place, in the order of their ranks."""
         return Group(None).told(value) if self.size > 1 else [value]
+
+    def place_before(self) -> Path | None:
+        """Where results go, if torchrun has started this job again; see `settled`."""
+        store = _store_of_the_job() if self.size > 1 else None
+        return Path(store.get(PLACE).decode()) if store and store.check([PLACE]) else None
+
+    def settled(self, place: Path) -> Path:
+        """The folder of rank 0, of which the processes that torchrun starts again are told."""
+        place = self.all(place)[0]
+        if self.size > 1 and self.rank == 0:
+            _store_of_the_job().set(PLACE, str(place))
+        return place
 
     def last(self, run: Path) -> Checkpoint:
         """This process's last checkpoint of the run in a folder.
 
         Raises CheckpointError where that run is of another number of processes.
         """
-        own = self.folder(run)
+        own = run / f"rank{self.rank}"
         # One that the run did not have has no folder there; rank 0's tells how many there were.
         found = read((own if own.is_dir() else run) / CHECKPOINTS)
         before = found.state.get(PROCESSES, 1)
-        if before != self.size:
+        if before not in (None, self.size):
             raise CheckpointError(
                 f"--resume {run}: the number of processes was {before} when the run was saved, and "
                 f"is {self.size} now; each goes on with its own part, so start as many: "
@@ -104,6 +138,25 @@ class Processes:
                 f"--resume: found no step of which all ranks have a whole checkpoint ({kept})"
             )
         return found[max(common)]
+
+    def last_before(self, folder: Path) -> Checkpoint | None:
+        """Where a job that torchrun has started again goes on: with nothing, if it ended before all
+        had their first checkpoint."""
+        own: list[Checkpoint] = []
+        with contextlib.suppress(FileNotFoundError, CheckpointError):
+            own.extend(whole(folder / CHECKPOINTS))
+        try:
+            return self.last_of_all(own)
+        except CheckpointError:
+            return None
+
+
+def _store_of_the_job() -> Any:
+    """That of torchrun, which is the same when it starts the processes again."""
+    store = _get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def started() -> Processes:

@@ -72,9 +72,9 @@ def test_workers_at_their_own_speed_learn(tmp_path):
     assert accuracy > 0.5
 
 
-def test_without_a_store_several_processes_are_refused(tmp_path):
-    said = train(2, *RUN, "--out", str(tmp_path / "out"), status=1)
-    assert "kvstore: found None in 2 processes, wanted dist_sync or dist_async" in said
+def test_a_local_store_in_several_processes_is_refused(tmp_path):
+    said = train(2, *RUN, "--kvstore", "local", "--out", str(tmp_path / "out"), status=1)
+    assert "kvstore: found local in 2 processes, wanted dist_sync or dist_async" in said
     assert not (tmp_path / "out").exists()
 
 

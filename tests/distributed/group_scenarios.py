@@ -1,9 +1,17 @@
 """Several groups at once, and what the inner Gloo does."""
 
+from pathlib import Path
+
+import pytest
 import torch
 import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
+
+from fastreduce.distributed import Options
+
+MAPS, MEMORY = Path("/proc/self/maps"), "/memfd:fastreduce"
+FRONT_BYTES = 16 << 10  # of each rank, beside its two areas for staging
 
 
 def groups_of_some(rank, size):
@@ -36,6 +44,22 @@ def asynchronous_calls_are_in_order(rank, size):
     assert all(work.is_completed() for work in works)
     assert torch.equal(x, torch.full((20_011,), float(size) ** 21))
     assert works[3].get_future().wait()[0] is not None
+
+
+def as_much_shared_memory_as_was_said(rank, size):
+    def mapped():
+        spans = [x.split()[0].split("-") for x in MAPS.read_text().splitlines() if MEMORY in x]
+        return sum(int(end, 16) - int(begin, 16) for begin, end in spans)
+
+    before = mapped()
+    group = dist.new_group(pg_options=Options(shared_bytes=1 << 20))
+    taken = mapped() - before
+    assert (1 << 20) // 2 < taken < (1 << 20) + size * FRONT_BYTES, taken
+    for call in ("all_reduce", "reduce_scatter_tensor"):
+        check(Case(call, elems=1_000_003), size, group)
+    # Each rank is told another size, and finds that of a peer, or that the peer has given up.
+    with pytest.raises(RuntimeError, match="the invitation of rank"):
+        dist.new_group(pg_options=Options(shared_bytes=(rank + 1) << 20))
 
 
 def what_gloo_does(rank, size):
@@ -72,7 +96,7 @@ def a_factor_of_another_dtype(rank, size):
 def run(rank, size):
     for scenario in (
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
-        *(what_gloo_does, a_factor_of_another_dtype),
+        *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
     ):
         dist.barrier()
         scenario(rank, size)

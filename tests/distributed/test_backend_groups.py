@@ -2,10 +2,27 @@
 
 import group_scenarios as scenarios
 import pytest
+import torch.distributed as dist
 from processes import in_a_group
 from sweeps import one_in
+
+from fastreduce.distributed import Options
 
 
 @pytest.mark.parametrize("size", one_in(3, [3, 2, 4], "processes"))
 def test_groups(tmp_path, size):
     in_a_group(scenarios.run, (size,), size, tmp_path, None, "fastreduce", 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(shared_bytes=65_535), "shared_bytes: found 65535 for 1 ranks, wanted at least"),
+        ({"shared_bytes": 1 << 20}, "pg_options: found dict, wanted fastreduce.distributed.Opt"),
+    ],
+)
+def test_options_that_make_no_sense(options, words):
+    store = dist.HashStore()
+    with pytest.raises((TypeError, ValueError), match=words):
+        dist.init_process_group("fastreduce", store=store, rank=0, world_size=1, pg_options=options)
+    assert not dist.is_initialized()

@@ -15,6 +15,11 @@ def test_like_torch_empty(sizes, dtype):
     assert found.is_contiguous() and found.fill_(1).eq(1).all()
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), [2, 3], torch.Size((2, 3))])
+def test_of_a_tuple(shape):
+    assert empty(shape).shape == torch.empty(shape).shape
+
+
 def test_a_negative_size_is_refused():
     with pytest.raises(ValueError, match=r"sizes are \[2, -1\]; want none below 0"):
         empty(2, -1)

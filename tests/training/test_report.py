@@ -41,6 +41,7 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "skip_nonfinite": False,
         "kvstore": None,
         "staleness": None,
+        "backend": None,
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__

@@ -1,0 +1,70 @@
+"""``fastreduce train`` by DistributedDataParallel, in the processes that torchrun starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from processes import torchrun
+
+from fastreduce.cli import main
+from fastreduce.training.checkpoint import read
+from fastreduce.training.data import SAMPLE
+
+DATA = ["--data", str(SAMPLE)]
+RUN = [*DATA, "--devices", "cpu", "--steps", "4", "--batch-size", "9", "--model", "mlp"]
+KILLED = Path(__file__).with_name("killed_train.py")
+
+
+def metrics(out: Path) -> list[tuple]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [(x["loss"], x["test_accuracy"]) for x in lines[1:]]
+
+
+def parameters(out: Path) -> list[torch.Tensor]:
+    return list(read(out / "checkpoints").state["model"].values())
+
+
+def test_one_process_is_a_group_of_one(capsys, tmp_path):
+    for name, flags in {"one": ["--replicas", "1"], "group": ["--backend", "gloo"]}.items():
+        assert main(["train", *RUN, *flags, "--epochs", "1", "--out", str(tmp_path / name)]) == 0
+    assert "replicas: 1, batch: 9, lr: 0.1, init: kaiming, backend: gloo, processes: 1" in (
+        capsys.readouterr().out
+    )
+    torch.testing.assert_close(parameters(tmp_path / "group"), parameters(tmp_path / "one"))
+
+
+@pytest.mark.sweep("processes")
+def test_a_rank_that_is_killed_changes_no_bit(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags = [*RUN, "--epochs", "2", "--checkpoint-every", "3"]
+    said = torchrun("-m", "fastreduce", "train", *flags, "--out", whole)
+    assert said.count("results go to") == 1 and "backend: fastreduce, processes: 2" in said
+    wanted = ["checkpoints", "learning_curve.png", "metrics.jsonl"]
+    assert sorted(path.name for path in whole.iterdir()) == wanted
+
+    said = torchrun(KILLED, 8, *flags, "--out", killed, restarts=1)
+    assert f"goes on from {killed}/checkpoints/step-000000007.safetensors" in said
+    assert metrics(killed) == metrics(whole)
+    assert all(map(torch.equal, parameters(killed), parameters(whole)))
+
+    # Another number of processes goes on from it, too: here one, without torchrun.
+    assert main(["train", *DATA, "--resume", str(whole), "--epochs", "3"]) == 0
+    assert metrics(whole)[:2] == metrics(killed) and len(metrics(whole)) == 3
+
+
+@pytest.mark.sweep("processes")
+def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
+    flags = [*RUN, "--epochs", "1", "--backend", "gloo", "--out", tmp_path / "run"]
+    said = torchrun(KILLED, 2, *flags, restarts=1)
+    assert said.count("results go to") == 2 and len(metrics(tmp_path / "run")) == 1
+
+
+@pytest.mark.sweep("processes")
+def test_an_earlier_run_is_not_taken_for_one_that_is_started_again(tmp_path):
+    flags = [*RUN, "--epochs", "1", "--out", str(tmp_path)]
+    assert main(["train", *flags, "--replicas", "1"]) == 0
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    said = torchrun("-m", "fastreduce", "train", *flags, restarts=1, status=1)
+    assert said.count("found an earlier run's metrics.jsonl") == 4  # two ranks, twice
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
