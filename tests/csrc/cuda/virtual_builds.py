@@ -21,6 +21,8 @@ class Source(NamedTuple):
 
 # Undefined behaviour is looked for in the engines; in the tests that takes long to compile.
 TEST_OPTIONS = ("-fno-sanitize=undefined",)
+# What knows torch or CUDA IPC.
+WITHOUT = ("engine", "ipc", "processes")
 # By what a mutant changes: virtual_launch.cpp includes launch.cpp.
 ENGINES = {
     "virtual runtime": Source(VIRTUAL_CUDA / "all.cpp"),
@@ -28,7 +30,7 @@ ENGINES = {
     **{
         f"cuda/{x.name}": Source(x)
         for x in sorted((CSRC / "cuda").glob("*.cpp"))
-        if x.stem not in ("engine", "launch", "ipc", "processes")  # all but launch know torch or IPC
+        if x.stem not in ("launch", *WITHOUT)
     },
 }
 
