@@ -15,8 +15,8 @@ from fastreduce import _C
 
 Ranks = list[list[torch.Tensor]]
 # The events engine keeps a graph for each program and set of buffers, kMaxGraphs
-# (csrc/cuda/events.cpp) in all. With more sets every call would capture a graph again, and that
-# would be timed.
+# (csrc/cuda/graph_cache.h) in all, or fewer large ones. With more sets every call would record a
+# graph again, and that would be timed.
 # The extension does not export this detail of one engine, so a test compares the two constants.
 GRAPHS_KEPT = 64
 ALIGN_ELEMS = 128

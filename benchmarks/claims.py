@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ def claims(machine: Row, results: Row) -> list[Sequence[str]]:
 
 def times(autos: list[Row], predicted: list[Row]) -> list[Sequence[str]]:
     """The times of benchmarks/results/predicted.json, those that are measured here."""
-    measured = {(x["k"], x["size_bytes"]): x for x in autos if x["type"] == "float32"}
+    case = itemgetter("k", "size_bytes", "from_memory")
+    measured = {case(x): x for x in autos if x["type"] == "float32"}
     lines = []
     for row in predicted:
-        found = measured.get((row["k"], row["size_bytes"]))
+        found = measured.get(case(row))
         for how in ("captured", "called") if found and row["size_bytes"] in SHOWN_BYTES else ():
             if found[how]:
                 wanted_s, time_s = row[f"{how}_s"], found[how]["time_s"]

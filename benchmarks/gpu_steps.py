@@ -85,7 +85,7 @@ def steps(work: Path, rehearsal: bool = False) -> list[Step]:
     if not find_spec("pytest"):
         lacks["pytest"] = "pytest is not installed"
     # They share the GPU, which waits for them.
-    workers = "-n 6" if find_spec("xdist") and not rehearsal else ""
+    workers = "-n 8" if find_spec("xdist") and not rehearsal else ""
 
     def run(name: str, flags: str, *files: str | Path, **about: Any) -> Step:
         return Step(name, [sys.executable, *shlex.split(flags), *map(str, files)], **about)

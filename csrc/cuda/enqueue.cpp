@@ -11,10 +11,11 @@
 namespace fastreduce {
 
 Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-                 const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
+                 std::vector<Line> lines, const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
     : schedule_(schedule),
       tables_(tables),
       lanes_(lanes),
+      lines_(std::move(lines)),
       lane_of_rank_(lane_of_rank),
       slices_(slices),
       copy_engine_bytes_(copy_engine_bytes),
@@ -61,7 +62,7 @@ void Enqueue::wait(size_t launch, int slice) {
     const size_t task = earlier * slices_ + slice;
     const std::vector<int64_t>& behind = recorded_[task];
     if (known_[lane][other] >= behind[other]) continue;
-    cuda_check(cudaStreamWaitEvent(lanes_[lane]->stream.get(), lanes_[other]->event(task), 0), "cudaStreamWaitEvent");
+    lines_[lane].wait(lanes_[other]->mark(task));
     for (size_t l = 0; l < lanes_.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
   }
 }
@@ -69,8 +70,7 @@ void Enqueue::wait(size_t launch, int slice) {
 void Enqueue::record(size_t launch, int slice) {
   const int lane = lane_of(launch);
   const size_t task = launch * slices_ + slice;
-  const cudaEvent_t event = lanes_[lane]->event(task);
-  cuda_check(cudaEventRecord(event, lanes_[lane]->stream.get()), "cudaEventRecord");
+  lines_[lane].record(lanes_[lane]->mark(task));
   recorded_[task] = known_[lane];
   recorded_[task][lane] = issued_[lane];
 }
@@ -88,12 +88,11 @@ bool Enqueue::reaches_all(const Instruction& instruction) const {
 bool Enqueue::uses_host() const { return std::find(direct_.begin(), direct_.end(), false) != direct_.end(); }
 
 void Enqueue::execute(size_t launch, int slice) {
-  Lane& lane = *lanes_[lane_of(launch)];
-  const DeviceGuard guard(lane.device);
+  const int lane = lane_of(launch);
   std::vector<const Instruction*> direct, staged;
   for (int i : schedule_.launches[launch]) (direct_[i] ? direct : staged).push_back(&schedule_.instructions[i]);
   for (const Table& table : tables_) {
-    execute_directly(direct, table, slice, lane);
+    execute_directly(direct, table, slice, lines_[lane]);
     for (const Instruction* instruction : staged) execute_staged(*instruction, table, slice, lane);
   }
 }
@@ -117,23 +116,21 @@ void Enqueue::for_each_slice(const Table& table, int shard, int slice, const Vis
 
 // A large copy between this lane's device and another goes to the copy engine, if it is the only instruction of its
 // launch: the copy engine would run several copies one after the other, and one kernel runs them at the same time.
-// cudaMemcpyAsync does the same as cudaMemcpyPeerAsync if peer access is enabled, and can be captured. A copy between
-// two other devices is left to the kernel, because whether those two have peer access is not known here.
+// A copy between two other devices is left to the kernel, because whether those two have peer access is not known here.
 void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
-                               Lane& lane) {
-  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+                               Line& line) {
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, line);
   std::list<std::vector<const Instruction*>> each;  // the launcher knows lists by their addresses
   for (const Instruction* instruction : instructions) {
     const auto& only = each.emplace_back(1, instruction);
     const int src = instruction->srcs[0], dst = instruction->dsts[0];
     const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 && instruction->dsts.size() == 1 &&
                          device_of(src) != device_of(dst) &&
-                         (device_of(src) == lane.device || device_of(dst) == lane.device);
+                         (device_of(src) == line.device() || device_of(dst) == line.device());
     for_each_slice(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
       if (is_copy && bytes >= copy_engine_bytes_)
-        cuda_check(cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice, lane.stream.get()),
-                   "cudaMemcpyAsync between devices");
+        line.copy(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice);
       else
         launcher.add(only, schedule_.ranks, pointers.data(), schedule_.buffers, elems);
     });
@@ -141,7 +138,7 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
   launcher.flush();
 }
 
-void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane) {
+void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, int lane) {
   for_each_slice(table, instruction.shard, slice, [&](std::vector<std::byte*> pointers, int64_t elems) {
     const int64_t most = kStageBytes / table.elem_bytes;
     for (int64_t at = 0; at < elems; at += most) {
@@ -155,7 +152,9 @@ void Enqueue::execute_staged(const Instruction& instruction, const Table& table,
 // scratch memory of the device. Such destinations get the result from a destination that the device can reach, or
 // from scratch memory.
 void Enqueue::execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
-                            int64_t elems, Lane& lane) {
+                            int64_t elems, int lane_index) {
+  Lane& lane = *lanes_[lane_index];
+  Line& line = lines_[lane_index];
   const int64_t bytes = elems * table.elem_bytes;
   Instruction local = instruction;
   local.dsts.clear();
@@ -169,23 +168,25 @@ void Enqueue::execute_stage(const Instruction& instruction, const Table& table, 
     pointers.push_back(scratch + number * kStageBytes);
     return static_cast<int>(pointers.size()) - 1;
   };
-  lane.stage.begin(lane.device, lane.stream.get());
+  std::vector<HostStage::Transfer> transfers;
   for (size_t i = 0; i < far_srcs.size(); ++i) {
     const int buffer = add_scratch(i);
-    lane.stage.copy(pointers[buffer], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i]), bytes);
+    transfers.push_back({pointers[buffer], lane.device, pointers[far_srcs[i]], device_of(far_srcs[i])});
     std::replace(local.srcs.begin(), local.srcs.end(), far_srcs[i], buffer);
   }
+  lane.stage.copy(line, transfers, bytes);
   const int result = local.dsts.empty() ? add_scratch(far_srcs.size()) : local.dsts[0];
   if (local.dsts.empty()) local.dsts.push_back(result);
 
   const std::vector<const Instruction*> only{&local};
-  Launcher launcher(table.dtype, table.op, table.elem_bytes, lane.device, lane.stream.get());
+  Launcher launcher(table.dtype, table.op, table.elem_bytes, line);
   launcher.add(only, schedule_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
   launcher.flush();
 
   const int result_device = result < schedule_.buffers ? device_of(result) : lane.device;
-  if (!far_dsts.empty()) lane.stage.begin(lane.device, lane.stream.get());
-  for (int dst : far_dsts) lane.stage.copy(pointers[dst], device_of(dst), pointers[result], result_device, bytes);
+  transfers.clear();
+  for (int dst : far_dsts) transfers.push_back({pointers[dst], device_of(dst), pointers[result], result_device});
+  lane.stage.copy(line, transfers, bytes);
 }
 
 }  // namespace fastreduce

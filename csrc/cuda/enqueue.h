@@ -7,13 +7,13 @@
 
 namespace fastreduce {
 
-// Puts one call's launches on the lanes' streams, in program order, with the fewest waits that order them. Every
-// shard is cut into slices, which go through the program independently. The host has no lane: data of its
+// Puts one call's launches on lines, one for each lane, in program order, with the fewest waits that order them.
+// Every shard is cut into slices, which go through the program independently. The host has no lane: data of its
 // instructions passes through host memory, and the first lane does the arithmetic.
 class Enqueue {
  public:
   Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-          const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
+          std::vector<Line> lines, const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
   void run();
   bool uses_host() const;  // for what a lane cannot reach
 
@@ -24,10 +24,10 @@ class Enqueue {
   void wait(size_t launch, int slice);
   void record(size_t launch, int slice);
   void execute(size_t launch, int slice);
-  void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice, Lane& lane);
-  void execute_staged(const Instruction& instruction, const Table& table, int slice, Lane& lane);
+  void execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice, Line& line);
+  void execute_staged(const Instruction& instruction, const Table& table, int slice, int lane);
   void execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
-                     int64_t elems, Lane& lane);
+                     int64_t elems, int lane_index);
   int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;
@@ -35,6 +35,7 @@ class Enqueue {
   const Schedule& schedule_;
   const std::vector<Table>& tables_;
   const std::vector<Lane*>& lanes_;
+  std::vector<Line> lines_;  // by lane
   const std::vector<int>& lane_of_rank_;
   int slices_;
   int64_t copy_engine_bytes_;

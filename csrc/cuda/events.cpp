@@ -1,22 +1,17 @@
 #include <algorithm>
 #include <cstdlib>
-#include <list>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <tuple>
 
 #include "cuda/engines.h"
 #include "cuda/enqueue.h"
-#include "cuda/launch.h"
+#include "cuda/graph_cache.h"
+#include "cuda/lane_sets.h"
 #include "cuda/peers.h"
 
 namespace fastreduce {
 namespace {
-
-// The most graphs to keep. A training step repeats a few calls, and each graph holds a table of pointers.
-constexpr size_t kMaxGraphs = 64;
 
 bool graphs_wanted() {
   static const bool wanted = [] {
@@ -45,14 +40,9 @@ class EventsEngine {
   void run(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
 
  private:
-  struct Cached {
-    std::vector<uint64_t> key;
-    GraphExec exec;  // empty until the second use
-    bool uses_host;
-  };
   // The lanes and streams of one call.
   struct CallLanes {
-    CaptureId capture;  // the user's, if the call is captured
+    std::optional<Capture> capture;  // the user's, if the call is captured
     std::vector<Lane*> lanes;
     std::vector<int> lane_of_rank;
     std::vector<Current> currents;  // if the call is captured, only the streams in that capture
@@ -61,49 +51,42 @@ class EventsEngine {
     Lane& hub() const { return *lanes.front(); }
   };
   CallLanes prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
-  Lane& lane(int device, int index, CaptureId capture);
-  bool enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
-  void replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
+  void enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
+  CallGraph* graph_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
+                      const CallLanes& call);
+  void replay(const CallGraph& graph, const CallLanes& call);
   void fork(const CallLanes& call);
   void join(const CallLanes& call);
   void before(const CallLanes& call);
   void after(const CallLanes& call);
-  Cached& cached(std::vector<uint64_t> key, bool& is_new);
-  void capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
 
   std::mutex mutex_;
-  std::map<std::tuple<int, int, CaptureId>, std::unique_ptr<Lane>> lanes_;
+  LaneSets lanes_;
   std::map<std::pair<int, cudaStream_t>, Event> ready_;
-  std::list<Cached> graphs_;  // most recently used first
+  GraphCache graphs_;
 };
-
-// A call that the user captures gets lanes that no other call uses, until the process ends. The user may replay the
-// graph while another call runs, and both would otherwise write to the same staging memory.
-Lane& EventsEngine::lane(int device, int index, CaptureId capture) {
-  auto& lane = lanes_[{device, index, capture}];
-  if (!lane) lane = std::make_unique<Lane>(device);
-  return *lane;
-}
 
 EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
                                               const Placement& placement) {
   CallLanes call;
   call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
-  std::vector<CaptureId> capture_of_rank;
+  std::vector<std::optional<Capture>> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
-    const CaptureId capture = capture_of_rank.emplace_back(capture_of(stream));
+    const auto capture = capture_of_rank.emplace_back(capture_of(stream));
     if (capture && call.capture && capture != call.capture)
       throw std::invalid_argument(
           "fastreduce: the devices' current streams are captured into different CUDA graphs; "
           "capture them into one, by events, or make the call outside");
     if (capture) call.capture = capture;
   }
+  LaneSets::Set& lanes = lanes_.of(call.capture);
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     const int device = placement.device_of_rank[rank];
-    Lane* const own = &lane(device, placement.lane_per_rank ? rank : 0, call.capture);
-    auto found = std::find(call.lanes.begin(), call.lanes.end(), own);
-    if (found == call.lanes.end()) found = call.lanes.insert(found, own);
+    std::unique_ptr<Lane>& own = lanes[{device, placement.lane_per_rank ? rank : 0}];
+    if (!own) own = std::make_unique<Lane>(device);
+    auto found = std::find(call.lanes.begin(), call.lanes.end(), own.get());
+    if (found == call.lanes.end()) found = call.lanes.insert(found, own.get());
     call.lane_of_rank.push_back(static_cast<int>(found - call.lanes.begin()));
     const Current current{device, placement.current[rank]};
     if (capture_of_rank[rank] == call.capture &&
@@ -157,66 +140,51 @@ void EventsEngine::join(const CallLanes& call) {
   }
 }
 
-bool EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call) {
+void EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call) {
+  std::vector<Line> lines;
+  for (Lane* lane : call.lanes) lines.emplace_back(lane->device, lane->stream.get());
   fork(call);
-  Enqueue enqueue(schedule, tables, call.lanes, call.lane_of_rank, call.slices, call.copy_engine_bytes);
-  enqueue.run();
+  Enqueue(schedule, tables, call.lanes, std::move(lines), call.lane_of_rank, call.slices, call.copy_engine_bytes).run();
   join(call);
-  return enqueue.uses_host();
 }
 
-EventsEngine::Cached& EventsEngine::cached(std::vector<uint64_t> key, bool& is_new) {
-  const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Cached& c) { return c.key == key; });
-  is_new = found == graphs_.end();
-  if (is_new)
-    graphs_.push_front({std::move(key), GraphExec(), false});
-  else
-    graphs_.splice(graphs_.begin(), graphs_, found);
-  if (graphs_.size() > kMaxGraphs) graphs_.pop_back();
-  return graphs_.front();
-}
-
-void EventsEngine::capture(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
-                           const CallLanes& call) {
-  const cudaStream_t hub = call.hub().stream.get();
-  cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  cudaGraph_t raw = nullptr;
-  try {
-    cached.uses_host = enqueue(schedule, tables, call);
-  } catch (...) {
-    cudaStreamEndCapture(hub, &raw);
-    cudaGetLastError();
-    const Graph broken(raw);
-    throw;
+// All that decides which nodes the call's graph has, and on which devices.
+std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
+                             int slices) {
+  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(slices), placement.lane_per_rank,
+                            static_cast<uint64_t>(placement.copy_engine_bytes)};
+  key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
+  for (const Table& table : tables) {
+    key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
+    key.push_back(table.rows.size());
+    for (const Row& row : table.rows)
+      key.insert(key.end(), {static_cast<uint64_t>(row.shard), static_cast<uint64_t>(row.elems)});
   }
-  cuda_check(cudaStreamEndCapture(hub, &raw), "cudaStreamEndCapture");
-  const Graph graph(raw);
-  cudaGraphExec_t exec;
-  cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
-  cached.exec = GraphExec(exec);
+  return key;
+}
+
+// nullptr: the call is enqueued.
+CallGraph* EventsEngine::graph_of(const Schedule& schedule, const std::vector<Table>& tables,
+                                  const Placement& placement, const CallLanes& call) {
+  std::vector<std::byte*> addresses;
+  for (const Table& table : tables) addresses.insert(addresses.end(), table.pointers.begin(), table.pointers.end());
+  return graphs_.find(key_of(schedule, tables, placement, call.slices), std::move(addresses), [&](CallGraph& graph) {
+    std::vector<Line> lines;
+    for (Lane* lane : call.lanes) lines.emplace_back(lane->device, graph);
+    Enqueue enqueue(schedule, tables, call.lanes, std::move(lines), call.lane_of_rank, call.slices,
+                    call.copy_engine_bytes);
+    graph.record([&] { enqueue.run(); });
+    graph.uses_host = enqueue.uses_host();
+  });
 }
 
 // Launching a graph orders it on the hub's stream only. If it uses the lanes' staging memory, it must also come after
 // earlier work of the lanes and before later work.
-void EventsEngine::replay(Cached& cached, const Schedule& schedule, const std::vector<Table>& tables,
-                          const CallLanes& call) {
+void EventsEngine::replay(const CallGraph& graph, const CallLanes& call) {
   const DeviceGuard guard(call.hub().device);
-  if (!cached.exec.get()) capture(cached, schedule, tables, call);
-  if (cached.uses_host) join(call);
-  cuda_check(cudaGraphLaunch(cached.exec.get(), call.hub().stream.get()), "cudaGraphLaunch");
-  if (cached.uses_host) fork(call);
-}
-
-std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
-                             int slices) {
-  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(slices), placement.lane_per_rank};
-  key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
-  for (const Table& table : tables) {
-    key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
-    for (const Row& row : table.rows) key.push_back(row.elems);
-    for (std::byte* pointer : table.pointers) key.push_back(reinterpret_cast<uintptr_t>(pointer));
-  }
-  return key;
+  if (graph.uses_host) join(call);
+  graph.run(call.hub().stream.get());
+  if (graph.uses_host) fork(call);
 }
 
 void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement) {
@@ -224,21 +192,17 @@ void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& table
   std::lock_guard lock(mutex_);
   const RelaxedCapture relaxed;
   const CallLanes call = prepare(schedule, tables, placement);
+  CallGraph* const graph = graphs_wanted() && !call.capture ? graph_of(schedule, tables, placement, call) : nullptr;
   try {
     before(call);
-    bool is_new = true;
-    Cached* const entry =
-        graphs_wanted() && !call.capture ? &cached(key_of(schedule, tables, placement, call.slices), is_new) : nullptr;
-    if (is_new)
-      enqueue(schedule, tables, call);
-    else
-      replay(*entry, schedule, tables, call);
+    graph ? replay(*graph, call) : enqueue(schedule, tables, call);
     after(call);
-  } catch (...) {
+  } catch (const std::exception& error) {
     // Half of the call may be running. Wait, so that nothing works on the tensors when the error is raised.
     if (!call.capture)
       for (Lane* lane : call.lanes) lane->synchronize();
     cudaGetLastError();
+    if (graph) graphs_.give_up(error.what());
     throw;
   }
 }

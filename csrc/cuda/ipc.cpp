@@ -66,7 +66,8 @@ class IpcStaging::OnStream final : public Executor {
         ranks_(call.plan.schedule->ranks),
         buffers_(call.plan.schedule->buffers),
         stream_(stream),
-        launcher_(call.dtype, call.op, call.elem_bytes, staging.device_, stream) {}
+        line_(staging.device_, stream),
+        launcher_(call.dtype, call.op, call.elem_bytes, line_) {}
 
   int64_t staging_bytes() const override { return kOwnBytes; }
   int64_t slice_bytes() const override { return kDeviceSliceBytes; }
@@ -83,10 +84,7 @@ class IpcStaging::OnStream final : public Executor {
     launcher_.add(only_, ranks_, pointers, buffers_, elems);
   }
 
-  void flush() override {
-    const DeviceGuard guard(staging_.device_);
-    launcher_.flush();
-  }
+  void flush() override { launcher_.flush(); }
 
   bool idle() override {
     const DeviceGuard guard(staging_.device_);
@@ -103,6 +101,7 @@ class IpcStaging::OnStream final : public Executor {
   const Instruction copy_{0, 0, {0}, {1}, false};
   const std::vector<const Instruction*> copies_{&copy_};
   std::vector<const Instruction*> only_{nullptr};
+  Line line_;
   Launcher launcher_;
 };
 

@@ -19,41 +19,37 @@ HostStage::Side& HostStage::side(int device) {
   const auto found = sides_.find(device);
   if (found != sides_.end()) return found->second;
   const DeviceGuard guard(device);
-  return sides_.emplace(device, Side{make_stream(), {make_event(), make_event()}}).first->second;
+  return sides_.emplace(device, Side{make_stream(), {}}).first->second;
 }
 
-void HostStage::begin(int device, cudaStream_t stream) {
-  if (!order_.get()) {
-    const DeviceGuard guard(device);
-    for (HostMemory& half : memory_) half = allocate_host(kStageBytes);
-    order_ = make_event();  // the last: that it is there says that all is
+void HostStage::copy(Line& line, const std::vector<Transfer>& transfers, int64_t bytes) {
+  if (transfers.empty()) return;
+  for (HostMemory& half : memory_)
+    if (!half.get()) half = allocate_host(kStageBytes);
+  line.record(begun_);
+  std::map<int, Line> lines;  // by the device of the memory
+  const auto line_on = [&](int device) -> Line& {
+    const auto found = lines.find(device);
+    if (found != lines.end()) return found->second;
+    Line& made = lines.emplace(device, line.beside(device, side(device).stream.get())).first->second;
+    made.wait(begun_);
+    return made;
+  };
+  const Mark* emptied[2] = {};  // by half: after this it may be filled again
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const auto& [dst, dst_device, src, src_device] = transfers[i];
+    const size_t half = i % 2;
+    Line &down = line_on(src_device), &up = line_on(dst_device);
+    Mark &filled = side(src_device).copied[half], &arrived = side(dst_device).copied[half];
+    if (emptied[half]) down.wait(*emptied[half]);
+    down.copy(memory_[half].get(), src, bytes, cudaMemcpyDeviceToHost);
+    down.record(filled);
+    up.wait(filled);
+    up.copy(dst, memory_[half].get(), bytes, cudaMemcpyHostToDevice);
+    up.record(arrived);
+    line.wait(arrived);
+    emptied[half] = &arrived;
   }
-  stream_ = stream;
-  emptied_[0] = emptied_[1] = nullptr;
-  cuda_check(cudaEventRecord(order_.get(), stream), "cudaEventRecord");
-}
-
-void HostStage::copy(void* dst, int dst_device, const void* src, int src_device, int64_t bytes) {
-  Side& down = side(src_device);
-  Side& up = side(dst_device);
-  const int half = next_;
-  next_ = 1 - next_;
-  for (Side* side : {&down, &up})
-    cuda_check(cudaStreamWaitEvent(side->stream.get(), order_.get(), 0), "cudaStreamWaitEvent");
-  if (emptied_[half]) cuda_check(cudaStreamWaitEvent(down.stream.get(), emptied_[half], 0), "cudaStreamWaitEvent");
-  {
-    const DeviceGuard guard(src_device);
-    cuda_check(cudaMemcpyAsync(memory_[half].get(), src, bytes, cudaMemcpyDeviceToHost, down.stream.get()),
-               "cudaMemcpyAsync to the host");
-    cuda_check(cudaEventRecord(down.copied[half].get(), down.stream.get()), "cudaEventRecord");
-  }
-  const DeviceGuard guard(dst_device);
-  cuda_check(cudaStreamWaitEvent(up.stream.get(), down.copied[half].get(), 0), "cudaStreamWaitEvent");
-  cuda_check(cudaMemcpyAsync(dst, memory_[half].get(), bytes, cudaMemcpyHostToDevice, up.stream.get()),
-             "cudaMemcpyAsync to the device");
-  cuda_check(cudaEventRecord(up.copied[half].get(), up.stream.get()), "cudaEventRecord");
-  emptied_[half] = up.copied[half].get();
-  cuda_check(cudaStreamWaitEvent(stream_, up.copied[half].get(), 0), "cudaStreamWaitEvent");
 }
 
 void HostStage::synchronize() {
@@ -66,12 +62,9 @@ Lane::Lane(int device) : device(device) {
   joined = make_event();
 }
 
-cudaEvent_t Lane::event(size_t n) {
-  if (n >= events_.size()) {
-    const DeviceGuard guard(device);
-    while (n >= events_.size()) events_.push_back(make_event());
-  }
-  return events_[n].get();
+Mark& Lane::mark(size_t n) {
+  if (n >= marks_.size()) marks_.resize(n + 1);
+  return marks_[n];
 }
 
 std::byte* Lane::scratch(int stages) {

@@ -1,11 +1,11 @@
-// What the events engine keeps between calls: the streams, events and host memory of each lane.
+// What the events engine keeps between calls: the streams, marks and host memory of each lane.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "cuda/raii.h"
+#include "cuda/line.h"
 
 namespace fastreduce {
 
@@ -24,30 +24,32 @@ DeviceMemory allocate_device(int device, int64_t bytes);
 // device whose memory they use.
 class HostStage {
  public:
-  // Copies come after the work that is on the stream now, and before later work on it.
-  void begin(int device, cudaStream_t stream);
-  void copy(void* dst, int dst_device, const void* src, int src_device, int64_t bytes);
+  struct Transfer {
+    void* dst;
+    int dst_device;
+    const void* src;
+    int src_device;
+  };
+  // Copies `bytes` for each transfer, after the work that is on the line now, and before later work on it.
+  void copy(Line& line, const std::vector<Transfer>& transfers, int64_t bytes);
   void synchronize();
 
  private:
   struct Side {
     Stream stream;
-    Event copied[2];
+    Mark copied[2];
   };
   Side& side(int device);
 
   HostMemory memory_[2];
   std::map<int, Side> sides_;
-  Event order_;
-  cudaStream_t stream_ = nullptr;
-  int next_ = 0;
-  cudaEvent_t emptied_[2] = {};  // by half: after this event it may be filled again
+  Mark begun_;
 };
 
 struct Lane {
   explicit Lane(int device);
-  // The n-th event of this lane, created when first needed and reused by every call.
-  cudaEvent_t event(size_t n);
+  // The n-th mark of this lane, reused by every call.
+  Mark& mark(size_t n);
   // Memory for `stages` stages on this lane's device.
   std::byte* scratch(int stages);
   void synchronize();
@@ -58,7 +60,7 @@ struct Lane {
   HostStage stage;
 
  private:
-  std::vector<Event> events_;
+  std::vector<Mark> marks_;
   std::vector<DeviceMemory> scratch_;  // outgrown memory stays: captured graphs still use it
   int scratch_stages_ = 0;
 };

@@ -3,51 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <tuple>
-
-#include "cuda/raii.h"
 
 namespace fastreduce {
 namespace {
-
-using LaunchFunction = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                    CUstream, void**, void**);
-
-// The driver's own launch, because the runtime's always passes as many bytes as the kernel declares. Asked for by name,
-// so that the extension can be imported where there is no driver.
-LaunchFunction driver_launch() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuLaunchKernel", &function, 12000, 0, &result);
-#else
-    const cudaError_t status = cudaGetDriverEntryPoint("cuLaunchKernel", &function, cudaEnableDefault, &result);
-#endif
-    cuda_check(status, "cudaGetDriverEntryPoint");
-    if (!function)
-      throw std::runtime_error("fastreduce: the CUDA driver has no cuLaunchKernel; want driver 525 or later");
-    return reinterpret_cast<LaunchFunction>(function);
-  }();
-  return found;
-}
-
-// The kernel as loaded on a device, found once.
-CUfunction loaded(Kernel kernel, int device) {
-  static std::mutex mutex;
-  static std::map<std::tuple<Kernel, int>, cudaFunction_t> known;
-  std::lock_guard lock(mutex);
-  cudaFunction_t& function = known[{kernel, device}];
-  if (!function) {
-    const RelaxedCapture relaxed;  // the kernel may be loaded only now
-    cuda_check(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(kernel)), "cudaGetFuncBySymbol");
-  }
-  return function;
-}
 
 // Vectors can be used if, after the same few single elements, all buffers are at multiples of 16 bytes. torch's
 // allocations always are; otherwise all elements are handled one by one.
@@ -76,8 +36,8 @@ constexpr size_t bytes_of(size_t count) {
 
 }  // namespace
 
-Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream)
-    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), device_(device), stream_(stream) {}
+Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
+    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), line_(line) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
   const bool known = &instructions == last_instructions_;
@@ -160,10 +120,9 @@ void Launcher::flush() {
   if (rows_.empty()) return;
   const unsigned blocks = static_cast<unsigned>(cut_into_tiles());
   LaunchArgs args;
-  size_t bytes = pack(args);
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &args, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-  const CUfunction function = loaded(cuda_kernel(dtype_, op_), device_);
-  driver_check(driver_launch()(function, blocks, 1, 1, kThreads, 1, 1, 0, stream_, nullptr, extra), "cuLaunchKernel");
+  const size_t args_bytes = pack(args);
+  const auto kernel = reinterpret_cast<const void*>(cuda_kernel(dtype_, op_));
+  line_.launch({kernel, blocks, kThreads, &args, args_bytes});
   rows_.clear();
   instructions_.clear();
   operands_.clear();

@@ -4,6 +4,7 @@
 #include <c10/macros/Macros.h>
 #include <cuda_runtime.h>
 
+#include "cuda/line.h"
 #include "rows.h"
 #include "schedule.h"
 
@@ -77,7 +78,7 @@ Kernel cuda_kernel(DType dtype, Op op);
 // Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
  public:
-  Launcher(DType dtype, Op op, int64_t elem_bytes, int device, cudaStream_t stream);
+  Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line);
 
   // A row's instructions: those of one shard, in program order. `pointers` holds one address for
   // each buffer; the row covers `elems` elements from there.
@@ -94,8 +95,7 @@ class Launcher {
   DType dtype_;
   Op op_;
   int64_t elem_bytes_;
-  int device_;
-  cudaStream_t stream_;
+  Line& line_;
   std::vector<RowArg> rows_;
   std::vector<InstructionArg> instructions_;
   std::vector<uint16_t> operands_;

@@ -41,7 +41,8 @@ void copy_by_kernel(int device, cudaStream_t stream, const DeviceMemory& dst, co
   const Instruction instruction{0, 0, {0}, {1}, false};
   const std::vector<const Instruction*> instructions{&instruction};
   std::byte* const pointers[] = {static_cast<std::byte*>(src.get()), static_cast<std::byte*>(dst.get())};
-  Launcher launcher(DType::u8, Op::sum, 1, device, stream);
+  Line line(device, stream);
+  Launcher launcher(DType::u8, Op::sum, 1, line);
   launcher.add(instructions, 1, pointers, 2, kProofBytes);
   launcher.flush();
   cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

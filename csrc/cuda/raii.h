@@ -75,14 +75,24 @@ inline Event make_event() {
   return Event(event);
 }
 
-// Which capture a stream is part of, if any.
-using CaptureId = std::optional<unsigned long long>;
+struct Capture {
+  unsigned long long id;
+  cudaGraph_t graph;
+  bool operator==(const Capture& other) const { return id == other.id; }
+};
 
-inline CaptureId capture_of(cudaStream_t stream) {
+// Which capture a stream is part of, if any.
+inline std::optional<Capture> capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
-  unsigned long long id = 0;
-  cuda_check(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
-  return status == cudaStreamCaptureStatusNone ? CaptureId() : id;
+  Capture capture{};
+#if CUDART_VERSION >= 13000
+  cuda_check(cudaStreamGetCaptureInfo(stream, &status, &capture.id, &capture.graph), "cudaStreamGetCaptureInfo");
+#else
+  cuda_check(cudaStreamGetCaptureInfo_v2(stream, &status, &capture.id, &capture.graph), "cudaStreamGetCaptureInfo_v2");
+#endif
+  if (status == cudaStreamCaptureStatusInvalidated)
+    cuda_check(cudaErrorStreamCaptureInvalidated, "the capture of a current stream");
+  return status == cudaStreamCaptureStatusNone ? std::nullopt : std::optional(capture);
 }
 
 // A capture may forbid allocations and similar calls in this thread or in all threads. Ours do not use a captured

@@ -1,13 +1,12 @@
 #include "cuda/engines.h"
 #include "cuda/launch.h"
-#include "cuda/raii.h"
 
 namespace fastreduce {
 
 void run_tiles_cuda(const Schedule& schedule, const std::vector<Table>& tables, int device, cudaStream_t stream) {
-  const DeviceGuard guard(device);
+  Line line(device, stream);
   for (const Table& table : tables) {
-    Launcher launcher(table.dtype, table.op, table.elem_bytes, device, stream);
+    Launcher launcher(table.dtype, table.op, table.elem_bytes, line);
     for (const Row& row : table.rows)
       launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
                    schedule.buffers, row.elems);

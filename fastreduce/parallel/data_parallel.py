@@ -172,7 +172,7 @@ class DataParallel(nn.Module):
 
         Returns a function: ``loss = step(inputs, *targets)`` does what ``model.backward(loss_fn,
         inputs, *targets)`` does, except that it sets gradients instead of adding to them. One
-        launch runs all kernels of all GPUs. Untried: no GPU has run it yet.
+        launch runs all kernels of all GPUs. Untried on several: one GPU has run it.
 
         The module's forward and the loss must be what a CUDA graph can hold: the same kernels for
         every batch, and nothing that waits for the GPU. Random numbers go on from replay to replay.

@@ -1,7 +1,7 @@
 """A training step of all replicas as one CUDA graph: one launch instead of thousands.
 
 One process launches the kernels of all GPUs, one after the other; a graph launches them together.
-Untried: no GPU has run this yet.
+One GPU with several replicas has run this, several GPUs have not.
 
 Source: "CUDA Graphs" in the notes of PyTorch's documentation, for what a capture needs.
 """

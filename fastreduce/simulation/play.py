@@ -14,13 +14,15 @@ from fastreduce.simulation.timeline import Link
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
-# Between the end of one kernel of a CUDA graph and the start of the next on the same stream:
-# kernels of 2.9 us came every 3.4 us on a V100 (A. Gray, "Getting Started with CUDA Graphs",
-# Nvidia's technical blog, 2019).
-LAUNCH_S = 0.5e-6
+# From one kernel of a CUDA graph to the next on the same stream, the kernel included: 1.6 us where
+# each is an allreduce of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23,
+# benchmarks/results/gpu/report.json). There a kernel that does nothing takes 0.95 us.
+LAUNCH_S = 1.6e-6
 
 # From the end of a kernel until another device's stream, which waits for its event, continues.
-# Predicted: it was not measured, because that takes several GPUs.
+# Predicted: between GPUs it was not measured. Between streams of one H100 each step of a captured
+# ring of 64 KiB took 2.8 us (4 ranks) and 3.5 us (8), which is 1.2 and 1.9 us beyond a launch
+# (2026-11-23, the same report).
 EVENT_WAIT_S = 1.5e-6
 
 Span: TypeAlias = tuple[float, float]

@@ -44,9 +44,9 @@ class Config:
     epoch. ``init`` is as in `initial_params`. ``model`` is one of `models.MODELS`, trained by
     `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is "fp32" or "bf16" (autocast),
     ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a step's passes are one
-    CUDA graph (`fastreduce.DataParallel.graphed`, untried), ``overlap`` and ``reproducible`` are
-    DataParallel's, and
-    ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run would end.
+    CUDA graph (`fastreduce.DataParallel.graphed`), ``overlap`` and ``reproducible`` are
+    DataParallel's, and ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run
+    would end.
 
     ``kvstore`` is the kind of a `fastreduce.KVStore` that keeps the parameters and updates them;
     its ``staleness``, too. Each process of a "dist" kind has ``devices`` of its own, and takes an

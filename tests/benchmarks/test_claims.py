@@ -10,7 +10,7 @@ from gpu_page import page
 H100 = {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2", "date": "2026-11-22"}
 
 
-def measured(time_s, size_bytes=1024, k=2, **speed):
+def measured(time_s, size_bytes=1024, k=2, from_memory=False, **speed):
     found = {
         "time_s": time_s,
         "over_best": 1.0,
@@ -19,6 +19,7 @@ def measured(time_s, size_bytes=1024, k=2, **speed):
         **speed,
     }
     where = {"size_bytes": size_bytes, "k": k, "type": "float32", "tensors": 1, "model": None}
+    where["from_memory"] = from_memory
     return {**where, "engine": "tiles", "algorithm": "auto", "called": found, "captured": found}
 
 
@@ -32,15 +33,20 @@ class TestTimes:
     @pytest.mark.parametrize(
         ("time_s", "verdict"),
         [
-            (8e-6, "holds"),
-            (9.9e-6, "holds"),
-            (16e-6, "2.0 times slower"),
-            (4e-6, "2.0 times faster"),
+            (10e-6, "holds"),
+            (12.4e-6, "holds"),
+            (20e-6, "2.0 times slower"),
+            (5e-6, "2.0 times faster"),
         ],
     )
     def test_near_slower_and_faster(self, time_s, verdict):
         found = lines(H100, measured(time_s))["allreduce, 2 ranks of 1,024 bytes, called"]
-        assert found == ("8.0 us", f"{time_s * 1e6:.1f} us", verdict)
+        assert found == ("10.0 us", f"{time_s * 1e6:.1f} us", verdict)
+
+    @pytest.mark.parametrize(("from_memory", "predicted"), [(False, "4.7 us"), (True, "7.3 us")])
+    def test_of_data_from_a_cache_and_from_memory(self, from_memory, predicted):
+        found = lines(H100, measured(8e-6, 1 << 22, from_memory=from_memory))
+        assert found["allreduce, 2 ranks of 4,194,304 bytes, captured"][0] == predicted
 
     def test_only_what_was_measured(self):
         assert not any("8 ranks" in what for what in lines(H100, measured(8e-6)))

@@ -1,5 +1,8 @@
 """Calls inside a user's CUDA graph, and the graphs that the events engine makes for itself."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 from places import ALGORITHMS
@@ -73,6 +76,20 @@ class TestCapture:
         for tensors, value in zip(by_index, values, strict=True):
             assert_hold(tensors, after(value, algorithm=algorithm))
 
+    def test_one_after_the_other(self, place, algorithm):
+        """What a capture needed is used again when its graph is gone."""
+        values = noise(4, (30_011,), torch.float32)
+        wanted = after(values, algorithm=algorithm)
+        tensors = place.put(values)
+        allreduce(tensors, algorithm=algorithm)
+        for _ in range(5):
+            replay = place.capture(lambda: allreduce(tensors, algorithm=algorithm))
+            for _ in range(2):
+                refill(tensors, values)
+                replay()
+                assert_hold(tensors, wanted)
+            del replay
+
     def test_outlives_other_calls_and_captures(self, place, algorithm):
         values = noise(4, (30_011,), torch.float32)
         tensors, others = place.put(values), place.put(noise(4, (1_000_003,), torch.float32))
@@ -90,7 +107,7 @@ class TestCapture:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 class TestRepeatedCalls:
-    """The events engine records a call at its second use, and replays it from then on."""
+    """The events engine has a graph from the second call of a kind on."""
 
     def test_same_tensors_new_data(self, place, algorithm):
         tensors = place.put(noise(4, (30_011,), torch.float32))
@@ -118,6 +135,49 @@ class TestRepeatedCalls:
             refill(as_integers, integers)
             allreduce(as_integers, algorithm=algorithm)
             assert_hold(as_integers, after(integers, algorithm=algorithm))
+
+    def test_tensors_that_move(self, place, algorithm):
+        """None has the addresses of those before it: all are alive."""
+        moved = []
+        for seed in range(6):
+            values = noise(4, (30_011,), torch.float32, seed=seed)
+            moved.append((place.put(values), after(values, algorithm=algorithm)))
+            allreduce(moved[-1][0], algorithm=algorithm)
+        for tensors, wanted in moved:
+            assert_hold(tensors, wanted)
+
+    def test_tensors_in_turn(self, place, algorithm):
+        values = [noise(4, (30_011,), torch.float32, seed=i) for i in range(3)]
+        wanted = [after(x, algorithm=algorithm) for x in values]
+        sets = [place.put(x) for x in values]
+        for _ in range(4):
+            for tensors, value, result in zip(sets, values, wanted, strict=True):
+                refill(tensors, value)
+                allreduce(tensors, algorithm=algorithm)
+                assert_hold(tensors, result)
+
+    def test_beside_a_thread_that_synchronizes(self, place, algorithm):
+        """No call may be in a state in which CUDA forbids that."""
+        values = noise(4, (101,), torch.float32)
+        wanted = after(values, algorithm=algorithm)
+        called = Event()
+
+        def synchronize_until_called():
+            while not called.is_set():
+                place.synchronize()
+
+        with ThreadPoolExecutor(1) as threads:
+            synchronized = threads.submit(synchronize_until_called)
+            try:
+                for _ in range(100):
+                    tensors = place.put(values)
+                    for _ in range(3):
+                        refill(tensors, values)
+                        allreduce(tensors, algorithm=algorithm)
+                    assert_hold(tensors, wanted)
+            finally:
+                called.set()
+            synchronized.result()
 
     def test_more_of_them_than_are_kept(self, place, algorithm):
         values = noise(4, (101,), torch.float32)

@@ -16,7 +16,7 @@ ELEMS = 10_007
 @pytest.mark.parametrize("side", [False, True], ids=["default stream", "side stream"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_order_with_the_current_stream(place, algorithm, side):
-    """Four calls: what the engine does from the third on, it has recorded in the second."""
+    """Four calls: what the engine does from the third on, it has recorded for the second."""
     k = 3 if serves(algorithm, 3) else 4
     tensors = place.put([torch.zeros(ELEMS)] * k)
     seen = place.put([torch.zeros(ELEMS)] * k)

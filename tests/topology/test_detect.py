@@ -130,7 +130,7 @@ class TestMachines:
             "latency_s": 0.5e-6,
             "medium": "nvlink",
         }
-        assert found.graph.nodes["gpu0"]["memory_bytes_per_s"] == pytest.approx(808e9, rel=1e-3)
+        assert found.graph.nodes["gpu0"]["memory_bytes_per_s"] == pytest.approx(790e9, rel=1e-3)
         assert [found.host_of(x) for x in found.devices] == ["cpu0", "cpu0"]
         assert found.unknown() == ["memory_bytes_per_s of node 'cpu0'"]
 

@@ -1,6 +1,7 @@
 // The programs read, and one case of the events engine, for the modes of engines_test.
 #pragma once
 
+#include <memory>
 #include <set>
 
 #include "machine.h"
@@ -52,20 +53,29 @@ struct Case {
   Content content() const { return Content(named, arithmetic, Data::exact, lengths, shift); }
 };
 
-// Three calls: the first runs, the second is captured and launched, the third replayed.
-inline void run_case(const Case& one) {
-  const Machine machine(one.named.program.ranks, one.setting);
+// Three calls: the first is enqueued, the second recorded and launched. The third is a replay, or with tensors that
+// move an update.
+inline void run_case(const Case& one, bool moves) {
+  const Schedule program = copy_of(one.named.program);  // which is new to the engine
+  const Machine machine(program.ranks, one.setting);
   const Content content = one.content();
-  const Buffers buffers(content, machine.placement);
-  for (int times = 1; times <= 3; ++times) {
-    buffers.fill();
-    run_events(one.named.program, buffers.tables(), machine.placement);
-    buffers.collect();
+  std::vector<std::unique_ptr<Buffers>> buffers;
+  const int64_t replays = virtual_cuda::graphs_launched();
+  for (int times = 0; times < 3; ++times) {
+    if (times == 0 || moves) buffers.push_back(std::make_unique<Buffers>(content, machine.placement));
+    buffers.back()->fill();
+    run_events(program, buffers.back()->tables(), machine.placement);
+    buffers.back()->collect();
   }
   synchronize(machine.devices);
-  buffers.expect_reduced(one.name());
-  expect_clean(one.name());
+  const std::string where = one.name() + (moves ? ", tensors that move" : "");
+  for (const auto& each : buffers) each->expect_reduced(where);
+  if (virtual_cuda::graphs_launched() != replays + 2) fail(where + ": not replayed");
+  expect_clean(where);
   ++cases;
+}
+inline void run_case(const Case& one) {
+  for (bool moves : {false, true}) run_case(one, moves);
 }
 
 // beside_test.cpp
@@ -73,6 +83,11 @@ void calls_beside_each_other();
 
 // failures_test.cpp
 void failures();
+void interruptions(int ranks);
+
+// graphs_test.cpp
+void kept_graphs();
+void lanes_of_captures();
 
 // peers_test.cpp
 void kept_proofs(const std::string& path);

@@ -1,7 +1,5 @@
 // The CUDA engines on the virtual runtime: engines_test MODE PROGRAMS [ORDERS or FILE]
 // prints "N cases right".
-#include <memory>
-
 #include "cases.h"
 #include "cuda/peers.h"
 
@@ -31,11 +29,11 @@ std::vector<Case> some_cases(const std::set<int>& some_ranks, bool with_host) {
 
 // At least so many in all, and each case at least once.
 void random_orders(const std::vector<Case>& some, int orders) {
-  const int each = orders / static_cast<int>(some.size()) + 1;
+  const int each = std::max(2, orders / static_cast<int>(some.size()) + 1);
   for (const Case& one : some)
     for (int seed = 1; seed <= each; ++seed) {
       virtual_cuda::reseed(seed);
-      run_case(one);
+      run_case(one, seed % 2 == 0);
     }
 }
 
@@ -106,7 +104,7 @@ void in_pieces() {
   });
 }
 
-// A graph keeps the scratch memory that it was captured with, also when a larger call needed more.
+// A graph keeps the scratch memory that it was recorded with, also when a larger call needed more.
 void replay_after_a_larger_call() {
   const Case small{program_of("leader", 2), kSum, {100}, {0, 0}, {.devices = 2}};
   const Machine machine(2, small.setting);
@@ -171,7 +169,7 @@ Config machine_for(const std::string& mode) {
   Config config{.devices = 8, .linear = true};
   if (mode == "orders") config.verify_writes = true;
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
-  if (mode == "no peers" || mode == "pieces" || mode == "beside")
+  if (mode.ends_with("no peers") || mode == "pieces" || mode == "beside")
     config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
@@ -206,6 +204,8 @@ int main(int argc, char** argv) {
     });
   } else if (mode == "failures") {
     failures();
+  } else if (mode == "interruptions" || mode == "interruptions, no peers") {
+    interruptions(mode == "interruptions" ? 3 : 2);
   } else if (mode == "kept proofs") {
     kept_proofs(argv[3]);
   } else if (mode == "kept failures") {
@@ -216,6 +216,9 @@ int main(int argc, char** argv) {
     user_captures();
   } else if (mode == "beside") {
     calls_beside_each_other();
+  } else if (mode == "graphs" || mode == "graphs, no peers") {
+    kept_graphs();
+    lanes_of_captures();
   } else if (mode == "pieces") {
     in_pieces();
   } else {

@@ -1,60 +1,122 @@
-// Every CUDA call of a call made to fail once: a clean error, and a following call that works.
+// Every CUDA call of a call made to fail once, or to come after another thread's synchronization.
+#include <functional>
+
 #include "cases.h"
 
 namespace engines_test {
 namespace {
 
-// Makes the n-th CUDA call of a call fail; returns whether it made as many.
-bool fails_cleanly(const Case& one, int calls_before, int64_t n) {
-  const Schedule program = copy_of(one.named.program);
-  const Machine machine(3, one.setting);
-  const Content content = one.content();
-  const Buffers buffers(content, machine.placement);
-  for (int i = 0; i < calls_before; ++i) run_events(program, buffers.tables(), machine.placement);
-  synchronize(3);
+// Calls of one key. The first is enqueued, the second recorded, the third replayed; the fourth is recorded for tensors
+// that move, and the fifth updates its graph.
+constexpr int kTensorsOfCall[] = {0, 0, 0, 1, 2};
+constexpr int kCalls = std::size(kTensorsOfCall);
+
+class Calls {
+ public:
+  explicit Calls(const Case& one)
+      : one_(one),
+        program_(copy_of(one.named.program)),
+        machine_(one.setting.devices, one.setting),
+        content_(one.content()) {
+    for (int i = 0; i < 3; ++i) buffers_.push_back(std::make_unique<Buffers>(content_, machine_.placement));
+  }
+
+  void run(int call) const { run_events(program_, buffers(call).tables(), machine_.placement); }
+  void run_before(int call) const {
+    for (int earlier = 0; earlier < call; ++earlier) run(earlier);
+    synchronize(machine_.devices);
+  }
+  const Buffers& buffers(int call) const { return *buffers_[kTensorsOfCall[call]]; }
+  void expect_reduced(int call, const std::string& where) const {
+    buffers(call).collect();
+    synchronize(machine_.devices);
+    buffers(call).expect_reduced(where);
+    expect_clean(where);
+  }
+  std::string where(int call) const { return one_.name() + ", call " + std::to_string(call + 1); }
+
+ private:
+  const Case& one_;
+  Schedule program_;
+  Machine machine_;
+  Content content_;
+  std::vector<std::unique_ptr<Buffers>> buffers_;
+};
+
+// Destructors have nobody to tell: they put the caller's device and mode back and give up what they own.
+// Where that shows, it does so in a later call.
+bool is_in_a_destructor(const std::string& call) {
+  static const std::set<std::string> calls = {
+      "cudaSetDevice",    "cudaFree",         "cudaStreamDestroy",    "cudaThreadExchangeStreamCaptureMode",
+      "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy",
+  };
+  return calls.contains(call);
+}
+
+// Makes the n-th CUDA call of a call fail; returns whether it made as many. The call raises that error, or it could not
+// be recorded and ran without a graph.
+bool fails_cleanly(const Case& one, int call, int64_t n) {
+  const Calls calls(one);
+  calls.run_before(call);
+  calls.buffers(call).fill();
   const int64_t before = virtual_cuda::calls_made();
   virtual_cuda::fail_call(n, cudaErrorUnknown);
   std::string thrown;
   try {
-    run_events(program, buffers.tables(), machine.placement);
+    calls.run(call);
   } catch (const std::runtime_error& error) {
     thrown = error.what();
   }
   const bool failed = virtual_cuda::calls_made() - before >= n;
   virtual_cuda::forget_failures();
-  const std::string where = one.name() + ", call " + std::to_string(calls_before + 1) + ", " +
-                            (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
-  // Destructors have nobody to tell: they put the caller's device and mode back and give up what they own.
-  // Where that shows, it does so in a later call.
-  static const std::set<std::string> in_destructors = {
-      "cudaSetDevice",    "cudaFree",         "cudaStreamDestroy",    "cudaThreadExchangeStreamCaptureMode",
-      "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy",
-  };
-  if (failed && thrown.find("cudaErrorUnknown") == std::string::npos &&
-      !in_destructors.contains(virtual_cuda::failed_call()))
+  const std::string where = calls.where(call) + ", " + (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
+  const bool may_go_on = !failed || call > 0 || is_in_a_destructor(virtual_cuda::failed_call());
+  if (thrown.find("cudaErrorUnknown") == std::string::npos && !(thrown.empty() && may_go_on))
     fail(where + ", and what was thrown is \"" + thrown + '"');
   const DeviceGuard guard(0);
+  if (thrown.empty()) calls.expect_reduced(call, where);
   synchronize(3);
-  buffers.fill();
-  run_events(program, buffers.tables(), machine.placement);
-  buffers.collect();
-  synchronize(3);
-  buffers.expect_reduced(where);
-  expect_clean(where);
+  for (int times = 0; times < 2; ++times) {
+    calls.buffers(call).fill();
+    calls.run(call);
+    calls.expect_reduced(call, "after " + where);
+  }
   ++cases;
   return failed;
 }
 
-}  // namespace
+// Before the n-th CUDA call of a call, another thread waits for all devices; returns whether it made as many. Neither
+// may break the other.
+bool is_undisturbed(const Case& one, int call, int64_t n) {
+  const Calls calls(one);
+  calls.run_before(call);
+  calls.buffers(call).fill();
+  bool interrupted = false;
+  const std::string where = calls.where(call) + ", a synchronization before its CUDA call " + std::to_string(n);
+  virtual_cuda::interrupt_call(n, [&] {
+    interrupted = true;
+    for (int device = 0; device < one.setting.devices; ++device)
+      if (cudaSetDevice(device) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess) fail(where + " failed");
+  });
+  calls.run(call);
+  virtual_cuda::interrupt_call(0, nullptr);
+  calls.expect_reduced(call, where);
+  ++cases;
+  return interrupted;
+}
 
-// The first call runs, the second is captured and launched, the third replayed.
-void failures() {
-  for_each_allreduce({3}, [](const Named& named) {
-    for (int calls_before = 0; calls_before < 3; ++calls_before)
-      for (int64_t n = 1; fails_cleanly({named, kSum, {100}, {0, 0}, {.devices = 3, .slices = 2}}, calls_before, n);
-           ++n) {
+void for_each_call_of_a_call(int ranks, const std::function<bool(const Case& one, int call, int64_t n)>& try_out) {
+  for_each_allreduce({ranks}, [&](const Named& named) {
+    for (int call = 0; call < kCalls; ++call)
+      for (int64_t n = 1; try_out({named, kSum, {100}, {0, 0}, {.devices = ranks, .slices = 2}}, call, n); ++n) {
       }
   });
 }
+
+}  // namespace
+
+void failures() { for_each_call_of_a_call(3, fails_cleanly); }
+
+void interruptions(int ranks) { for_each_call_of_a_call(ranks, is_undisturbed); }
 
 }  // namespace engines_test

@@ -5,8 +5,9 @@ from functools import cache
 
 import pytest
 from builds import Build, needs_compiler, run
+from engine_mutants import MUTANTS
 from program_files import Named, every_program, text_of, write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
+from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Source, compile_all
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms.collectives import goal
@@ -17,6 +18,7 @@ SOURCES = {
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
     "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
+    "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
@@ -54,6 +56,10 @@ MODES = {
     "threads": ("thread", 150),
     "capture": ("address", 36),
     "failures": ("address", 3000),
+    "interruptions": ("plain", 3000),
+    "interruptions, no peers": ("plain", 1000),
+    "graphs": ("address", 11),
+    "graphs, no peers": ("address", 11),
     "beside": ("address", 6),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
@@ -95,6 +101,14 @@ def test_lost_peer_access_is_warned_of_once(tests, programs):
     assert len(warnings) == 1
     assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
     assert "a kernel's writes do not arrive" in warnings[0]
+
+
+def test_a_graph_that_cannot_be_made_is_warned_of_once(tests, programs):
+    """Many cannot be made, of two kinds of call."""
+    warnings = run(tests("plain"), "graphs", programs).stderr.splitlines()
+    assert len(warnings) == 1
+    assert "is not replayed as a CUDA graph" in warnings[0]
+    assert "cudaGraphInstantiate failed: cudaErrorMemoryAllocation" in warnings[0]
 
 
 def test_waits_and_launches_follow_from_what_is_read_and_written(tests, programs):
@@ -139,100 +153,6 @@ def test_control_a_launch_of_what_must_wait_is_found(said_of):
     twice = Program(2, 1, [Instruction(0, 0, (0, 1), (0,)), Instruction(0, 0, (0,), (1,))])
     named = Named("twice", "allreduce", twice, goal("allreduce", 2))
     assert "1 starts with what it must wait for" in said_of(named, None, [(0, 1)])
-
-
-MUTANTS = {
-    "one wait dropped": Mutant(
-        "cuda/enqueue.cpp",
-        "if (known_[lane][other] >= behind[other]) continue;",
-        "if (true) continue;",
-        "orders",
-        "unordered",
-    ),
-    "lanes do not wait for torch's streams": Mutant(
-        "cuda/events.cpp",
-        "    wait(call.hub().stream.get(), ready.get());",
-        "    (void)ready;",
-        "orders",
-        "",
-    ),
-    "torch's streams do not wait for the lanes": Mutant(
-        "cuda/events.cpp",
-        "    wait(current.stream, call.hub().joined.get());",
-        "",
-        "orders",
-        "",
-    ),
-    "the default stream of one device taken for another's": Mutant(
-        "cuda/events.cpp",
-        "const DeviceGuard there(current.device);",
-        "",
-        "orders",
-        "unordered",
-    ),
-    "one lane is not joined": Mutant(
-        "cuda/events.cpp",
-        "    wait(call.hub().stream.get(), lane->joined.get());",
-        "",
-        "orders",
-        "",
-    ),
-    "a replay does not wait for the lanes' memory": Mutant(
-        "cuda/events.cpp", "if (cached.uses_host) join(call);", "", "beside", "unordered"
-    ),
-    "lanes do not wait for a replay that uses their memory": Mutant(
-        "cuda/events.cpp", "if (cached.uses_host) fork(call);", "", "beside", "unordered"
-    ),
-    "a user's capture takes everybody's lanes": Mutant(
-        "cuda/events.cpp",
-        "lanes_[{device, index, capture}]",
-        "lanes_[{device, index, capture ? CaptureId() : capture}]",
-        "beside",
-        "",
-    ),
-    "a copy that cannot be captured": Mutant(
-        "cuda/enqueue.cpp",
-        "cudaMemcpyAsync(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice,",
-        "cudaMemcpyPeerAsync(pointers[dst], device_of(dst), pointers[src], device_of(src), bytes,",
-        "orders",
-        "cudaErrorStreamCaptureUnsupported",
-    ),
-    "one wrong source": Mutant(
-        "cuda/launch.cpp",
-        "for (int buffer : *buffers) operands_",
-        "for (int buffer : *buffers) buffer ^= 1, operands_",
-        "orders",
-        "",
-    ),
-    "one element too far": Mutant(
-        "cuda/reduce_rows.cuh",
-        ".elements(edge_elems);",
-        ".elements(edge_elems + 1);",
-        "orders",
-        "",
-    ),
-    "one peer not enabled": Mutant(
-        "cuda/peers.cpp",
-        "= cudaDeviceEnablePeerAccess(other, 0);",
-        "= other == 1 ? cudaSuccess : cudaDeviceEnablePeerAccess(other, 0);",
-        "orders",
-        "peer",
-    ),
-    "a proof does not wait for its data": Mutant(
-        "cuda/peers.cpp",
-        '  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");',
-        "",
-        "orders",
-        "unordered",
-    ),
-    "half a page of the host used too early": Mutant(
-        "cuda/lanes.cpp",
-        "if (emptied_[half]) cuda_check",
-        "if (false) cuda_check",
-        "no peers",
-        "unordered",
-    ),
-}
 
 
 @pytest.mark.sweep("mutants")

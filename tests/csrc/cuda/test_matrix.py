@@ -138,7 +138,7 @@ MUTANTS = {
         "",
     ),
     "a kernel as loaded on another GPU": Mutant(
-        "cuda/launch.cpp", "known[{kernel, device}]", "known[{kernel, 0 * device}]", "float", ""
+        "cuda/line.cpp", "known[{kernel, device}]", "known[{kernel, 0 * device}]", "float", ""
     ),
     "a copy by other threads than the sum before it": Mutant(
         "cuda/reduce_rows.cuh",

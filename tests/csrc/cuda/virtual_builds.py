@@ -26,8 +26,9 @@ ENGINES = {
     "virtual runtime": Source(VIRTUAL_CUDA / "all.cpp"),
     "cuda/launch.cpp": Source(HERE / "virtual_launch.cpp"),
     **{
-        f"cuda/{x}.cpp": Source(CSRC / "cuda" / f"{x}.cpp")
-        for x in ("tiles", "events", "enqueue", "lanes", "peers", "proofs")
+        f"cuda/{x.name}": Source(x)
+        for x in sorted((CSRC / "cuda").glob("*.cpp"))
+        if x.stem not in ("engine", "launch", "ipc", "processes")  # all but launch know torch or IPC
     },
 }
 

@@ -1,6 +1,4 @@
 // launch.cpp for the virtual runtime, which asks of every launch what it reads and writes.
-#include <cuda.h>
-
 #include "cuda/launch.h"
 
 namespace fastreduce {
@@ -20,7 +18,9 @@ void declare_accesses(const LaunchArgs& args, int, Out& out) {
   }
 }
 
-static const virtual_cuda::KernelsTake<LaunchArgs> kernels_take;
+namespace {
+const virtual_cuda::KernelsTake<LaunchArgs> kernels_take;
+}
 
 }  // namespace fastreduce
 

@@ -3,6 +3,8 @@
 // kernel may not need more of them, nor have them wait for each other.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <tuple>
 #include <type_traits>
@@ -65,31 +67,73 @@ struct Launch {
   std::function<void(int device, Accesses& out)> declare;  // empty: the kernel declares nothing
 };
 
-cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch);
+cudaError_t launch(const char* name, const cudaLaunchConfig_t& config, Launch launch);
 cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value);
 cudaError_t occupancy(int* blocks, int block_size, size_t dynamic_smem_bytes);
 
 template <class Args>
 concept Declares = requires(const Args& args, int device, Accesses& out) { declare_accesses(args, device, out); };
 
+template <class... Expected>
+Launch bound(void (*kernel)(Expected...), const std::tuple<std::decay_t<Expected>...>& args) {
+  Launch launch{
+      reinterpret_cast<const void*>(kernel), typeid(kernel).name(), (size_t{0} + ... + sizeof(Expected)), {}, {}};
+  if constexpr (sizeof...(Expected) == 1) {
+    using Args = std::decay_t<decltype(std::get<0>(args))>;
+    launch.args_name = typeid(Args).name();
+    if constexpr (Declares<Args>)
+      launch.declare = [args](int device, Accesses& out) { declare_accesses(std::get<0>(args), device, out); };
+  }
+  launch.thread = [kernel, args] { std::apply(kernel, args); };
+  return launch;
+}
+
+// What nvcc tells the runtime of kernels that are launched by their addresses: in a program here, all of
+// them take one argument of one type. What is behind the end of the bytes that are passed is garbage to
+// them, as it is on a device.
+inline Launch (*bind_by_address)(const void* kernel, const void* args, size_t bytes) = nullptr;
+
+template <class Args>
+struct KernelsTake {
+  KernelsTake() {
+    bind_by_address = [](const void* kernel, const void* args, size_t bytes) {
+      Args whole;
+      std::memset(static_cast<void*>(&whole), 0xA5, sizeof whole);
+      std::memcpy(static_cast<void*>(&whole), args, std::min(bytes, sizeof whole));
+      const auto function = reinterpret_cast<void (*)(Args)>(const_cast<void*>(kernel));
+      return bound(function, std::tuple<Args>(whole));
+    };
+  }
+};
+
+// The launch that kernel parameters or a buffer describe; exactly one of them must be there.
+Launch described(const void* kernel, void** params, void** extra);
+
 }  // namespace virtual_cuda
 
 template <class... Expected, class... Actual>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...), Actual&&... args) {
-  auto bound = std::tuple<std::decay_t<Expected>...>(std::forward<Actual>(args)...);
-  virtual_cuda::Launch launch{
-      reinterpret_cast<const void*>(kernel), typeid(kernel).name(), (size_t{0} + ... + sizeof(Expected)), {}, {}};
-  if constexpr (sizeof...(Expected) == 1) {
-    using Args = std::tuple_element_t<0, decltype(bound)>;
-    launch.args_name = typeid(Args).name();
-    if constexpr (virtual_cuda::Declares<Args>)
-      launch.declare = [bound](int device, virtual_cuda::Accesses& out) {
-        declare_accesses(std::get<0>(bound), device, out);
-      };
-  }
-  launch.thread = [kernel, bound] { std::apply(kernel, bound); };
-  return virtual_cuda::launch(*config, std::move(launch));
+  return virtual_cuda::launch("cudaLaunchKernelEx", *config,
+                              virtual_cuda::bound(kernel, std::tuple<std::decay_t<Expected>...>(args...)));
 }
+
+#define CU_LAUNCH_PARAM_END ((void*)0x00)
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void*)0x01)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void*)0x02)
+
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+                                   size_t after_count, const cudaKernelNodeParams* params);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* params);
 
 template <class Function>
 cudaError_t cudaFuncSetAttribute(Function* function, cudaFuncAttribute attribute, int value) {

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <deque>
 #include <string>
 
@@ -13,8 +14,6 @@ struct CUfunc_st {
 namespace virtual_cuda {
 namespace {
 
-FromBuffer from_buffer = nullptr;
-
 CUfunction function_of(const void* symbol, int device) {
   static auto* const functions = new std::deque<CUfunc_st>;  // a handle is good until the process ends
   for (CUfunc_st& function : *functions)
@@ -25,18 +24,27 @@ CUfunction function_of(const void* symbol, int device) {
 CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned smem_bytes, CUstream stream, void** params,
                        void** extra) {
-  if (params || extra[0] != CU_LAUNCH_PARAM_BUFFER_POINTER || extra[2] != CU_LAUNCH_PARAM_BUFFER_SIZE ||
-      extra[4] != CU_LAUNCH_PARAM_END || function->device != host_thread().device)
-    return static_cast<CUresult>(cudaErrorInvalidValue);
-  const cudaLaunchConfig_t config{
-      dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), smem_bytes, stream, nullptr, 0};
-  const size_t bytes = *static_cast<const size_t*>(extra[3]);
-  return static_cast<CUresult>(launch(config, from_buffer(function->symbol, extra[1], bytes)));
+  if (function->device != host_thread().device) return static_cast<CUresult>(cudaErrorInvalidValue);
+  const dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
+  try {
+    Launch described = virtual_cuda::described(function->symbol, params, extra);
+    return static_cast<CUresult>(
+        launch("cuLaunchKernel", {grid, block, smem_bytes, stream, nullptr, 0}, std::move(described)));
+  } catch (const Error& error) {
+    return static_cast<CUresult>(error.code);
+  }
 }
 
 }  // namespace
 
-void set_from_buffer(FromBuffer maker) { from_buffer = maker; }
+Launch described(const void* kernel, void** params, void** extra) {
+  require((params == nullptr) != (extra == nullptr), cudaErrorInvalidValue);
+  if (params) return bind_by_address(kernel, params[0], SIZE_MAX);
+  require(extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER && extra[2] == CU_LAUNCH_PARAM_BUFFER_SIZE &&
+              extra[4] == CU_LAUNCH_PARAM_END,
+          cudaErrorInvalidValue);
+  return bind_by_address(kernel, extra[1], *static_cast<const size_t*>(extra[3]));
+}
 
 }  // namespace virtual_cuda
 

@@ -72,8 +72,9 @@ void Runtime::report_leaks() {
   };
   leaks("streams", streams.all().size());
   leaks("events", events.all().size());
-  leaks("graphs", graphs.all().size());
+  leaks("graphs", graphs.all().size() - captures.size());
   leaks("executable graphs", execs.all().size());
+  leaks("user objects", user_objects.all().size());
   leaks("captures begun and not ended", captures.size());
   for (auto& [begin, a] : memory.all())
     if (!a.freed) report("leak: memory not freed: " + memory.describe(a.begin, a.end));
@@ -91,6 +92,21 @@ cudaError_t count_call(Runtime& rt, const char* name) {
     return error;
   }
   return cudaSuccess;
+}
+
+void let_interrupt(std::unique_lock<std::mutex>& lock) {
+  Runtime& rt = runtime();
+  if (rt.interruption_in == 0 || --rt.interruption_in > 0) return;
+  const std::function<void()> interruption = std::move(rt.interruption);
+  lock.unlock();
+  std::thread(interruption).join();
+  lock.lock();
+}
+
+void interrupt_call(int64_t n, std::function<void()> what) {
+  std::lock_guard lock(the_mutex);
+  runtime().interruption_in = n;
+  runtime().interruption = std::move(what);
 }
 
 void reset(const Config& config) {
@@ -157,6 +173,11 @@ void host_writes(const void* pointer, size_t bytes) { host_access(pointer, bytes
 size_t allocated_bytes(int device) {
   std::lock_guard lock(the_mutex);
   return runtime().memory.allocated_bytes(device);
+}
+
+int64_t graphs_launched() {
+  std::lock_guard lock(the_mutex);
+  return runtime().graphs_launched;
 }
 
 int64_t work_queued() {

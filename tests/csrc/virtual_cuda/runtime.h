@@ -51,14 +51,28 @@ struct CUgraph_st {
   struct Item {
     std::shared_ptr<const virtual_cuda::Work> work;
     std::vector<int> after;
-    int lane;  // which of the captured streams
   };
   std::vector<Item> items;
-  int lanes = 0;
+  std::vector<CUgraphNode_st*> nodes;          // of the items that were not captured
+  std::vector<CUuserObject_st*> user_objects;  // one for each reference
+};
+
+struct CUuserObject_st {
+  void* pointer;
+  cudaHostFn_t destroy;
+  int64_t references;
+};
+
+struct CUgraphNode_st {
+  const CUgraph_st* graph;
+  int item;
 };
 
 struct CUgraphExec_st {
-  CUgraph_st graph;
+  const CUgraph_st* origin;  // instantiated from it; null when it is destroyed
+  std::vector<CUgraph_st::Item> items;
+  std::vector<CUuserObject_st*> user_objects;
+  std::vector<int> lane_of_item;
   std::vector<virtual_cuda::Queue*> lanes;
   virtual_cuda::Node* last = nullptr;  // launches of one graph follow each other
   virtual_cuda::Clock clock;
@@ -73,7 +87,7 @@ struct Capture {
   CUstream_st* origin;
   bool invalid = false;
   bool ended = false;
-  CUgraph_st graph;
+  CUgraph_st* graph;
   std::vector<CUstream_st*> streams;
 };
 
@@ -140,6 +154,13 @@ struct Runtime {
   void not_captured(CUstream_st& stream, const char* call);  // where this stream is in a capture
   void end_capture(std::shared_ptr<Capture> capture);
   void leave_capture(CUstream_st& stream);  // destroyed in the middle of it
+  void destroy_graph(CUgraph_st* graph);
+
+  // user_objects.cpp
+  void retain(std::vector<CUuserObject_st*>& into, const std::vector<CUuserObject_st*>& objects);
+  void release(const std::vector<CUuserObject_st*>& objects);
+  void release_after(Node* node, std::vector<CUuserObject_st*> objects);
+  void release_what_is_done();
 
   void report(const std::string& violation) { checker.report(violation); }
   void report_leaks();
@@ -155,12 +176,18 @@ struct Runtime {
   Handles<CUstream_st> streams;
   Handles<CUevent_st> events;
   Handles<CUgraph_st> graphs;
+  Handles<CUgraphNode_st> graph_nodes;
+  Handles<CUuserObject_st> user_objects;
+  std::vector<std::pair<Node*, std::vector<CUuserObject_st*>>> released_after;
   Handles<CUgraphExec_st> execs;
   std::map<const void*, int> dynamic_smem_bytes;
   std::vector<Failure> failures;
+  int64_t interruption_in = 0;  // calls; 0: none
+  std::function<void()> interruption;
   std::vector<const char*> calls;
   std::string failed_call;
   int64_t work_queued = 0;
+  int64_t graphs_launched = 0;
 };
 
 Runtime& runtime();
@@ -170,13 +197,22 @@ bool unloading();
 // The error that a test asked this call to return, or success.
 cudaError_t count_call(Runtime& runtime, const char* name);
 
+// Whether a user object's destructor runs in this thread, where CUDA may not be called; says so.
+bool in_a_destructor(const char* call);
+
+// Runs what a test wants to happen before this call.
+void let_interrupt(std::unique_lock<std::mutex>& lock);
+
 // Every API function: `body` does it, or throws Error; `give_up` runs in its place where it is made to
 // fail.
 template <class Body, class GiveUp>
 cudaError_t call(const char* name, const Body& body, const GiveUp& give_up) {
   if (unloading()) return cudaErrorCudartUnloading;
-  std::lock_guard lock(runtime_mutex());
+  if (in_a_destructor(name)) return cudaErrorNotPermitted;
+  std::unique_lock lock(runtime_mutex());
+  let_interrupt(lock);
   Runtime& rt = runtime();
+  rt.release_what_is_done();
   cudaError_t code = count_call(rt, name);
   try {
     if (code == cudaSuccess)

@@ -69,6 +69,7 @@ void Runtime::step() {
 // Nodes are kept for those who may still wait for them. Without workers it is known when nobody will:
 // a test that runs 10,000 orders would keep millions.
 void Runtime::forget_done() {
+  release_what_is_done();
   std::erase_if(queues, [](const auto& queue) { return queue->retired && queue->last()->done.is_set(); });
   const bool idle = std::all_of(queues.begin(), queues.end(), [](const auto& q) { return q->empty(); });
   if (!config.linear || !idle || nodes.size() < 4096) return;

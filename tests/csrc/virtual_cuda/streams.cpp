@@ -22,9 +22,8 @@ void Runtime::submit(CUstream_st& stream, std::shared_ptr<const Work> work) {
   }
   Capture& capture = *stream.capture;
   require(!capture.invalid, cudaErrorStreamCaptureInvalidated);
-  const auto lane = std::find(capture.streams.begin(), capture.streams.end(), &stream);
-  capture.graph.items.push_back({std::move(work), stream.frontier, static_cast<int>(lane - capture.streams.begin())});
-  stream.frontier = {static_cast<int>(capture.graph.items.size()) - 1};
+  capture.graph->items.push_back({std::move(work), stream.frontier});
+  stream.frontier = {static_cast<int>(capture.graph->items.size()) - 1};
 }
 
 namespace {

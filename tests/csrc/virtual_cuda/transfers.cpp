@@ -34,15 +34,6 @@ void release(Runtime& rt, const char* name, bool host, void* pointer) {
     rt.report("out of bounds: something wrote next to " + rt.memory.describe(allocation->begin, allocation->end));
 }
 
-// Which side is a device must be what the caller says it is.
-void check_kind(const Runtime& rt, const void* dst, const void* src, cudaMemcpyKind kind) {
-  if (kind == cudaMemcpyDefault) return;
-  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  require(to_device == (rt.memory.device_of(address(dst)) >= 0), cudaErrorInvalidValue);
-  require(from_device == (rt.memory.device_of(address(src)) >= 0), cudaErrorInvalidValue);
-}
-
 bool pageable(const Runtime& rt, const void* pointer) { return rt.memory.device_of(address(pointer)) == kNobody; }
 
 void copy(Runtime& rt, void* dst, const void* src, size_t bytes, CUstream_st& stream, bool blocks) {
@@ -60,18 +51,31 @@ void copy(Runtime& rt, void* dst, const void* src, size_t bytes, CUstream_st& st
 
 }  // namespace
 
-cudaError_t launch(const cudaLaunchConfig_t& config, Launch launch) {
-  return call("cudaLaunchKernelEx", [&](Runtime& rt) {
+// Which side is a device must be what the caller says it is.
+void check_kind(const Runtime& rt, const void* dst, const void* src, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyDefault) return;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  require(to_device == (rt.memory.device_of(address(dst)) >= 0), cudaErrorInvalidValue);
+  require(from_device == (rt.memory.device_of(address(src)) >= 0), cudaErrorInvalidValue);
+}
+
+void check_launch(const Runtime& rt, const cudaLaunchConfig_t& config, const Launch& launch) {
+  const dim3 grid = config.gridDim, block = config.blockDim;
+  const bool dimensions = grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z > 0 && grid.z < 65536 &&
+                          block.x * block.y * block.z > 0 && block.x * block.y * block.z <= 1024;
+  require(dimensions, cudaErrorInvalidConfiguration);
+  require(launch.parameter_bytes <= kParameterBytes, cudaErrorInvalidValue);
+  const auto allowed = rt.dynamic_smem_bytes.find(launch.function);
+  const size_t most = allowed == rt.dynamic_smem_bytes.end() ? kDefaultSharedMemory : allowed->second;
+  require(config.dynamicSmemBytes <= most, cudaErrorInvalidValue);
+}
+
+cudaError_t launch(const char* name, const cudaLaunchConfig_t& config, Launch launch) {
+  return call(name, [&](Runtime& rt) {
     CUstream_st& stream = rt.stream(config.stream);
     require(stream.device == host_thread().device, cudaErrorInvalidResourceHandle);
-    const dim3 grid = config.gridDim, block = config.blockDim;
-    const bool dimensions = grid.x > 0 && grid.y > 0 && grid.y < 65536 && grid.z > 0 && grid.z < 65536 &&
-                            block.x * block.y * block.z > 0 && block.x * block.y * block.z <= 1024;
-    require(dimensions, cudaErrorInvalidConfiguration);
-    require(launch.parameter_bytes <= kParameterBytes, cudaErrorInvalidValue);
-    const auto allowed = rt.dynamic_smem_bytes.find(launch.function);
-    const size_t most = allowed == rt.dynamic_smem_bytes.end() ? kDefaultSharedMemory : allowed->second;
-    require(config.dynamicSmemBytes <= most, cudaErrorInvalidValue);
+    check_launch(rt, config, launch);
     rt.submit(stream, kernel_work(rt, config, std::move(launch), stream.device));
   });
 }

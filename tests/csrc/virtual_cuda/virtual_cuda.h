@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,9 @@ void fail_call(int64_t n, cudaError_t error);
 void fail_call(const std::string& name, cudaError_t error, int64_t n = 1);
 void forget_failures();
 
+// Before the n-th call from now, another thread runs `what` to its end. 0: never mind.
+void interrupt_call(int64_t n, std::function<void()> what);
+
 // The names of all calls since reset; GetLastError, PeekAtLastError and the texts of errors do not
 // count, for they cannot fail.
 std::vector<std::string> calls();
@@ -88,6 +92,7 @@ void host_reads(const void* pointer, size_t bytes);
 void host_writes(const void* pointer, size_t bytes);
 
 size_t allocated_bytes(int device);  // cudaMalloc'ed; of the host's pinned memory for device -1
+int64_t graphs_launched();           // since reset, those launched into captures left out
 int64_t work_queued();               // kernels, copies, memsets handed to devices since reset
 
 }  // namespace virtual_cuda
