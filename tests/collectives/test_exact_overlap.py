@@ -142,6 +142,18 @@ def test_one_byte_of_a_strided_element_is_enough():
             allreduce([mine, others])
 
 
+@pytest.mark.parametrize(("begin", "refused"), [(12, True), (13, False), (19, True), (21, False)])
+def test_a_long_view_is_compared_with_all_that_begin_before_its_end(begin, refused):
+    """Elements 0, 4, 8, ... 20 of rank 0; one view in its first gap, and another behind that."""
+    memory = torch.zeros(24)
+    ranks = [[memory[0:21:4], memory[1:3]], [torch.zeros(6), memory[begin : begin + 2]]]
+    if refused:
+        with pytest.raises(ValueError, match=r"rank 1, tensor 1 shares memory with rank 0"):
+            allreduce(ranks)
+    else:
+        allreduce(ranks)
+
+
 @st.composite
 def lists(draw):
     """Two or three ranks' lists of views of one memory, as `view` takes them."""
@@ -214,7 +226,9 @@ def test_control_both_answers_are_frequent():
 SHARDS = {
     "its own": (0, 0, 0, True),
     "of the last rank, its own": (2, 2, 0, True),
-    "another rank's": (0, 1, 0, False),
+    "the next rank's": (0, 1, 0, False),
+    "the first rank's": (1, 0, 0, False),
+    "the rank's before, of the last": (2, 1, 0, False),
     "one element early": (1, 1, -1, False),
     "one element late": (1, 1, 1, False),
 }
