@@ -68,7 +68,8 @@ void in_turn(const Case& one, const Case& other, const std::string& difference, 
 void calls_at_the_same_addresses() {
   const Setting two{.devices = 2, .slices = 1}, four{.devices = 4, .slices = 1};
   const Case of_four{program_of("sharded", 4), kSum, {100}, {0, 0}, four};
-  const Case of_two{program_of("sharded", 2), kSum, {100}, {0, 0}, two};
+  // One shard: a row begins where its tensor begins, whatever the length and the dtype.
+  const Case of_two{program_of("leader", 2), kSum, {100}, {0, 0}, two};
   const auto with = [](Case one, const auto& change) {
     change(one);
     return one;
