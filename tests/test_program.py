@@ -26,6 +26,47 @@ I = Instruction  # noqa: E741
 BOTH = (0, 1)
 
 
+def conflict(one, other):
+    """One of them writes what the other reads or writes."""
+    touched = {*one.srcs, *one.dsts}, {*other.srcs, *other.dsts}
+    shared = {*one.dsts} & touched[1] or {*other.dsts} & touched[0]
+    return one.shard == other.shard and bool(shared)
+
+
+def move(src, *dsts, shard=0):
+    return I(0, shard, (src,), dsts)
+
+
+# Instructions, and for each those that it waits for.
+WAITS = {
+    "a reader, for the last writer": ([move(0, 1), move(1, 2)], [(), (0,)]),
+    "not for the writer before": (
+        [move(0, 1), move(2, 1), move(1, 3)], [(), (0,), (1,)]),
+    "a writer, for the reader before": ([move(1, 0), move(2, 1)], [(), (0,)]),
+    "a writer, for two unordered readers": (
+        [move(1, 0), move(1, 2), move(3, 1)], [(), (), (0, 1)]),
+    "a writer, for three": (
+        [move(1, 0), move(1, 2), move(1, 3), move(4, 1)], [(), (), (), (0, 1, 2)]),
+    "a writer, for the writer and all readers since": (
+        [move(0, 1), move(1, 2), move(1, 3), move(4, 1)], [(), (0,), (0,), (0, 1, 2)]),
+    "not for the readers before that writer": (
+        [move(1, 0), move(2, 1), move(3, 1)], [(), (0,), (1,)]),
+    "a writer, for the writer alone": ([move(0, 1), move(2, 1)], [(), (0,)]),
+    "readers, not for each other": ([move(0, 1), move(0, 2), move(0, 3)], [(), (), ()]),
+    "of several sources, for the writer of each": (
+        [move(0, 1), move(2, 3), I(0, 0, (1, 3), (4,))], [(), (), (0, 1)]),
+    "of several destinations, for the readers of each": (
+        [move(1, 0), move(2, 3), move(4, 1, 2)], [(), (), (0, 1)]),
+    "one that reads what it writes, not for itself": (
+        [I(0, 0, (0, 1), (0,)), I(0, 0, (0, 1), (0,))], [(), (0,)]),
+    "one that reads what it writes is a reader too": (
+        [move(1, 2), I(0, 0, (0, 1), (1,)), move(1, 3)], [(), (0,), (1,)]),
+    "the same source twice": ([move(0, 1), I(0, 0, (1, 1), (2,))], [(), (0,)]),
+    "another shard, not": ([move(0, 1), move(1, 2, shard=1), move(1, 2)], [(), (), (0,)]),
+    "by whichever rank": ([I(0, 0, (0,), (1,)), I(1, 0, (1,), (0,))], [(), (0,)]),
+}  # fmt: skip
+
+
 class TestDependencies:
     @given(any_programs() | right_programs, randoms)
     def test_every_legal_order_has_the_same_history(self, program, choose):
@@ -41,6 +82,21 @@ class TestDependencies:
                 one, other = program.instructions[earlier], program.instructions[index]
                 assert one.shard == other.shard
                 assert {*one.dsts} & {*other.srcs, *other.dsts} or {*one.srcs} & {*other.dsts}
+
+    @given(any_programs() | right_programs)
+    def test_order_all_that_conflict(self, program):
+        waits = program.dependencies()
+        for later, other in enumerate(program.instructions):
+            before = _ancestors(waits, later)
+            for earlier, one in enumerate(program.instructions[:later]):
+                if conflict(one, other):
+                    assert earlier in before
+
+    @pytest.mark.parametrize("name", WAITS)
+    def test_by_name(self, name):
+        steps, waits = WAITS[name]
+        k = 1 + max(b for x in steps for b in (*x.srcs, *x.dsts))
+        assert Program(k, 2, steps).dependencies() == waits
 
     @given(right_programs, randoms, st.data())
     def test_sums_on_real_integers(self, program, choose, data):
@@ -155,6 +211,31 @@ def test_programs_are_values():
     assert hash(ring(3)) == hash(ring(3))
     assert Program(2, 1, [I(0, 0, BOTH, BOTH)]) == Program(2, 1, (I(0, 0, BOTH, BOTH),))
     assert str(sharded(2)).count("reduces shard") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        (
+            Program(3, 1, [I(0, 0, (0, 1, 2), (0,)), I(1, 0, (0,), (1, 2))]),
+            [
+                "3 ranks, 1 shards, 2 instructions",
+                "   0 rank 0 reduces shard 0 of [0, 1, 2] into [0]",
+                "   1 rank 1 copies shard 0 of [0] into [1, 2]",
+            ],
+        ),
+        (
+            Program(2, 2, [I(-1, 1, BOTH, BOTH)], whole_tensors=True),
+            [
+                "2 ranks, 2 shards of whole tensors, 1 instructions",
+                "   0 the host reduces shard 1 of [0, 1] into [0, 1]",
+            ],
+        ),
+        (Program(1, 1, []), ["1 ranks, 1 shards, 0 instructions"]),
+    ],
+)
+def test_as_lines(program, lines):
+    assert str(program).split("\n") == lines
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 #include "processes/items.h"
 
+#include <ATen/TensorOperators.h>
+
 #include "processes/heap.h"
 
 namespace fastreduce {

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.testing._internal.two_tensor import TwoTensor
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
 
@@ -13,6 +14,25 @@ def ones(*shape, **options):
 
 def fresh(k, size=4):
     return [ones(size) for _ in range(k)]
+
+
+# By call: which ranks' short tensors it writes, and which ranks' long ones.
+ALL, NONE = [1, 1, 1], [0, 0, 0]
+WRITTEN = {
+    "allreduce": (lambda short, long: allreduce(short), ALL, NONE),
+    "reduce": (lambda short, long: reduce(short, root=1), [0, 1, 0], NONE),
+    "broadcast": (lambda short, long: broadcast(short, root=1), [1, 0, 1], NONE),
+    "reduce_scatter": (lambda short, long: reduce_scatter(short, long), ALL, NONE),
+    "all_gather": (lambda short, long: all_gather(long, short), NONE, ALL),
+}
+# A tensor of so many elements, and by how much its version rises where it is written.
+LAYOUTS = {
+    "contiguous": (ones, 1),
+    "a part": (lambda n: ones(n + 2)[1:-1], 1),
+    "every other": (lambda n: ones(2 * n)[::2], 2),
+    "negative": (lambda n: torch._neg_view(ones(n)), 2),
+    "conjugate": (lambda n: ones(n, dtype=torch.complex64).conj(), 2),
+}
 
 
 class TestVersionCounters:
@@ -33,40 +53,29 @@ class TestVersionCounters:
         loss.backward()
         assert weight.grad.tolist() == [2.0] * 3
 
-    @pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.t(), lambda x: x[:, ::2]])
-    def test_count_up_in_every_layout(self, layout):
-        tensors = [layout(ones(4, 4)) for _ in range(2)]
-        allreduce(tensors)
-        assert all(x._version > 0 for x in tensors)
-
-    @pytest.mark.parametrize("call", [allreduce, lambda x: reduce(x, op="max")])
-    def test_once_a_call_where_memory_is_written_directly(self, call):
-        tensors = fresh(3)
+    @pytest.mark.parametrize("name", WRITTEN)
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_of_what_is_written_and_of_nothing_else(self, layout, name):
+        """A copy that is written back counts once more."""
+        view, each = LAYOUTS[layout]
+        call, of_short, of_long = WRITTEN[name]
+        short = [[view(4), view(4)] for _ in range(3)]
+        long = [[view(12), view(12)] for _ in range(3)]
+        before = [[x._version for x in rank] for rank in short + long]
         for times in (1, 2):
-            call(tensors)
-            assert tensors[0]._version == times
+            call(short, long)
+            for rank, old, is_written in zip(short + long, before, of_short + of_long, strict=True):
+                found = [x._version - version for x, version in zip(rank, old, strict=True)]
+                assert found == [times * each * is_written] * 2
 
-    def test_of_lists(self):
-        ranks = [fresh(3), fresh(3)]
-        allreduce(ranks)
-        assert all(x._version == 1 for rank in ranks for x in rank)
-
-    def test_only_of_the_root_in_reduce(self):
-        tensors = fresh(3)
-        reduce(tensors, root=1)
-        assert [x._version for x in tensors] == [0, 1, 0]
-
-    def test_of_all_but_the_root_in_broadcast(self):
-        tensors = fresh(3)
-        broadcast(tensors, root=1)
-        assert [x._version for x in tensors] == [1, 0, 1]
-
-    def test_only_of_outputs(self):
-        whole, shards = fresh(2, 4), fresh(2, 2)
-        reduce_scatter(shards, whole)
-        assert [x._version for x in whole + shards] == [0, 0, 1, 1]
-        all_gather(whole, shards)
-        assert [x._version for x in whole + shards] == [1, 1, 1, 1]
+    @pytest.mark.parametrize("name", WRITTEN)
+    def test_by_the_dispatcher_they_are_the_same(self, name):
+        call, of_short, of_long = WRITTEN[name]
+        short = [[TwoTensor(ones(4), ones(4))] for _ in range(3)]
+        long = [[TwoTensor(ones(12), ones(12))] for _ in range(3)]
+        call(short, long)
+        for (found,), is_written in zip(short + long, of_short + of_long, strict=True):
+            assert found._version == is_written
 
     def test_not_after_an_error(self):
         tensors = [ones(3), ones(4)]

@@ -1,5 +1,7 @@
 """Arrays that speak __dlpack__ are taken beside tensors, without a copy."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -85,19 +87,51 @@ def test_read_only_arrays_are_refused():
     assert [x.tolist() for x in arrays] == [[1.0] * 3] * 2
 
 
-def test_negative_strides_are_an_error():
+# Of an array of three dimensions: every way to walk one or several of them backwards.
+BACKWARDS = {
+    f"{ndim}-D, signs {signs}": signs
+    for ndim in (1, 2, 3)
+    for signs in itertools.product((1, -1), repeat=ndim)
+    if -1 in signs
+}
+
+
+def test_negative_strides_are_an_error_in_any_dimension():
     """torch.from_dlpack ends the process on them, so they must not reach it."""
-    done = run_python("""
+    done = run_python(f"""
         import numpy as np, fastreduce
-        arrays = [np.arange(4.0), np.arange(4.0)[::-1]]
-        try:
-            fastreduce.allreduce(arrays)
-        except ValueError as error:
-            print(error, [x.tolist() for x in arrays])
+        for name, signs in {BACKWARDS!r}.items():
+            for step in (1, 2):
+                for rank in (0, 1):
+                    cut = tuple(slice(None, None, sign * step) for sign in signs)
+                    arrays = [np.arange(5.0 ** len(signs)).reshape((5,) * len(signs))[cut]
+                              for _ in range(2)]
+                    arrays[1 - rank] = arrays[1 - rank].copy()
+                    before = [x.tolist() for x in arrays]
+                    try:
+                        fastreduce.allreduce(arrays)
+                    except ValueError as error:
+                        assert [x.tolist() for x in arrays] == before
+                        found = f"has negative strides {{arrays[rank].strides}}"
+                        print(name, f"rank {{rank}}, tensor 0 {{found}}" in str(error))
     """)
-    assert done.returncode == 0, done.stderr[:300]
-    assert "rank 1, tensor 0" in done.stdout and "stride" in done.stdout
-    assert "[0.0, 1.0, 2.0, 3.0], [3.0, 2.0, 1.0, 0.0]" in done.stdout
+    assert done.returncode == 0, done.stderr[-300:]
+    assert done.stdout.splitlines() == [f"{name} True" for name in BACKWARDS for _ in range(4)]
+
+
+def test_control_negative_strides_reverse_an_array_and_others_do_not():
+    for signs in BACKWARDS.values():
+        whole = np.zeros((5,) * len(signs))
+        view = whole[tuple(slice(None, None, sign) for sign in signs)]
+        assert [stride < 0 for stride in view.strides] == [sign < 0 for sign in signs]
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_a_reversed_copy_is_taken(ndim):
+    arrays = [np.flip(np.arange(3.0**ndim).reshape((3,) * ndim)).copy() for _ in range(2)]
+    wanted = arrays[0] + arrays[1]
+    allreduce(arrays)
+    np.testing.assert_array_equal(arrays[0], wanted)
 
 
 def test_the_memory_of_one_array_in_two_ranks_is_refused():

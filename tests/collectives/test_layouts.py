@@ -143,20 +143,6 @@ def test_lazy_conjugates(lazy, dtype):
         assert_same(view, wanted)
 
 
-@pytest.mark.parametrize("lazy", [[0], [1, 2]], ids=str)
-def test_lazy_negatives(lazy):
-    """The imaginary part of a conjugate is one."""
-    whole = noise(3, (40,), torch.complex64)
-    views = [x.conj().imag if rank in lazy else x.imag for rank, x in enumerate(whole)]
-    assert [x.is_neg() for x in views] == [rank in lazy for rank in range(3)]
-    real = [x.real.clone() for x in whole]
-    wanted = reduced("sum", [x.resolve_neg().clone() for x in views])
-    allreduce(views)
-    for view, x, old in zip(views, whole, real, strict=True):
-        assert_same(view, wanted)
-        assert_same(x.real, old)
-
-
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("offset", [1, 3, 63])
 def test_odd_addresses(offset, dtype):

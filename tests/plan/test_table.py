@@ -11,6 +11,8 @@ from reference import integer_bits, noise
 from tables import BUILT_IN, KS, PLACES, SIZES, WRONG_TIMES, grids, table, times
 
 import fastreduce
+from fastreduce import Instruction, Program
+from fastreduce.algorithms import registry
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import TIE, Table, _may_serve
 
@@ -72,6 +74,16 @@ class TestBest:
         for place in ("cpu", "gpu", "nvlink"):
             assert fast.best(place, 4, 1024) == "leader"
         assert fast.best("pcie", 4, 1024) == "ring"
+
+    @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 2, 3), (0, 1, 3, 2)])
+    def test_only_ascending_sources_keep_them(self, order, monkeypatch):
+        """That all are summed by one instruction is not enough."""
+        program = Program(4, 1, [Instruction(0, 0, order, range(4))])
+        monkeypatch.setitem(registry, "sharded", lambda k: program)
+        fast = table(times(sharded=1e-9, places=("cpu", "gpu", "nvlink", "pcie")))
+        best = {place: fast.best(place, 4, 1024) for place in fast.times_s}
+        kept = "sharded" if order == (0, 1, 2, 3) else "leader"
+        assert best == {"cpu": kept, "gpu": kept, "nvlink": kept, "pcie": "sharded"}
 
     def test_between_gpus_shares_the_work_of_a_single_tensor(self):
         fast = table(times(by_parameter=1e-9))

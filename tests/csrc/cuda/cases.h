@@ -82,12 +82,15 @@ inline void run_case(const Case& one) {
 void calls_beside_each_other();
 
 // failures_test.cpp
-void failures();
+void failures(int ranks);
 void interruptions(int ranks);
 
 // graphs_test.cpp
 void kept_graphs();
 void lanes_of_captures();
+
+// limits_test.cpp
+void limits_of_a_launch();
 
 // peers_test.cpp
 void kept_proofs(const std::string& path);
@@ -96,5 +99,8 @@ void unknown_in_a_capture();
 void two_captures();
 void no_host_memory_once();
 void first_scratch_in_a_capture();
+
+// reuse_test.cpp
+void calls_at_the_same_addresses();
 
 }  // namespace engines_test

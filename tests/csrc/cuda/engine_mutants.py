@@ -194,4 +194,48 @@ MUTANTS = {
         "no peers",
         "unordered",
     ),
+    "an error that does not wait for copies through the host": Mutant(
+        "cuda/lanes.cpp", "  stage.synchronize();\n", "", "failures, no peers", "unordered"
+    ),
+    "an error that waits for one lane only": Mutant(
+        "cuda/events.cpp",
+        "for (Lane* lane : call.lanes) lane->synchronize();",
+        "call.hub().synchronize();",
+        "failures",
+        "unordered",
+    ),
+    "one pointer more than fits": Mutant(
+        "cuda/launch.cpp",
+        "return bytes <= sizeof(LaunchArgs::table)",
+        "return bytes <= sizeof(LaunchArgs::table) + 8",
+        "limits",
+        "",
+    ),
+    "a row's instructions taken from the launch before": Mutant(
+        "cuda/launch.cpp", "  last_instructions_ = nullptr;\n}", "}", "limits", "wrong bytes"
+    ),
+    "a buffer's number of 8 bits": Mutant(
+        "cuda/launch.cpp",
+        "operands_.push_back(static_cast<uint16_t>(buffer))",
+        "operands_.push_back(static_cast<uint8_t>(buffer))",
+        "limits",
+        "wrong bytes",
+    ),
+    "a graph replayed for another program": Mutant(
+        "cuda/events.cpp", "key{schedule.id, ", "key{schedule.id * 0, ", "same addresses", ""
+    ),
+    "a graph replayed for another dtype": Mutant(
+        "cuda/events.cpp",
+        "static_cast<uint64_t>(table.dtype) << 32 | ",
+        "",
+        "same addresses",
+        "another dtype",
+    ),
+    "a graph replayed for another length": Mutant(
+        "cuda/events.cpp",
+        "static_cast<uint64_t>(row.elems)}",
+        "0}",
+        "same addresses",
+        "one element more",
+    ),
 }

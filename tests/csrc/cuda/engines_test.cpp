@@ -173,6 +173,7 @@ Config machine_for(const std::string& mode) {
     config = {.devices = 4, .peers = none, .linear = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
+  if (mode == "same addresses") config = {.devices = 4, .linear = true, .reuse_addresses = true};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
   if (mode == "lost writes" || mode == "kept failures")
     config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
@@ -202,8 +203,12 @@ int main(int argc, char** argv) {
       several_dtypes(named, 1);
       if (!uses_host(named.program)) several_dtypes(named, 4);
     });
-  } else if (mode == "failures") {
-    failures();
+  } else if (mode == "failures" || mode == "failures, no peers") {
+    failures(mode == "failures" ? 3 : 2);
+  } else if (mode == "same addresses") {
+    calls_at_the_same_addresses();
+  } else if (mode == "limits") {
+    limits_of_a_launch();
   } else if (mode == "interruptions" || mode == "interruptions, no peers") {
     interruptions(mode == "interruptions" ? 3 : 2);
   } else if (mode == "kept proofs") {

@@ -59,6 +59,7 @@ bool fails_cleanly(const Case& one, int call, int64_t n) {
   const Calls calls(one);
   calls.run_before(call);
   calls.buffers(call).fill();
+  synchronize(one.setting.devices);
   const int64_t before = virtual_cuda::calls_made();
   virtual_cuda::fail_call(n, cudaErrorUnknown);
   std::string thrown;
@@ -73,9 +74,11 @@ bool fails_cleanly(const Case& one, int call, int64_t n) {
   const bool may_go_on = !failed || call > 0 || is_in_a_destructor(virtual_cuda::failed_call());
   if (thrown.find("cudaErrorUnknown") == std::string::npos && !(thrown.empty() && may_go_on))
     fail(where + ", and what was thrown is \"" + thrown + '"');
+  if (!thrown.empty()) calls.buffers(call).touch();
+  expect_clean(where + ", when the error arrives");
   const DeviceGuard guard(0);
   if (thrown.empty()) calls.expect_reduced(call, where);
-  synchronize(3);
+  synchronize(one.setting.devices);
   for (int times = 0; times < 2; ++times) {
     calls.buffers(call).fill();
     calls.run(call);
@@ -115,7 +118,7 @@ void for_each_call_of_a_call(int ranks, const std::function<bool(const Case& one
 
 }  // namespace
 
-void failures() { for_each_call_of_a_call(3, fails_cleanly); }
+void failures(int ranks) { for_each_call_of_a_call(ranks, fails_cleanly); }
 
 void interruptions(int ranks) { for_each_call_of_a_call(ranks, is_undisturbed); }
 

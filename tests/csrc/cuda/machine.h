@@ -101,6 +101,12 @@ class Buffers {
     return {content_.table(memory)};
   }
 
+  // The host is about to use the tensors: nothing may be under way on them.
+  void touch() const {
+    for (int buffer = 0; buffer < content_.buffers(); ++buffer)
+      virtual_cuda::host_writes(memory_[buffer].get(), content_.bytes(buffer));
+  }
+
   // What was collected, when all devices are done.
   void expect(const Images& wanted, const std::string& where) const {
     Images found;

@@ -1,5 +1,6 @@
 // Which devices reach each other: what is kept of it, and what a capture must not find out.
 #include <fstream>
+#include <sstream>
 
 #include "cases.h"
 #include "cuda/peers.h"
@@ -69,6 +70,19 @@ std::string text_of(const std::string& path) {
 
 }  // namespace
 
+// The lines with one of their words changed: the boot, the driver's version, the device, the other device.
+std::string with_another(int word, const std::string& proofs) {
+  std::istringstream lines(proofs);
+  std::string changed;
+  for (std::string line; std::getline(lines, line);) {
+    size_t at = 0;
+    for (int i = 0; i < word; ++i) at = line.find(' ', at) + 1;
+    line[at] = line[at] == '1' ? '2' : '1';
+    changed += line + "\n";
+  }
+  return changed;
+}
+
 // A second process finds the proofs of the first and tries nothing out; a line that is cut off, or of
 // other devices, counts for nothing.
 void engines_test::kept_proofs(const std::string& path) {
@@ -81,17 +95,31 @@ void engines_test::kept_proofs(const std::string& path) {
   if (process("an empty file") != without) fail("an empty file changes what is tried out");
   const std::string proofs = text_of(path);
   if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line a pair:\n" + proofs);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (!proofs.starts_with(boot + " " + std::to_string(CUDART_VERSION) + " ")) fail("not of this boot:\n" + proofs);
+  virtual_cuda::set_driver_version(12080);
+  if (process("another driver") != without) fail("a proof counts under another driver's version");
+  virtual_cuda::set_driver_version(CUDART_VERSION);
+  std::ofstream(path) << proofs;
   if (process("a full file") >= without) fail("what the file holds was tried out again");
   if (text_of(path) != proofs) fail("the file grew");
   std::string cut = proofs;
   for (size_t at; (at = cut.find(".\n")) != std::string::npos;) cut.erase(at, 1);
   std::ofstream(path) << cut;
   if (process("lines cut off") != without) fail("a line that is cut off counts");
+  const char* const words[] = {"boot", "driver", "device", "other device"};
+  for (int word = 0; word < 4; ++word) {
+    std::ofstream(path) << with_another(word, proofs);
+    if (process(words[word]) != without) fail(std::string("a proof counts of another ") + words[word]);
+  }
+  std::ofstream(path) << proofs;
+  if (process("the file again") >= without) fail("control: the file does not count either");
   keep_proofs_in("/proc/nowhere/proofs");
   if (process("a file that cannot be written") != without) fail("a file that is not there changes what is tried out");
   keep_proofs_in("");
   expect_reached(12);
-  cases += 5;
+  cases += 11;
 }
 
 // A broken pair stays broken: the next process believes the file, and warns as this one did.

@@ -19,7 +19,9 @@ SOURCES = {
     "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
     "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
+    "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
+    "test of addresses": Source(HERE / "reuse_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
@@ -60,7 +62,10 @@ MODES = {
     "interruptions, no peers": ("plain", 1000),
     "graphs": ("address", 11),
     "graphs, no peers": ("address", 11),
+    "failures, no peers": ("plain", 2000),
+    "same addresses": ("address", 13),
     "beside": ("address", 6),
+    "limits": ("address", 35),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
     "pieces": ("plain", 26),
@@ -89,7 +94,7 @@ def test_engines(mode, tests, programs):
 
 
 @pytest.mark.sweep("sanitizers")
-@pytest.mark.parametrize(("mode", "count"), [("kept proofs", 5), ("kept failures", 2)])
+@pytest.mark.parametrize(("mode", "count"), [("kept proofs", 11), ("kept failures", 2)])
 def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):
     done = run(tests("address"), mode, programs, tmp_path / "proofs")
     assert done.returncode == 0, done.stderr

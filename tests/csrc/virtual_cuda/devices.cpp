@@ -49,7 +49,7 @@ int Runtime::valid_device(int device) const {
 using namespace virtual_cuda;
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  return call("cudaDriverGetVersion", [&](Runtime&) { *version = CUDART_VERSION; });
+  return call("cudaDriverGetVersion", [&](Runtime& rt) { *version = rt.driver_version; });
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {

@@ -54,12 +54,13 @@ bool intact(const Allocation& a, const Pages& pages) {
 
 }  // namespace
 
-Memory::Memory(int devices, size_t bytes_per_device) : bytes_per_device_(bytes_per_device) {
+Memory::Memory(int devices, size_t bytes_per_device, bool reuse_addresses)
+    : bytes_per_device_(bytes_per_device), reuse_addresses_(reuse_addresses) {
   for (int device = kHost; device < devices; ++device) {
     void* base = mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
     const auto address = reinterpret_cast<uintptr_t>(base);
-    arenas_.push_back({address, address, 0});
+    arenas_.push_back({address, address, 0, {}});
   }
 }
 
@@ -69,16 +70,28 @@ Memory::~Memory() {
   for (Arena& arena : arenas_) munmap(reinterpret_cast<void*>(arena.base), kAddresses);
 }
 
+// Where what was freed last had as many pages, or behind all others.
+uintptr_t Memory::begin_of_next(Arena& arena, size_t bytes) {
+  const auto fits = [&](uintptr_t begin) {
+    return Pages(allocations_.at(begin)).bytes() == whole_pages(bytes + kGuard + kGuard);
+  };
+  const auto found = std::find_if(arena.freed.rbegin(), arena.freed.rend(), fits);
+  if (!reuse_addresses_ || found == arena.freed.rend()) return arena.next + kGuard;
+  const uintptr_t begin = *found;
+  arena.freed.erase(std::next(found).base());
+  return begin;
+}
+
 void* Memory::allocate(int device, size_t bytes) {
   Arena& arena = arenas_[device + 1];
-  const uintptr_t begin = arena.next + kGuard;
+  const uintptr_t begin = begin_of_next(arena, bytes);
   const Allocation allocation{begin, begin + bytes, device, false};
   const Pages pages(allocation);
   const bool full = device != kHost && arena.allocated_bytes + bytes > bytes_per_device_;
   if (full || bytes > kAddresses || pages.end > arena.base + kAddresses) return nullptr;
   if (mprotect(pages.data(), pages.bytes(), PROT_READ | PROT_WRITE) != 0) return nullptr;
   guard(allocation, pages);
-  arena.next = pages.end;
+  arena.next = std::max(arena.next, pages.end);
   arena.allocated_bytes += bytes;
   allocations_[begin] = allocation;
   return reinterpret_cast<void*>(begin);
@@ -90,7 +103,9 @@ bool Memory::release(Allocation& allocation) {
   madvise(pages.data(), pages.bytes(), MADV_DONTNEED);
   mprotect(pages.data(), pages.bytes(), PROT_NONE);
   allocation.freed = true;
-  arenas_[allocation.device + 1].allocated_bytes -= allocation.end - allocation.begin;
+  Arena& arena = arenas_[allocation.device + 1];
+  arena.allocated_bytes -= allocation.end - allocation.begin;
+  arena.freed.push_back(allocation.begin);
   return untouched;
 }
 

@@ -1,5 +1,5 @@
-// Where pointers belong: every device, and the host's pinned memory, has its own range of addresses,
-// never used twice between two resets. Canaries (poison under AddressSanitizer) lie round every
+// Where pointers belong: every device, and the host's pinned memory, has its own range of addresses. What
+// is freed is used again if that is asked for, else never between two resets. Canaries (poison under AddressSanitizer) lie round every
 // allocation; freed memory cannot be touched.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Allocation {
 
 class Memory {
  public:
-  Memory(int devices, size_t bytes_per_device);
+  Memory(int devices, size_t bytes_per_device, bool reuse_addresses = false);
   ~Memory();
   Memory(const Memory&) = delete;
 
@@ -38,8 +38,11 @@ class Memory {
   struct Arena {
     uintptr_t base, next;
     size_t allocated_bytes;
+    std::vector<uintptr_t> freed;  // begins of allocations, the last freed behind
   };
+  uintptr_t begin_of_next(Arena& arena, size_t bytes);
   size_t bytes_per_device_;
+  bool reuse_addresses_;
   std::vector<Arena> arenas_;  // the host's, then the devices'
   std::map<uintptr_t, Allocation> allocations_;
 };

@@ -56,7 +56,7 @@ HostThread& host_thread() {
 }
 
 Runtime::Runtime(const Config& config)
-    : config(config), memory(config.devices, config.memory_bytes), checker(memory), rng(config.seed) {
+    : config(config), memory(config.devices, config.memory_bytes, config.reuse_addresses), checker(memory), rng(config.seed) {
   for (int device = 0; device < config.devices; ++device)
     legacy.push_back({new_queue(device), device, cudaStreamDefault, true, nullptr, {}});
 }
@@ -154,6 +154,11 @@ void forget_failures() {
 std::vector<std::string> calls() {
   std::lock_guard lock(the_mutex);
   return {runtime().calls.begin(), runtime().calls.end()};
+}
+
+void set_driver_version(int version) {
+  std::lock_guard lock(the_mutex);
+  runtime().driver_version = version;
 }
 
 int64_t calls_made() {

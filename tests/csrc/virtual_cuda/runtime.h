@@ -182,6 +182,7 @@ struct Runtime {
   Handles<CUgraphExec_st> execs;
   std::map<const void*, int> dynamic_smem_bytes;
   std::vector<Failure> failures;
+  int driver_version = CUDART_VERSION;
   int64_t interruption_in = 0;  // calls; 0: none
   std::function<void()> interruption;
   std::vector<const char*> calls;

@@ -157,3 +157,28 @@ TEST(every_call_can_be_made_to_fail) {
   CHECK(cudaGetDevice(&device) == cudaErrorUnknown);
   OK(cudaGetDevice(&device));
 }
+
+TEST(freed_addresses_are_used_again_only_if_asked_for) {
+  for (bool again : {false, true}) {
+    virtual_cuda::reset({.reuse_addresses = again});
+    const Buffer other(0, 1);
+    void *first, *second, *larger;
+    OK(cudaMalloc(&first, kBytes));
+    OK(cudaMemsetAsync(first, 1, kBytes));
+    OK(cudaDeviceSynchronize());
+    OK(cudaFree(first));
+    OK(cudaMalloc(&larger, 10 * 4096));
+    CHECK(larger != first);
+    OK(cudaMalloc(&second, kBytes + 4));
+    CHECK((second == first) == again);
+    std::vector<int> found(kElems);
+    OK(cudaMemcpy(found.data(), second, kBytes, cudaMemcpyDeviceToHost));
+    CHECK(found[0] != 0x01010101);
+    CHECK(other.holds(1));
+    OK(cudaFree(second));
+    OK(cudaFree(larger));
+    OK(cudaMemsetAsync(second, 1, 4));
+    OK(cudaDeviceSynchronize());
+    CHECK(reported("use after free"));
+  }
+}

@@ -56,6 +56,7 @@ struct Config {
   int multiprocessors = 4;
   int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
   size_t memory_bytes = size_t{1} << 30;  // of each device
+  bool reuse_addresses = false;           // what is freed last is allocated first, as torch's allocator does
 };
 
 // Ends all work, reports what leaked, forgets every object and starts anew; violations stay until
@@ -90,6 +91,8 @@ std::string failed_call();  // the last call made to fail; empty: none since res
 // Tells the checker that the host itself is about to touch this memory.
 void host_reads(const void* pointer, size_t bytes);
 void host_writes(const void* pointer, size_t bytes);
+
+void set_driver_version(int version);  // until the next reset
 
 size_t allocated_bytes(int device);  // cudaMalloc'ed; of the host's pinned memory for device -1
 int64_t graphs_launched();           // since reset, those launched into captures left out

@@ -1,0 +1,167 @@
+// What fits one launch: the last row, pointer, operand and instruction, and one more.
+#include "cases.h"
+#include "cuda/launch.h"
+
+namespace engines_test {
+namespace {
+
+// One GPU's call of so many rows. Each shard has the same instructions, of so many operands, and row r is of shard
+// r modulo shards. Sources are the buffers in turn, more than once if need be.
+struct Form {
+  size_t rows, buffers, instructions, srcs, dsts;
+  int shards = 1;
+
+  size_t operands() const { return instructions * (srcs + dsts); }
+  std::string name() const {
+    return std::to_string(rows) + " rows, " + std::to_string(buffers) + " buffers, " + std::to_string(instructions) +
+           " instructions of " + std::to_string(srcs) + " sources, " + std::to_string(shards) + " shards";
+  }
+  // Neighbours of one shard share its instructions. Behind the operands, up to 8 bytes are left out.
+  size_t bytes() const {
+    const size_t lists = shards > 1 ? rows : 1;
+    return rows * sizeof(RowArg) + lists * (instructions * sizeof(InstructionArg) + operands() * sizeof(uint16_t)) +
+           (rows * buffers + 1) * sizeof(std::byte*);
+  }
+  bool fits() const { return bytes() <= sizeof(LaunchArgs::table); }
+};
+
+std::vector<int> buffers_in_turn(size_t first, size_t count, size_t buffers) {
+  std::vector<int> some;
+  for (size_t i = 0; i < count; ++i) some.push_back(static_cast<int>((first + i) % buffers));
+  return some;
+}
+
+Schedule schedule_of(const Form& form) {
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> launches;
+  for (int shard = 0; shard < form.shards; ++shard)
+    for (size_t i = 0; i < form.instructions; ++i) {
+      launches.push_back({static_cast<int>(instructions.size())});
+      instructions.push_back({0, shard, buffers_in_turn(i + form.buffers - 1, form.srcs, form.buffers),
+                              buffers_in_turn(i + 1, form.dsts, form.buffers), false});
+    }
+  const std::vector<std::vector<int>> waits(instructions.size());
+  const int buffers = static_cast<int>(form.buffers);
+  return Schedule(buffers, buffers, form.shards, std::move(instructions), waits, launches);
+}
+
+// Rows of bytes, which are summed modulo 256.
+class Bytes {
+ public:
+  explicit Bytes(const Form& form) : form_(form), schedule_(schedule_of(form)) {
+    for (size_t i = 0; i < form.rows * form.buffers * kApart; ++i)
+      before_.push_back(static_cast<uint8_t>(mixed(i)));
+    memory_ = allocate_device(0, size());
+    cuda_check(cudaMemcpy(memory_.get(), before_.data(), size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+
+  // Returns the number of launches.
+  int64_t run() const {
+    Table table{DType::u8, Op::sum, 1, {}, {}};
+    for (size_t row = 0; row < form_.rows; ++row) {
+      table.rows.push_back({static_cast<int>(row) % form_.shards, kElems, table.pointers.size()});
+      for (size_t buffer = 0; buffer < form_.buffers; ++buffer)
+        table.pointers.push_back(static_cast<std::byte*>(memory_.get()) + at(row, buffer));
+    }
+    const int64_t before = virtual_cuda::work_queued();
+    run_tiles_cuda(schedule_, {table}, 0, nullptr);
+    return virtual_cuda::work_queued() - before;
+  }
+
+  std::vector<uint8_t> wanted() const {
+    std::vector<uint8_t> bytes = before_;
+    for (size_t row = 0; row < form_.rows; ++row)
+      for (const Instruction* x : schedule_.by_shard[row % form_.shards])
+        for (size_t i = 0; i < kElems; ++i) {
+          uint8_t sum = 0;
+          for (int src : x->srcs) sum = static_cast<uint8_t>(sum + bytes[at(row, src) + i]);
+          for (int dst : x->dsts) bytes[at(row, dst) + i] = sum;
+        }
+    return bytes;
+  }
+  const std::vector<uint8_t>& before() const { return before_; }
+
+  void expect(const std::vector<uint8_t>& wanted) const {
+    std::vector<uint8_t> found(size());
+    cuda_check(cudaMemcpy(found.data(), memory_.get(), size(), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    if (found != wanted) fail(form_.name() + ": wrong bytes");
+    expect_clean(form_.name());
+    ++cases;
+  }
+
+ private:
+  static constexpr int64_t kElems = 5, kApart = 16;
+  size_t at(size_t row, size_t buffer) const { return (row * form_.buffers + buffer) * kApart; }
+  size_t size() const { return before_.size(); }
+
+  const Form form_;
+  const Schedule schedule_;
+  std::vector<uint8_t> before_;
+  DeviceMemory memory_;
+};
+
+void expect_launches(const Form& form, int64_t wanted) {
+  const Bytes bytes(form);
+  const int64_t launches = bytes.run();
+  if (launches != wanted)
+    fail(form.name() + ": " + std::to_string(launches) + " launches, not " + std::to_string(wanted));
+  bytes.expect(bytes.wanted());
+}
+
+// Nothing was launched before the error.
+void expect_refused(const Form& form) {
+  const Bytes bytes(form);
+  const int64_t before = virtual_cuda::work_queued();
+  std::string thrown;
+  try {
+    bytes.run();
+  } catch (const std::invalid_argument& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("do not fit one launch; use fewer ranks a call") == std::string::npos)
+    fail(form.name() + ": thrown: " + thrown);
+  if (virtual_cuda::work_queued() != before) fail(form.name() + ": launched all the same");
+  bytes.expect(bytes.before());
+}
+
+// The most of one of its numbers with which the form fits.
+Form largest(Form form, size_t Form::*number) {
+  for (form.*number = 1; form.fits(); ++(form.*number)) {
+  }
+  --(form.*number);
+  return form;
+}
+
+Form with_more(Form form, size_t Form::*number, size_t more) {
+  form.*number += more;
+  return form;
+}
+
+}  // namespace
+
+void limits_of_a_launch() {
+  // Rows go to as many launches as they need.
+  for (const Form& each : {Form{1, 2, 1, 2, 2}, Form{1, 3, 2, 2, 1}, Form{1, 8, 1, 8, 8}, Form{1, 2, 1, 2, 1, 2}}) {
+    const Form most = largest(each, &Form::rows);
+    expect_launches(with_more(most, &Form::rows, -1), 1);
+    expect_launches(most, 1);
+    expect_launches(with_more(most, &Form::rows, 1), 2);
+    expect_launches(with_more(most, &Form::rows, most.rows), 2);
+    expect_launches(with_more(most, &Form::rows, most.rows + 1), 3);
+  }
+  // What one row needs must fit one launch.
+  const std::pair<Form, size_t Form::*> numbers[] = {{{1, 1, 1, 2, 1}, &Form::buffers},
+                                                     {{1, 4, 1, 1, 2}, &Form::srcs},
+                                                     {{1, 5, 3, 1, 1}, &Form::srcs},
+                                                     {{1, 4, 1, 1, 1}, &Form::instructions},
+                                                     {{1, 3, 1, 2, 2}, &Form::instructions}};
+  for (const auto& [form, number] : numbers) {
+    const Form most = largest(form, number);
+    expect_launches(most, 1);
+    expect_refused(with_more(most, number, 1));
+    // A second row, whose pointers are no longer free.
+    expect_launches(with_more(most, &Form::rows, 1), 2);
+  }
+}
+
+}  // namespace engines_test
