@@ -135,8 +135,8 @@ def extension_arguments() -> dict:
         sources += joined("cuda_kernels.cu", [*csrc.glob("cuda/*.cu")])
         sources += joined("cuda_engines.cpp", [*csrc.glob("cuda/*.cpp")])
     includes = [f"-I{csrc.absolute()}"]
-    # The environment's own folders too, behind torch's: g++ looks into every -I before them, and another
-    # pybind11 that is found there makes objects that torch does not know.
+    # The environment's own folders too, behind torch's: g++ looks into every -I before them, and
+    # with another pybind11 that is found there the module does not load.
     own = [sysconfig.get_paths()["include"], sysconfig.get_paths()["platinclude"]]
     found = [*include_paths(), *cuda.get("include_dirs", []), *own, f"{sys.exec_prefix}/include"]
     includes += [option for path in dict.fromkeys(found) for option in ("-isystem", path)]

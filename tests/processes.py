@@ -48,14 +48,14 @@ def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting"
     limit = timedelta(seconds=timeout_s)
-    dist.init_process_group(backend, meeting, limit, rank=rank, world_size=count)
     failed = ""
     try:
+        dist.init_process_group(backend, meeting, limit, rank=rank, world_size=count)
         scenario(rank, *args)
     except BaseException:
         failed = traceback.format_exc()
     torch.save(failed, f"{folder}/{rank}")
-    if killed is None:
+    if killed is None and dist.is_initialized():
         dist.destroy_process_group()
 
 
