@@ -63,8 +63,9 @@ class Result(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How the page names a mutant that makes no difference."""
-        return f"`{self.file}`: `{self.before}` -> `{self.after}`"
+        """How the page names a mutant that makes no difference. With the line, because a judgement
+        holds where it was made: a file that has changed is judged again."""
+        return f"`{self.file}:{self.line}`: `{self.before}` -> `{self.after}`"
 
 
 class Workspace:

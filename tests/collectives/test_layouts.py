@@ -90,6 +90,21 @@ class TestLayouts:
             assert_same(whole, torch.cat(tensors))
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("one", LAYOUTS)
+@pytest.mark.parametrize("other", ["contiguous", "channels_last", "transposed"])
+def test_outputs_may_lie_otherwise_than_tensors(one, other, k):
+    shards = noise(k, (2, 6, 4, 10), torch.float32)
+    outputs = [LAYOUTS[one](x.clone(), r) for r, x in enumerate(shards)]
+    wholes = [LAYOUTS[other](torch.cat([x] * k), r) for r, x in enumerate(shards)]
+    reduce_scatter(outputs, wholes)
+    for output in outputs:
+        assert_same(output, reduced("sum", shards))
+    all_gather(wholes, [LAYOUTS[one](x.clone(), r) for r, x in enumerate(shards)])
+    for whole in wholes:
+        assert_same(whole, torch.cat(shards))
+
+
 def torch_operations_of(call, *args):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call(*args)

@@ -49,8 +49,7 @@ Schedule schedule_of(const Form& form) {
 class Bytes {
  public:
   explicit Bytes(const Form& form) : form_(form), schedule_(schedule_of(form)) {
-    for (size_t i = 0; i < form.rows * form.buffers * kApart; ++i)
-      before_.push_back(static_cast<uint8_t>(mixed(i)));
+    for (size_t i = 0; i < form.rows * form.buffers * kApart; ++i) before_.push_back(static_cast<uint8_t>(mixed(i)));
     memory_ = allocate_device(0, size());
     cuda_check(cudaMemcpy(memory_.get(), before_.data(), size(), cudaMemcpyHostToDevice), "cudaMemcpy");
   }
@@ -125,14 +124,14 @@ void expect_refused(const Form& form) {
 }
 
 // The most of one of its numbers with which the form fits.
-Form largest(Form form, size_t Form::*number) {
+Form largest(Form form, size_t Form::* number) {
   for (form.*number = 1; form.fits(); ++(form.*number)) {
   }
   --(form.*number);
   return form;
 }
 
-Form with_more(Form form, size_t Form::*number, size_t more) {
+Form with_more(Form form, size_t Form::* number, size_t more) {
   form.*number += more;
   return form;
 }

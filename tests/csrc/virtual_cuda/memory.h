@@ -1,6 +1,6 @@
 // Where pointers belong: every device, and the host's pinned memory, has its own range of addresses. What
-// is freed is used again if that is asked for, else never between two resets. Canaries (poison under AddressSanitizer) lie round every
-// allocation; freed memory cannot be touched.
+// is freed is used again if that is asked for, else never between two resets. Canaries (poison under AddressSanitizer)
+// lie round every allocation; freed memory cannot be touched.
 #pragma once
 
 #include <cstddef>

@@ -56,7 +56,10 @@ HostThread& host_thread() {
 }
 
 Runtime::Runtime(const Config& config)
-    : config(config), memory(config.devices, config.memory_bytes, config.reuse_addresses), checker(memory), rng(config.seed) {
+    : config(config),
+      memory(config.devices, config.memory_bytes, config.reuse_addresses),
+      checker(memory),
+      rng(config.seed) {
   for (int device = 0; device < config.devices; ++device)
     legacy.push_back({new_queue(device), device, cudaStreamDefault, true, nullptr, {}});
 }
