@@ -138,7 +138,8 @@ def extension_arguments() -> dict:
     # The environment's own folders too, behind torch's: g++ looks into every -I before them, and
     # with another pybind11 that is found there the module does not load.
     own = [sysconfig.get_paths()["include"], sysconfig.get_paths()["platinclude"]]
-    found = [*include_paths(), *cuda.get("include_dirs", []), *own, f"{sys.exec_prefix}/include"]
+    own += [f"{sys.prefix}/include"] if sys.prefix != sys.base_prefix else []  # not /usr/include
+    found = [*include_paths(), *cuda.get("include_dirs", []), *own]
     includes += [option for path in dict.fromkeys(found) for option in ("-isystem", path)]
     # -O2: the kernels name their vector registers (csrc/cpu/simd.h), so -O3 would only take longer.
     # -isystem: warnings in torch's headers are not ours. -ffp-contract=off: the same bits on every
