@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -11,7 +12,7 @@ namespace {
 
 // Vectors can be used if, after the same few single elements, all buffers are at multiples of 16 bytes. torch's
 // allocations always are; otherwise all elements are handled one by one.
-void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used, int64_t elem_bytes) {
+void align(RowArg& row, std::byte* const* pointers, std::span<const uint16_t> used, int64_t elem_bytes) {
   const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
   uintptr_t differing = 0;
   for (int buffer : used) differing |= address(buffer) ^ address(used.front());
@@ -20,31 +21,20 @@ void align(RowArg& row, std::byte* const* pointers, const std::vector<int>& used
   row.head_elems = static_cast<uint8_t>(row.vectors ? std::min(row.elems, before / elem_bytes) : 0);
 }
 
-std::vector<int> used_buffers(const std::vector<const Instruction*>& instructions) {
-  std::vector<int> used;
-  for (const Instruction* instruction : instructions) {
-    used.insert(used.end(), instruction->srcs.begin(), instruction->srcs.end());
-    used.insert(used.end(), instruction->dsts.begin(), instruction->dsts.end());
-  }
-  return used;
-}
-
-template <class Entry>
-constexpr size_t bytes_of(size_t count) {
-  return count * sizeof(Entry);
-}
-
 }  // namespace
 
 Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
     : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), line_(line) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
-  const bool known = &instructions == last_instructions_;
-  const size_t operands = operands_.size() + (known ? 0 : used_buffers(instructions).size());
-  const size_t bytes = bytes_of<RowArg>(rows_.size() + 1) +
-                       bytes_of<InstructionArg>(instructions_.size() + (known ? 0 : instructions.size())) +
-                       bytes_of<uint16_t>(operands) + bytes_of<std::byte*>(pointers_.size() + num_pointers + 1);
+  size_t entries = instructions_.size(), operands = operands_.size();
+  if (&instructions != last_instructions_) {
+    entries += instructions.size();
+    for (const Instruction* instruction : instructions) operands += instruction->srcs.size() + instruction->dsts.size();
+  }
+  const size_t pointers = pointers_.size() + num_pointers + 1;  // one for the padding before them
+  const size_t bytes = (rows_.size() + 1) * sizeof(RowArg) + entries * sizeof(InstructionArg) +
+                       operands * sizeof(uint16_t) + pointers * sizeof(std::byte*);
   return bytes <= sizeof(LaunchArgs::table);
 }
 
@@ -66,16 +56,17 @@ void Launcher::add(const std::vector<const Instruction*>& instructions, int rank
   if (!fits(instructions, num_pointers)) flush();
   if (!fits(instructions, num_pointers))
     throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
-                                " buffers and their instructions do not fit one launch; use fewer ranks a call");
+                                " buffers and their instructions do not fit one launch; use fewer ranks per call");
   if (&instructions != last_instructions_) add_instructions(instructions, ranks);
+  const size_t first_instruction = instructions_.size() - instructions.size();
   RowArg row{elems,
              0,
              static_cast<uint16_t>(pointers_.size()),
-             static_cast<uint16_t>(instructions_.size() - instructions.size()),
+             static_cast<uint16_t>(first_instruction),
              static_cast<uint16_t>(instructions_.size()),
              false,
              0};
-  align(row, pointers, used_buffers(instructions), elem_bytes_);
+  align(row, pointers, std::span(operands_).subspan(instructions_[first_instruction].first_operand), elem_bytes_);
   rows_.push_back(row);
   pointers_.insert(pointers_.end(), pointers, pointers + num_pointers);
 }

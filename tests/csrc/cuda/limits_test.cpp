@@ -117,7 +117,7 @@ void expect_refused(const Form& form) {
   } catch (const std::invalid_argument& error) {
     thrown = error.what();
   }
-  if (thrown.find("do not fit one launch; use fewer ranks a call") == std::string::npos)
+  if (thrown.find("do not fit one launch; use fewer ranks per call") == std::string::npos)
     fail(form.name() + ": thrown: " + thrown);
   if (virtual_cuda::work_queued() != before) fail(form.name() + ": launched all the same");
   bytes.expect(bytes.before());

@@ -53,7 +53,7 @@ struct Setting {
   int64_t copy_engine_bytes = kCopyEngineBytes;
   std::string name() const {
     return std::to_string(devices) + " devices" + (in_blocks ? " in blocks" : "") +
-           (lane_per_rank ? ", a lane a rank, " : ", ") + std::to_string(slices) + " slices";
+           (lane_per_rank ? ", a lane per rank, " : ", ") + std::to_string(slices) + " slices";
   }
 };
 

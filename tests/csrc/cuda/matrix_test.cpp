@@ -112,7 +112,7 @@ int run_matrix(const std::vector<Named>& programs, int every) {
                    {"shift", static_cast<int>(std::size(kShifts))},
                    {"devices", kMaxDevices},
                    {"in blocks", 2},
-                   {"a lane a rank", 2},
+                   {"a lane per rank", 2},
                    {"slices", 3}});
   int cases = 0;
   for (int a = 0; a < static_cast<int>(arithmetics.size()); ++a) {

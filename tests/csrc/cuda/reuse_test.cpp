@@ -90,7 +90,7 @@ void calls_at_the_same_addresses() {
           "the second tensor longer");
   in_turn(of_two, with(of_two, [](Case& x) { x.setting.slices = 2; }), "more slices");
   in_turn(of_two, with(of_two, [](Case& x) { x.setting.copy_engine_bytes = 4; }), "copies by the copy engine");
-  in_turn(of_four, with(of_four, [](Case& x) { x.setting.lane_per_rank = true; }), "a lane a rank");
+  in_turn(of_four, with(of_four, [](Case& x) { x.setting.lane_per_rank = true; }), "a lane per rank");
 }
 
 }  // namespace engines_test
