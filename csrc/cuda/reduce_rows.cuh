@@ -116,34 +116,32 @@ struct Step {
 
   // The functions below handle this thread's packs from `at` to `end`. Every instruction gives an element to the same
   // thread, so of this launch's writes a thread reads only its own, and a row needs no barrier between its
-  // instructions. Those that return something handle whole packs only, and return where the rest begins.
+  // instructions. Those that return something handle whole packs only, and return where the rest begins. No loop is
+  // unrolled, since a tile is seldom more than one turn.
 
   template <int Bytes, int Vectors>
   __device__ int copy(int at, int end) const {
     const int width = block_threads() * kVectorElems<T, Bytes>;
-    FASTREDUCE_NO_UNROLL  // a tile is seldom more than one turn
-        for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
+    FASTREDUCE_NO_UNROLL
+    for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
       const auto pack = load(srcs<Bytes, Vectors>()[0] + at);
       for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts<Bytes, Vectors>()[d] + at);
     }
     return at;
   }
 
-  // The addresses advance, so that each takes one register for its loads and its stores.
+  // One turn only: a tile has more only if another instruction of the launch takes more vectors at a time. With a loop,
+  // some of 8 loads came after the first sum (tests/csrc/cuda/test_machine_code.py).
   template <int K, int Vectors>
   __device__ int in_place(int at, int end) const {
     constexpr int V = kVectorElems<T, 16>;
     const int width = block_threads() * V;
+    if (at + (Vectors - 1) * width >= end) return at;
     Held<T, 16, Vectors, K> held;
     FASTREDUCE_UNROLL
     for (int i = 0; i < K; ++i) held.pointers[i] = srcs<16, Vectors>()[i] + at;
-    FASTREDUCE_NO_UNROLL
-    for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
-      reduce_vector<T, O, K, V * Vectors>(held, K, held, K, 0, instruction.divisor);
-      FASTREDUCE_UNROLL
-      for (int i = 0; i < K; ++i) held.pointers[i].first += Vectors * width;
-    }
-    return at;
+    reduce_vector<T, O, K, V * Vectors>(held, K, held, K, 0, instruction.divisor);
+    return at + Vectors * width;
   }
 
   template <int Bytes>
