@@ -43,8 +43,7 @@ at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) 
 }
 
 void ProcessBackend::abort() {
-  group_.abort();
-  group_.fail("rank " + group_.name() + " called abort");
+  group_.abort("rank " + group_.name() + " called abort");
   rest_->abort();
 }
 

@@ -1,6 +1,5 @@
-#include "processes/group.h"
+#include "processes/front.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
@@ -13,8 +12,6 @@
 
 namespace fastreduce {
 namespace {
-
-constexpr uint64_t kMagic = 0x6661737472656431;  // also the version of this layout
 
 // How often a sleeping rank looks whether its peer still lives: ten times within the second in which it shall notice.
 constexpr std::chrono::milliseconds kLook{100};
@@ -37,10 +34,9 @@ void pause() {
 constexpr std::chrono::microseconds kSpinHere{200};
 constexpr std::chrono::microseconds kNap{20};
 
-constexpr uint64_t kNo = 1, kYes = 2;
+constexpr const char* kOwnDevice = "its own device, which has not finished what was enqueued before the call or in it";
 
-// As torch counts calls: the first round is the group's own.
-std::string number(uint64_t round) { return std::to_string(round - 1); }
+constexpr uint64_t kNo = 1, kYes = 2;
 
 uint64_t random_token() {
   uint64_t token = 0;
@@ -50,19 +46,6 @@ uint64_t random_token() {
 }
 
 }  // namespace
-
-// The beginning of each rank's memory; two areas for staging follow.
-struct alignas(4096) Group::Front {
-  uint64_t magic;
-  uint64_t token;  // in the invitation too: whoever has it was invited by this very process
-  uint64_t staging_bytes;
-  int32_t rank;
-  int32_t size;
-  alignas(64) Bell bell;
-  std::atomic<State> state{State::member};
-  std::array<char, 512> reason;
-  std::array<Desk, 2> desks;
-};
 
 Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
     : rank_(rank),
@@ -148,7 +131,7 @@ std::byte* Group::announced_memory(int rank) {
 
 void Group::begin(std::chrono::milliseconds timeout) {
   if (getpid() != pid_) throw GroupError("this group was made before a fork; make another in the new process");
-  if (front(rank_).state == State::failed)
+  if (front(rank_).state.load(std::memory_order_acquire) == State::failed)
     throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
   ++round_;
   timeout_ = timeout;
@@ -166,11 +149,12 @@ void Group::arrive(const Announcement& announcement) {
 void Group::meet() {
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank_) wait(desk(peer).round, round_, peer);
-  check_failed();  // a peer that waited too long for this rank may use its tensors for something else by now
+  // A peer that has waited too long for this rank may use its tensors for something else by now.
+  if (const std::string trouble = failed_peer(); !trouble.empty()) raise(trouble);
   // All compare all, so that all raise if any two differ.
   for (int peer = 1; peer < size(); ++peer)
     if (announced(peer).fingerprint != announced(0).fingerprint)
-      throw GroupError("call " + number(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
+      throw GroupError("call " + call_number(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
                        " but " + announced(peer).text.data() + " on rank " + names_[peer] +
                        "; want the same call on all ranks");
 }
@@ -198,7 +182,8 @@ void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer)
     pause();
   }
   while (!moved()) {
-    check_peers(peer);
+    // What the peer did before it left or ended counts, even if it came between the two looks.
+    if (const std::string trouble = trouble_with(peer); !trouble.empty() && !moved()) raise(trouble);
     front(peer).bell.sleep(moved, kLook);
   }
 }
@@ -207,9 +192,8 @@ void Group::wait_here(const std::function<bool()>& done) {
   const Clock::time_point spun = Clock::now() + kSpinHere;
   while (!done()) {
     if (Clock::now() < spun) continue;
-    check_aborted();
-    check_failed();
-    check_time("its own device, which has not finished what was enqueued before the call or in it");
+    for (const std::string& trouble : {aborted(), failed_peer(), late(kOwnDevice)})
+      if (!trouble.empty()) raise(trouble);
     std::this_thread::sleep_for(kNap);
   }
 }
@@ -222,75 +206,6 @@ bool Group::all(bool mine) {
     agreed = agreed && desk(peer).answer.load(std::memory_order_acquire) == kYes;
   }
   return agreed;
-}
-
-// ---- when something is wrong
-
-void Group::check_failed() {
-  for (int peer = 0; peer < size(); ++peer)
-    if (front(peer).state.load(std::memory_order_acquire) == State::failed)
-      raise(call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data());
-}
-
-void Group::check_aborted() {
-  if (aborted_.load(std::memory_order_relaxed)) raise(call() + " was aborted");
-}
-
-void Group::check_peers(int awaited) {
-  check_aborted();
-  check_failed();
-  if (front(awaited).state.load(std::memory_order_acquire) == State::left)
-    raise(call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")");
-  pollfd ended{alive_[awaited].get(), POLLIN, 0};
-  if (poll(&ended, 1, 0) > 0) raise(call() + ": the process of rank " + names_[awaited] + " has ended");
-  check_time("rank " + names_[awaited]);
-}
-
-void Group::check_time(const std::string& awaited) {
-  if (Clock::now() > deadline_)
-    raise(call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for " + awaited +
-          ": " + who_is_where());
-}
-
-void Group::raise(const std::string& what) {
-  fail(what);
-  throw GroupError(what);
-}
-
-void Group::fail(const std::string& reason) {
-  Front& mine = front(rank_);
-  if (mine.state == State::failed) return;
-  std::strncpy(mine.reason.data(), reason.c_str(), mine.reason.size() - 1);
-  mine.state.store(State::failed, std::memory_order_seq_cst);
-  mine.bell.ring();
-}
-
-void Group::leave() {
-  if (front(rank_).state == State::failed) return;  // which says more
-  front(rank_).state.store(State::left, std::memory_order_seq_cst);
-  front(rank_).bell.ring();
-}
-
-std::string Group::call() const {
-  return "call " + number(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
-}
-
-std::string Group::who_is_where() const {
-  std::ostringstream text;
-  for (int peer = 0; peer < size(); ++peer) {
-    const std::array<Desk, 2>& desks = front(peer).desks;
-    const uint64_t odd = desks[1].round.load(std::memory_order_acquire);
-    const uint64_t even = desks[0].round.load(std::memory_order_acquire);
-    const Desk& last = desks[odd > even];
-    text << (peer ? ", " : "") << "rank " << names_[peer];
-    if (last.round >= round_)
-      text << " has arrived";
-    else if (last.round <= 1)
-      text << " has not arrived, and has made no call yet";
-    else
-      text << " has not arrived: its last call was " << number(last.round) << ", " << last.announcement.text.data();
-  }
-  return text.str();
 }
 
 }  // namespace fastreduce

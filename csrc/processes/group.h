@@ -86,10 +86,10 @@ class Group {
   // The memory that a peer has announced for this round; nullptr if none.
   std::byte* announced_memory(int rank);
 
-  // After this, every call of every rank raises these words. The first reason stays.
-  void fail(const std::string& reason);
-  // From any thread: calls that wait raise soon.
-  void abort() { aborted_.store(true, std::memory_order_relaxed); }
+  // From this call on, every call of every rank raises these words. The first reason stays.
+  void fail(const std::string& reason) { fail_since(round_, reason); }
+  // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
+  void abort(const std::string& reason = "");
   // Peers that wait for this rank raise.
   void leave();
 
@@ -101,11 +101,13 @@ class Group {
   Desk& desk(int rank) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
-  void check_aborted();
-  void check_failed();
-  void check_peers(int awaited);
-  void check_time(const std::string& awaited);
+  // Words for an error; empty if nothing is wrong.
+  std::string trouble_with(int awaited);
+  std::string aborted() const;
+  std::string failed_peer() const;
+  std::string late(const std::string& awaited) const;
   [[noreturn]] void raise(const std::string& what);
+  void fail_since(uint64_t round, const std::string& reason);
   std::string who_is_where() const;
   std::string call() const;
 
@@ -120,7 +122,7 @@ class Group {
   uint64_t round_ = 0;
   Clock::time_point deadline_;
   std::chrono::milliseconds timeout_{0};
-  std::atomic<bool> aborted_{false};
+  std::atomic<bool> aborted_{false}, failed_{false};
 };
 
 }  // namespace fastreduce

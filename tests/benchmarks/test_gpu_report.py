@@ -131,7 +131,13 @@ def test_a_rehearsal(tmp_path):
     assert {x.split(":")[0] for x in statuses.values()} <= {"passed", "left out"}, done.stdout
     assert {"smoke", "kernels", "peers", "lists", "events", "nccl"} <= report["results"].keys()
     page = (tmp_path / "REPORT.md").read_text()
-    for text in ("| kernels | passed |", "float32 | 8 KiB", "LeNet, 8 tensors", "gloo", "batch 16"):
+    for text in (
+        "| kernels | passed |",
+        "float32 | 8 KiB",
+        "LeNet, 8 tensors",
+        "gloo",
+        "images, batch",
+    ):
         assert text in page
     assert "wanted GPUs for a CUDA graph" in page
     files = {path.name for path in tmp_path.iterdir()}

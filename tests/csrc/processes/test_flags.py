@@ -11,16 +11,23 @@ from program_files import RANKS, Named, every_program, write_programs
 from fastreduce.algorithms.collectives import goal, program
 
 HERE = Path(__file__).parent
-ENGINE = [f"processes/{name}.cpp" for name in ("flags", "group", "plan", "bell")]
+ENGINE = [f"processes/{name}.cpp" for name in ("flags", "group", "failures", "plan", "bell")]
 # Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
 SEEN = "-fno-builtin-memcpy"
 PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
+    "failures": (HERE / "failures_test.cpp",),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
+PROGRAMS = [name for name in PARTS if name != "failures"]
+FAILURES = (
+    "failures",
+    "memory",
+    *(f"processes/{name}.cpp" for name in ("group", "failures", "bell")),
+)
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
@@ -52,10 +59,29 @@ def programs(tmp_path_factory):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_every_program(sanitizer, objects, programs, tmp_path):
-    done = run(Build(sanitizer, tmp_path).link([*objects(sanitizer).values()], tmp_path), programs)
+    parts = [objects(sanitizer)[name] for name in PROGRAMS]
+    done = run(Build(sanitizer, tmp_path).link(parts, tmp_path), programs)
     assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)
     assert int(count) > 200 and rest == "cases right\n"
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_which_calls_a_failure_reaches(sanitizer, objects, tmp_path):
+    parts = [objects(sanitizer)[name] for name in FAILURES]
+    done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5 cases right\n", "")
+
+
+def test_a_later_failure_in_an_earlier_call_is_found(objects, tmp_path):
+    """The control: every failure counts in every call."""
+    file, text = "processes/failures.cpp", " && front(peer).failed_since <= round_"
+    csrc = mutated(tmp_path, file, text, "")
+    build = Build("thread", tmp_path, csrc)
+    parts = {**objects("thread"), file: build.compile(csrc / file, SEEN)}
+    done = run(build.link([parts[name] for name in FAILURES], tmp_path))
+    assert done.returncode == 1
+    assert "it fails in the next call, the call that all have arrived at: raised" in done.stderr
 
 
 # What is wrong: the file, its text, the text in its place.
@@ -146,7 +172,7 @@ def test_mutants_are_found(name, objects, programs, tmp_path):
     csrc = mutated(tmp_path, file, text, other)
     build = Build("thread", tmp_path, csrc)
     parts = {**objects("thread"), file: build.compile(csrc / file, SEEN)}
-    done = run(build.link([*parts.values()], tmp_path), programs)
+    done = run(build.link([parts[name] for name in PROGRAMS], tmp_path), programs)
     assert done.returncode != 0
     signs = ("wrong value", "ThreadSanitizer: data race", "reached its timeout")
     assert any(sign in done.stderr for sign in signs), done.stderr

@@ -1,0 +1,84 @@
+// What a rank learns of peers that have failed, left, ended or are late, and what they learn of it.
+#include <poll.h>
+
+#include <sstream>
+
+#include "processes/front.h"
+
+namespace fastreduce {
+
+std::string Group::trouble_with(int awaited) {
+  for (const std::string& trouble : {aborted(), failed_peer()})
+    if (!trouble.empty()) return trouble;
+  if (front(awaited).state.load(std::memory_order_acquire) == State::left)
+    return call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")";
+  pollfd ended{alive_[awaited].get(), POLLIN, 0};
+  if (poll(&ended, 1, 0) > 0) return call() + ": the process of rank " + names_[awaited] + " has ended";
+  return late("rank " + names_[awaited]);
+}
+
+std::string Group::aborted() const { return aborted_.load(std::memory_order_relaxed) ? call() + " was aborted" : ""; }
+
+// Who has failed in a later call has done its part of this one.
+std::string Group::failed_peer() const {
+  for (int peer = 0; peer < size(); ++peer)
+    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round_)
+      return call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data();
+  return "";
+}
+
+std::string Group::late(const std::string& awaited) const {
+  if (Clock::now() <= deadline_) return "";
+  return call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for " + awaited + ": " +
+         who_is_where();
+}
+
+void Group::raise(const std::string& what) {
+  fail(what);
+  throw GroupError(what);
+}
+
+void Group::abort(const std::string& reason) {
+  aborted_.store(true, std::memory_order_relaxed);
+  if (!reason.empty()) fail_since(0, reason);
+}
+
+void Group::fail_since(uint64_t round, const std::string& reason) {
+  if (failed_.exchange(true)) return;
+  Front& mine = front(rank_);
+  std::strncpy(mine.reason.data(), reason.c_str(), mine.reason.size() - 1);
+  mine.failed_since = round;
+  mine.state.store(State::failed, std::memory_order_seq_cst);
+  mine.bell.ring();
+}
+
+void Group::leave() {
+  if (failed_) return;  // which says more
+  front(rank_).state.store(State::left, std::memory_order_seq_cst);
+  front(rank_).bell.ring();
+}
+
+std::string Group::call() const {
+  return "call " + call_number(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
+}
+
+std::string Group::who_is_where() const {
+  std::ostringstream text;
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::array<Desk, 2>& desks = front(peer).desks;
+    const uint64_t odd = desks[1].round.load(std::memory_order_acquire);
+    const uint64_t even = desks[0].round.load(std::memory_order_acquire);
+    const Desk& last = desks[odd > even];
+    text << (peer ? ", " : "") << "rank " << names_[peer];
+    if (last.round >= round_)
+      text << " has arrived";
+    else if (last.round <= 1)
+      text << " has not arrived, and has made no call yet";
+    else
+      text << " has not arrived: its last call was " << call_number(last.round) << ", "
+           << last.announcement.text.data();
+  }
+  return text.str();
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,27 @@
+// What lies at the beginning of each rank's shared memory.
+#pragma once
+
+#include "processes/group.h"
+
+namespace fastreduce {
+
+constexpr uint64_t kMagic = 0x6661737472656432;  // also the version of this layout
+
+// Two areas for staging follow.
+struct alignas(4096) Group::Front {
+  uint64_t magic;
+  uint64_t token;  // in the invitation too: whoever has it was invited by this very process
+  uint64_t staging_bytes;
+  int32_t rank;
+  int32_t size;
+  alignas(64) Bell bell;
+  std::atomic<State> state{State::member};
+  uint64_t failed_since = 0;  // the round; calls before it are not affected
+  std::array<char, 512> reason;
+  std::array<Desk, 2> desks;
+};
+
+// As torch counts calls: the first round is the group's own.
+inline std::string call_number(uint64_t round) { return std::to_string(round - 1); }
+
+}  // namespace fastreduce
