@@ -196,16 +196,17 @@ class Program:
             self._check_instruction(index, instruction)
 
     def _check_instruction(self, index: int, instruction: Instruction) -> None:
+        _check_types(index, instruction)
         rank, shard, srcs, dsts = instruction
         known = range(self.buffers)
         problem = (
-            f"rank {rank} is not one of {self.k}"
+            f"rank {rank!r} is not one of {self.k}"
             if rank != HOST and rank not in range(self.k)
-            else f"shard {shard} is not one of {self.shards}"
+            else f"shard {shard!r} is not one of {self.shards}"
             if shard not in range(self.shards)
             else "it reads or writes nothing"
             if not srcs or not dsts
-            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)} does not exist"
+            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)!r} does not exist"
             if any(b not in known for b in (*srcs, *dsts))
             else "it writes one buffer twice"
             if len(set(dsts)) < len(dsts)
@@ -213,3 +214,16 @@ class Program:
         )
         if problem:
             raise ValueError(f"instruction {index} ({instruction}): {problem}")
+
+
+def _check_types(index: int, instruction: object) -> None:
+    if not isinstance(instruction, Instruction):
+        raise ValueError(
+            f"instruction {index} is {instruction!r}, want an Instruction(rank, shard, srcs, dsts)"
+        )
+    for name in ("srcs", "dsts"):
+        found = getattr(instruction, name)
+        if not isinstance(found, tuple):
+            raise ValueError(
+                f"instruction {index}: {name} is {found!r}, want a tuple of buffers, such as (0,)"
+            )
