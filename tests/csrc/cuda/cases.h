@@ -103,4 +103,8 @@ void first_scratch_in_a_capture();
 // reuse_test.cpp
 void calls_at_the_same_addresses();
 
+// trials_test.cpp
+void copies_that_hang(const std::string& path, int tried_later);
+void nvlinks(const std::string& nvml);
+
 }  // namespace engines_test

@@ -181,11 +181,73 @@ MUTANTS = {
         "peer",
     ),
     "a proof does not wait for its data": Mutant(
-        "cuda/peers.cpp",
-        '  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");',
-        "",
+        "cuda/trial.cpp",
+        '"cudaMemcpyAsync");\n    finish(side);',
+        '"cudaMemcpyAsync");',
         "orders",
         "unordered",
+    ),
+    "a trial waits inside CUDA": Mutant(
+        "cuda/trial.cpp",
+        "cudaStreamQuery(side",
+        "cudaStreamSynchronize(side",
+        "copies hang",
+        "hang:",
+    ),
+    "a trial waits for ever": Mutant(
+        "cuda/trial.cpp",
+        "clock_s() > end_s",
+        "clock_s() > 1e9 * end_s",
+        "kernels hang",
+        "still waits",
+    ),
+    "memory given up that a hanging copy may use": Mutant(
+        "cuda/trial.cpp",
+        "    abandon(std::move(trial));\n    return",
+        "    return",
+        "copies hang",
+        "which is freed",
+    ),
+    "memory given up under work when a trial fails": Mutant(
+        "cuda/trial.cpp",
+        "    abandon(std::move(trial));\n    throw;",
+        "    throw;",
+        "failures",
+        "which is freed",
+    ),
+    "peer access taken from under a copy that hangs": Mutant(
+        "cuda/peers.cpp", "&& !found.hangs ", "", "kernels hang", "disabled under"
+    ),
+    "every pair of a device that hangs is tried out": Mutant(
+        "cuda/peers.cpp",
+        "hanging.contains(device) || hanging.contains(other)",
+        "false",
+        "kernels hang",
+        "waited for",
+    ),
+    "what hung is forgotten": Mutant(
+        "cuda/peers.cpp",
+        "  proofs.keep(device, other, found.problem);",
+        "  if (!found.hangs) proofs.keep(device, other, found.problem);",
+        "copies hang",
+        "not three pairs",
+    ),
+    "NVML is not asked": Mutant(
+        "cuda/peers.cpp",
+        "if (!nvlink) nvlink = nvlink_between(device, other);",
+        "",
+        "nvlinks",
+        "wrong about NVLink",
+    ),
+    "NVML is asked of other GPUs": Mutant(
+        "cuda/nvml.cpp",
+        "bus, sizeof bus, device)",
+        "bus, sizeof bus, 3 - device)",
+        "nvlinks",
+        "wrong",
+    ),
+    "what NVML does not know is taken for PCIe": Mutant(
+        "cuda/nvml.cpp", "return std::nullopt;", "return false;", "nvlinks without NVML", "wrong"
     ),
     "half a page of the host used too early": Mutant(
         "cuda/lanes.cpp",
