@@ -31,6 +31,13 @@ MUTANTS = {
         "orders",
         "unordered",
     ),
+    "of a capture over several GPUs only one stream is part": Mutant(
+        "cuda/events.cpp",
+        "if (capture_of_rank[rank] == call.capture &&",
+        "if (capture_of_rank[rank] == call.capture && (rank == 0 || !call.capture) &&",
+        "capture",
+        "unordered",
+    ),
     "one lane is not joined": Mutant(
         "cuda/events.cpp",
         "    wait(call.hub().stream.get(), lane->joined.get());",
@@ -248,6 +255,62 @@ MUTANTS = {
     ),
     "what NVML does not know is taken for PCIe": Mutant(
         "cuda/nvml.cpp", "return std::nullopt;", "return false;", "nvlinks without NVML", "wrong"
+    ),
+    "closed memory is not looked for": Mutant(
+        "cuda/closed_memory.cpp",
+        "closed.insert({device, buffer});",
+        "",
+        "closed memory",
+        "no access to foreign memory",
+    ),
+    "pools are not opened": Mutant(
+        "cuda/closed_memory.cpp",
+        "cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess",
+        "cudaMemPoolSetAccess(pool, &access, 0) == cudaErrorUnknown",
+        "pools",
+        "through the host",
+    ),
+    "a pool that is open for one device taken for open to all": Mutant(
+        "cuda/closed_memory.cpp",
+        "try_emplace({device, allocation.pool}",
+        "try_emplace({0 * device, allocation.pool}",
+        "pools",
+        "",
+    ),
+    "access asked for the device that happens to be current": Mutant(
+        "cuda/closed_memory.cpp",
+        "  const DeviceGuard guard(device);  // it is",
+        "  (void)device;  // it is",
+        "closed memory",
+        "no access to foreign memory",
+    ),
+    "only a rank's first memory is looked at": Mutant(
+        "cuda/closed_memory.cpp",
+        "last[buffer].holds(pointer)",
+        "last[buffer].bytes > 0",
+        "closed memory",
+        "no access to foreign memory",
+    ),
+    "a graph replayed for memory that is closed elsewhere": Mutant(
+        "cuda/events.cpp",
+        "for (const auto& [device, buffer] : layout.closed)",
+        "for (const auto& [device, buffer] : ClosedBuffers())",
+        "closed memory",
+        "not each has a graph",
+    ),
+    "a launch that does not fit found out behind others": Mutant(
+        "cuda/tiles.cpp",
+        "expect_fits(instructions, schedule.buffers);",
+        "static_cast<void>(instructions);",
+        "limits",
+        "launched all the same",
+    ),
+    "a launch on several GPUs that does not fit found out behind others": Mutant(
+        "cuda/enqueue.cpp",
+        "expect_fits({&instruction},",
+        "static_cast<void>(",
+        "limits",
+        "launched all the same",
     ),
     "half a page of the host used too early": Mutant(
         "cuda/lanes.cpp",

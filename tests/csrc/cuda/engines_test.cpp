@@ -180,6 +180,7 @@ Config machine_for(const std::string& mode) {
     config = {.devices = 4,
               .lies = {{.device = 0, .peer = 1, .writes = false, .copies = true, .hangs = true}},
               .linear = true};
+  if (mode == "closed memory") config = {.devices = 4, .linear = true, .pools_open = false};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
   if (mode == "lost writes" || mode == "kept failures")
     config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
@@ -230,10 +231,15 @@ int main(int argc, char** argv) {
     copies_that_hang(beside(argv[2], "proofs"), mode == "kernels hang" ? 9 : 3);
   } else if (mode == "nvlinks" || mode == "nvlinks without NVML") {
     nvlinks(mode == "nvlinks" ? beside(argv[2], "libnvidia-ml.so.1") : "");
+  } else if (mode == "pools") {
+    pools();
+  } else if (mode == "closed memory") {
+    closed_memory();
   } else if (mode == "capture") {
     unknown_in_a_capture();
     two_captures();
     user_captures();
+    captures_on_all_devices();
   } else if (mode == "beside") {
     calls_beside_each_other();
   } else if (mode == "graphs" || mode == "graphs, no peers") {

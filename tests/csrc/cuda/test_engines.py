@@ -17,6 +17,8 @@ SOURCES = {
     **CONTENT,
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
     "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
+    "test of captures": Source(HERE / "captures_test.cpp", TEST_OPTIONS),
+    "test of closed memory": Source(HERE / "closed_memory_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
     "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
     "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
@@ -60,7 +62,7 @@ MODES = {
     # Each case in as many random legal orders as make so many in all.
     "many orders": ("plain", 10_000),
     "threads": ("thread", 150),
-    "capture": ("address", 36),
+    "capture": ("address", 60),
     "failures": ("address", 3000),
     "interruptions": ("plain", 3000),
     "interruptions, no peers": ("plain", 1000),
@@ -73,6 +75,8 @@ MODES = {
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
     "pieces": ("plain", 26),
+    "pools": ("address", 20),
+    "closed memory": ("address", 30),
     "kernels hang": ("plain", 2),
     "copies hang": ("plain", 2),
     "nvlinks": ("plain", 25),
@@ -133,6 +137,13 @@ def test_missing_answers_of_nvml_are_warned_of_once(mode, tests, programs):
     warnings = [x for x in run(tests("plain"), mode, programs).stderr.splitlines() if "NVML" in x]
     assert len(warnings) == 1
     assert mode != "nvlinks" or "nvmlDeviceGetHandleByPciBusId of 0000:3C:00.0" in warnings[0]
+
+
+def test_closed_memory_is_warned_of_once(tests, programs):
+    assert run(tests("plain"), "pools", programs).stderr == ""
+    warnings = run(tests("plain"), "closed memory", programs).stderr.splitlines()
+    assert len(warnings) == 1
+    assert "has no access to a tensor's memory on device" in warnings[0]
 
 
 def test_a_graph_that_cannot_be_made_is_warned_of_once(tests, programs):
