@@ -268,7 +268,7 @@ MUTANTS = {
         "cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess",
         "cudaMemPoolSetAccess(pool, &access, 0) == cudaErrorUnknown",
         "pools",
-        "through the host",
+        "pools were opened",
     ),
     "a pool that is open for one device taken for open to all": Mutant(
         "cuda/closed_memory.cpp",
