@@ -94,12 +94,10 @@ def main(arguments=None):
             print(f"rank {rank} held in the middle {states[len(states) // 2]}, then {states[-1]}")
     for name, times in chaos(args.chaos, args.processes, args.seed).items():
         known = [x for x in times if x is not None]
-        print(f"{len(times)} times {name}: no wrong value, no hang", end="")
+        line = f"{len(times)} times {name}: no wrong value, no hang"
         if known:
-            print(
-                f", known after {statistics.median(known):.2f} s, at most {max(known):.2f}", end=""
-            )
-        print()
+            line += f", known after {statistics.median(known):.2f} s, at most {max(known):.2f}"
+        print(line)
 
 
 if __name__ == "__main__":
