@@ -7,6 +7,7 @@ from functools import cached_property
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, routes_from
@@ -77,7 +78,8 @@ class Topology:
         for node in (src, dst):
             if node not in self.graph:
                 raise ValueError(
-                    f"topology {self.name!r} has no node {node!r}; it has {', '.join(self.graph)}"
+                    f"topology {self.name!r} has no node {node!r}; it has "
+                    f"{listed(self.graph, node)}"
                 )
         routes = self._routes_from(src)
         if dst not in routes:
