@@ -57,7 +57,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
     )
     plan.add_argument(
-        "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
+        "--algorithm",
+        metavar="NAME|file:PATH",
+        help="to draw and trace, also a saved program (default: the one that is chosen)",
     )
     plan.add_argument(
         "--draw",
@@ -96,7 +98,7 @@ def _plan(args: argparse.Namespace) -> int:
         refuse("--nics and --gbit describe the network between machines: they need --machines")
     try:
         nbytes, topology = parse_size(args.size), _topology(args)
-        plan = explain(nbytes, k=args.ranks, topology=topology)
+        plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
         shown = plan.candidate(args.algorithm or plan.algorithm)
         if shown.program is None:
             raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
