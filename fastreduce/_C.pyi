@@ -15,6 +15,7 @@ class Schedule:
         instructions: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool, Sequence[int]]],
         launches: Sequence[Sequence[int]],
         whole_tensors: bool,
+        sliced: int = 0,
     ) -> None: ...
 
 def run(collective: str, outputs: Any, inputs: Any, op: Any, root: Any, algorithm: Any) -> None: ...

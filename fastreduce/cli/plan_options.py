@@ -79,7 +79,9 @@ def _add_allreduce(group: argparse._ArgumentGroup) -> None:
         "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
     )
     group.add_argument(
-        "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
+        "--algorithm",
+        metavar="NAME|file:PATH",
+        help="to draw and trace, also a saved program (default: the one that is chosen)",
     )
 
 
