@@ -16,6 +16,7 @@ class Schedule:
         instructions: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool, Sequence[int]]],
         launches: Sequence[Sequence[int]],
         whole_tensors: bool,
+        sliced: int = 0,
     ) -> None: ...
 
 class FlatProgram:

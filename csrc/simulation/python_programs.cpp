@@ -48,7 +48,7 @@ bool has_twice(std::vector<int> items) {
 using Flattened = std::variant<FlatProgram, int64_t>;
 
 Flattened flatten(const py::tuple& instructions, const py::type& type, int ranks, int shards, int buffers) {
-  FlatProgram program{ranks, shards, buffers, {}, {}, {}, {}};
+  FlatProgram program{ranks, shards, std::max(buffers, 0), {}, {}, {}, {}};
   std::vector<int> srcs, dsts;
   for (size_t index = 0; index < instructions.size(); ++index) {
     PyObject* item = PyTuple_GET_ITEM(instructions.ptr(), index);

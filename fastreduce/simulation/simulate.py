@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
+from fastreduce.algorithms.registration import find
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    program: Program,
+    program: Program | str,
     topology: Topology | str,
     nbytes: int | str | Sequence[int | str],
     *,
@@ -30,7 +31,7 @@ def simulate(
     """Predict how long ``program`` takes on ``topology``, and when each device and link works.
 
     Args:
-        program: of an allreduce; it is proven first (see ``verify``).
+        program: of an allreduce, or an algorithm's name; it is proven first (see ``verify``).
         topology: a topology or its name, as `fastreduce.topology.as_topology` takes it. Rank r is
             its device r.
         nbytes: the size of each rank's data, such as 4096 or "160MB", or a list with the size of
@@ -70,6 +71,8 @@ def simulate(
     from fastreduce.topology import as_topology
 
     topology = as_topology(topology)
+    if isinstance(program, str):
+        program = find(program)(len(topology.devices))
     if slices is not None and (not isinstance(slices, Integral) or slices < 1):
         raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
     program.check_form()

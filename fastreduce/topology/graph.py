@@ -9,6 +9,7 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, Routes
@@ -79,7 +80,8 @@ class Topology:
         for node in (src, dst):
             if node not in self.graph:
                 raise ValueError(
-                    f"topology {self.name!r} has no node {node!r}; it has {', '.join(self.graph)}"
+                    f"topology {self.name!r} has no node {node!r}; it has "
+                    f"{listed(self.graph, node)}"
                 )
         route = self.routes.find(src, dst)
         if route is None:
