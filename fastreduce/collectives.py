@@ -45,7 +45,8 @@ def allreduce(
         algorithm: "auto"; a name of `fastreduce.algorithms`: "leader", "sharded", "by-parameter",
             "host", "ring", "bidirectional", "multi-ring", "tree", "halving-doubling",
             "hierarchical", "naive", or one registered by `fastreduce.algorithm`; a
-            `fastreduce.Program` for as many ranks; or a function from the number of ranks to a
+            `fastreduce.Program` for as many ranks; "file:PATH" for one that `Program.save` wrote
+            (read again when the file has changed); or a function from the number of ranks to a
             program. Under `torch.compile` only names. "auto" chooses by size, ranks and devices:
             ``FASTREDUCE_ALGORITHM`` if it is set, else the fastest that `fastreduce tune` measured,
             else the documented default (`fastreduce.explain` shows the choice).

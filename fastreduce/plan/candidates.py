@@ -39,7 +39,7 @@ class Candidate:
         time_s, k = self.prediction.time_s, self.program.k
         known = not math.isnan(time_s)
         return (
-            str(len(self.program.launches())),
+            str(self.program.flat.launch_count),
             str(self.program.shards),
             str(self.slices),
             duration(time_s) if known else "unknown",
@@ -54,11 +54,11 @@ def by_seconds(candidate: Candidate) -> tuple[bool, float]:
     return candidate.program is None, math.inf if math.isnan(time_s) else time_s
 
 
-def for_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
+def for_memory(place: str, k: int, nbytes: int, more: Sequence[str] = ()) -> Iterator[Candidate]:
     """For ranks in one memory. Limits are predicted; so are times, unless `fastreduce tune` has
-    measured them."""
+    measured them. ``more`` are names besides the registered ones."""
     table = tuned()
-    for name, found in _programs(k):
+    for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
             continue
@@ -68,13 +68,15 @@ def for_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
         yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
 
 
-def for_links(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterator[Candidate]:
+def for_links(
+    topology: Topology, k: int, tensor_bytes: Sequence[int], more: Sequence[str] = ()
+) -> Iterator[Candidate]:
     """For ranks on the first k devices of a topology; times are predicted."""
     if k > len(topology.devices):
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
-    for name, found in _programs(k):
+    for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
             continue
@@ -90,9 +92,9 @@ def for_links(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterat
         yield Candidate(name, found, slices, prediction)
 
 
-def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
+def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Candidate]]:
     """Every algorithm's program, or the candidate that says why it was refused."""
-    for name in registry:
+    for name in (*registry, *more):
         try:
             yield name, proven("allreduce", name, k)
         except Exception as error:  # users write algorithms, so anything may be raised

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fastreduce import _C
+from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
 from fastreduce.plan.candidates import HEADINGS, Candidate, by_seconds, for_links, for_memory
@@ -70,7 +71,13 @@ class Plan:
         )
 
 
-def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -> Plan:
+def explain(
+    what: Any,
+    *,
+    k: int | None = None,
+    topology: Named | None = None,
+    algorithm: str | None = None,
+) -> Plan:
     """Plan an allreduce without running it.
 
     Args:
@@ -80,6 +87,7 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
             a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
             then the choice is what "auto" stands for.
+        algorithm: list this one too: "file:PATH", a program that `Program.save` wrote.
 
     An algorithm whose program is wrong is listed as refused, with the reason.
 
@@ -102,11 +110,14 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         machine = as_topology(topology)
     devices, tensor_bytes = _ranks(what, k, machine)
     count, nbytes = len(devices), sum(tensor_bytes)
+    if algorithm is not None:
+        find(algorithm)
+    more = [algorithm] if algorithm and algorithm not in registry else []
     if count < 1 or nbytes < 1:
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
-        return _here(devices, tensor_bytes)
-    found = sorted(for_links(machine, count, tensor_bytes), key=by_seconds)
+        return _here(devices, tensor_bytes, more)
+    found = sorted(for_links(machine, count, tensor_bytes, more), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -141,7 +152,9 @@ def _is_size(x: object) -> bool:
     return isinstance(x, int | str) and not isinstance(x, bool)
 
 
-def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
+def _here(
+    devices: Sequence[torch.device], tensor_bytes: Sequence[int], more: Sequence[str] = ()
+) -> Plan:
     """The plan for these devices. As in a call, the extension says what place they are.
 
     Ranks in one memory: times as `fastreduce tune` measured them, else predicted from
@@ -153,12 +166,12 @@ def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
         table = tuned()
         measured = f", times measured on {table.date}" if table and place in table.times_s else ""
         where = f"one {place.upper()}{measured}"
-        candidates = for_memory(place, k, nbytes)
+        candidates = for_memory(place, k, nbytes, more)
     else:
         from fastreduce.topology import detect
 
         machine = detect()
-        where, candidates = machine.name, for_links(machine, k, tensor_bytes)
+        where, candidates = machine.name, for_links(machine, k, tensor_bytes, more)
     return Plan(
         f"{size(nbytes)} on each of {k} ranks, {where}",
         nbytes,

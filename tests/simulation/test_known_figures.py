@@ -1,9 +1,10 @@
 """What others have reckoned or measured comes out of the programs themselves."""
 
 import pytest
-from networks import one_shard_ring, overheads_of_nothing, parameter_servers, star
+from networks import NO_COSTS, one_shard_ring, parameter_servers, star
 
 from fastreduce import algorithms, simulate
+from fastreduce.simulation import EVENTS
 from fastreduce.topology import preset, rings
 
 MB, GB = 1_000_000, 1_000_000_000
@@ -57,8 +58,8 @@ class TestBook:
 
 
 class TestScaling:
-    def times_s(self, program_of, ks, nbytes=GB):
-        return [simulate(program_of(k), star(k), nbytes, slices=1).time_s for k in ks]
+    def times_s(self, program_of, ks, nbytes=GB, costs=EVENTS):
+        return [simulate(program_of(k), star(k), nbytes, slices=1, costs=costs).time_s for k in ks]
 
     def test_a_ring_is_flat(self):
         """Flat: never above 2 x bytes / bandwidth, which it nears from half of it at k = 2."""
@@ -68,26 +69,25 @@ class TestScaling:
         assert times_s == pytest.approx([limit_s * (k - 1) / k for k in ks], rel=0.001)
         assert max(times_s) <= limit_s
 
-    @pytest.mark.usefixtures("no_overheads")
     def test_a_ring_without_chunks_is_linear(self):
         ks = [2, 3, 4, 8, 16, 32, 64]
-        assert self.times_s(one_shard_ring, ks) == pytest.approx([2.0 * (k - 1) for k in ks])
+        assert self.times_s(one_shard_ring, ks, costs=NO_COSTS) == pytest.approx(
+            [2.0 * (k - 1) for k in ks]
+        )
 
     def test_control_overheads_end_the_flatness_of_small_messages(self):
         few_s, many_s = self.times_s(algorithms.ring, [2, 64], nbytes=1000)
         assert many_s > 50 * few_s
 
-    @pytest.mark.usefixtures("no_overheads")
     @pytest.mark.parametrize("m, n", [(4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (16, 8)])
     def test_parameter_servers_take_workers_over_servers(self, m, n):
         """Each server takes in and gives out its n-th part for all other workers."""
-        timeline = simulate(parameter_servers(m, n), star(m), GB, slices=1)
+        timeline = simulate(parameter_servers(m, n), star(m), GB, slices=1, costs=NO_COSTS)
         assert timeline.time_s == pytest.approx(2 * (m - 1) / n)
 
-    @pytest.mark.usefixtures("no_overheads")
     def test_as_many_servers_as_workers_are_constant(self):
         ks = [2, 4, 8, 16, 32]
-        found = self.times_s(lambda k: parameter_servers(k, k), ks)
+        found = self.times_s(lambda k: parameter_servers(k, k), ks, costs=NO_COSTS)
         assert found == pytest.approx([2 * (k - 1) / k for k in ks])
 
     def test_control_one_server_is_not(self):
@@ -114,6 +114,5 @@ class TestMachines:
 
     def test_control_overheads_show_at_small_sizes(self):
         small = simulate(algorithms.ring(8), "dgx-h100", 64_000)
-        with overheads_of_nothing():
-            free = simulate(algorithms.ring(8), "dgx-h100", 64_000)
+        free = simulate(algorithms.ring(8), "dgx-h100", 64_000, costs=NO_COSTS)
         assert small.time_s > 2 * free.time_s
