@@ -46,10 +46,12 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 def _section(heading: str, shown: Plan | Drawn) -> str:
     from fastreduce.plan.explain import Plan
+    from fastreduce.plan.sizes import Sizes
+    from fastreduce.plan.step import WhatIf
 
-    table = getattr(shown, "_repr_html_", str)()
+    table = shown._repr_html_() if isinstance(shown, Plan | Sizes | WhatIf) else ""
     picture = "" if isinstance(shown, Plan) else _picture(heading, shown)
-    below = f'<div class="wide">{table}{picture}</div>'
+    below = "".join(f'<div class="wide">{part}</div>' for part in (table, picture) if part)
     return f"<section><h2>{html.escape(heading)}</h2>{below}</section>"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastreduce.plan.explain import Plan, explain
+from fastreduce.plan.html_table import html_table
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:
@@ -35,31 +35,26 @@ class Sizes:
         return [plan.candidate(algorithm).prediction.time_s for plan in self.plans]
 
     def rows(self) -> Iterator[list[str]]:
-        """Headings, then a row for each size: a star marks what was chosen."""
-        yield ["size", *self.algorithms]
+        """Headings, then a row for each size, with what was chosen at its end."""
+        yield ["size", *self.algorithms, "choice"]
         for plan in self.plans:
-            cells = [size(plan.nbytes)]
-            for name in self.algorithms:
-                time_s = plan.candidate(name).prediction.time_s
-                known = "-" if math.isnan(time_s) else duration(time_s)
-                cells.append("* " * (name == plan.algorithm) + known)
-            yield cells
+            times_s = [plan.candidate(name).prediction.time_s for name in self.algorithms]
+            cells = ["-" if math.isnan(time_s) else duration(time_s) for time_s in times_s]
+            yield [size(plan.nbytes), *cells, plan.algorithm]
 
     def __str__(self) -> str:
         rows = list(self.rows())
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        lines = []
+        for *cells, choice in rows:
+            lines.append("  ".join([*map(str.rjust, cells, widths), choice]))
         return "\n".join([self.title, *lines])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        def row(cells: Iterable[str], tag: str = "td") -> str:
-            return f"<tr>{''.join(f'<{tag}>{html.escape(x)}</{tag}>' for x in cells)}</tr>"
-
         headings, *rows = self.rows()
-        body = "".join(map(row, rows))
-        return f"<p>{html.escape(self.title)}</p><table>{row(headings, 'th')}{body}</table>"
+        return html_table([self.title], headings, rows)
 
 
 def over_sizes(
