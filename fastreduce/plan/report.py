@@ -13,6 +13,7 @@ from string import Template
 from typing import TYPE_CHECKING, TypeAlias
 
 import fastreduce
+from fastreduce.program import Program
 from fastreduce.simulation.pictures import at_a_glance, figure_of, save
 
 if TYPE_CHECKING:
@@ -58,14 +59,17 @@ def _section(heading: str, shown: Plan | Drawn) -> str:
 def _picture(heading: str, shown: Drawn) -> str:
     """An image of its own, because the names inside two SVGs could be the same.
 
-    What is too full for an SVG, whose every line is text, becomes a PNG.
+    What is too full for an SVG, whose every line is text, becomes a PNG. A program with so many
+    instructions would take a minute to draw, and could not be read.
     """
     text = at_a_glance(shown)
-    if text is None:
+    if text is not None:
+        medium, content = "image/svg+xml", text.encode()
+    elif isinstance(shown, Program):
+        return f"<p>{html.escape(repr(shown))}: too many to draw here</p>"
+    else:
         pixels = BytesIO()
         save(figure_of(shown), pixels, "png")
         medium, content = "image/png", pixels.getvalue()
-    else:
-        medium, content = "image/svg+xml", text.encode()
     data = base64.b64encode(content).decode()
     return f'<img alt="{html.escape(heading)}" src="data:{medium};base64,{data}">'

@@ -71,7 +71,7 @@ def over_sizes(
             as much each time, to the last.
         k: number of ranks, as `fastreduce.explain` takes it.
         topology: the machine, as `fastreduce.explain` takes it.
-        progress: show on stderr how far it is.
+        progress: show on a terminal how far it is.
 
     Raises:
         TypeError: ``topology`` is not a topology.
@@ -87,7 +87,8 @@ def over_sizes(
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
     if not between:
         raise ValueError("found no size, want at least one")
-    shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=not progress)
+    silent = None if progress else True  # None: unless stderr is a terminal
+    shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
     plans = tuple(explain(nbytes, k=k, topology=topology) for nbytes in shown)
     _, on, where = plans[0].title.partition(" on each of ")
     return Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
