@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
+from fastreduce.plan.calibration_files import stored
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
@@ -92,7 +93,8 @@ def _detect(nvml: Any) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(nvml, gpus, levels))
+    name = f"{len(gpus)} x {gpus[0].name}"
+    return Topology(name, source, _graph(nvml, gpus, levels), stored())
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:

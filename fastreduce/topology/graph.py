@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, routes_from
+
+if TYPE_CHECKING:
+    from fastreduce.plan.calibration import Calibration
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +24,8 @@ class Topology:
     ``memory_bytes_per_s``, read plus written. Each edge is one direction of a link, with
     ``bytes_per_s``, ``latency_s`` and ``medium`` ("nvlink", "pcie", "network", ...). A figure that
     is None is unknown (see `unknown`). ``source`` says where the figures are from. The graph is
-    copied and frozen.
+    copied and frozen. ``calibrations`` are curves that were measured on such a machine, of this
+    library or of others; a machine that differs in a link has none.
 
     Raises:
         ValueError: a node or link of the graph is wrong: which, what was found, what was wanted.
@@ -37,6 +42,7 @@ class Topology:
     name: str
     source: str
     graph: nx.DiGraph
+    calibrations: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.name, self.source, self.graph)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import networkx as nx
 
 from fastreduce.names import listed
+from fastreduce.plan.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
@@ -60,7 +62,8 @@ def preset(name: str) -> Topology:
     """
     if name not in _PRESETS:
         raise ValueError(f"unknown topology {name!r}; known are {listed(names(), name)}")
-    return _PRESETS[name]()
+    found = _PRESETS[name]()
+    return replace(found, calibrations=published(found.name))
 
 
 def names() -> list[str]:
