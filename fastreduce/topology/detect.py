@@ -14,9 +14,9 @@ from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
     LATENCY_S,
-    NVLINK_BYTES_PER_S,
     PCIE_LANE_BYTES_PER_S,
     connect,
+    nvlink_bytes_per_s,
     pcie_bytes_per_s,
 )
 
@@ -134,7 +134,7 @@ def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_N
         if _ask(nvml, "DeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
             continue
         version = versions.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
-        rate = NVLINK_BYTES_PER_S[version] * EFFICIENCY["nvlink"] if version else None
+        rate = nvlink_bytes_per_s(version, 1) if version else None
         place = _place(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
         if place is not None and place in places:
             yield _NvLink(places.index(place), rate)

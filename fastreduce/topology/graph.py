@@ -167,18 +167,19 @@ class Topology:
     def without_peer_access(self) -> Topology:
         """This machine if no GPU could read or write another one's memory.
 
-        Every route between GPUs then goes up to a CPU and down again. NVLinks are removed, and a
-        PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0 down"). In
-        `fastreduce.simulate` a transfer uses all links of its route at the same time, as if it were
-        cut into many small pieces. Not counted are the CPU's own work and its memory, where each
-        byte is written and read once.
+        Every route between GPUs then goes up into a CPU's memory and down again. NVLinks are
+        removed, and a PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0
+        down"). Each byte is written and read once there: all of them share half of the memory's
+        rate (the link "cpu0 in" to "cpu0 out"), where that is known. In `fastreduce.simulate` a
+        transfer uses all links of its route at the same time, as if it were cut into many small
+        pieces. The CPU's own work is not counted.
 
         Raises:
             ValueError: the machine has no CPU, or a GPU cannot reach one.
 
         >>> from fastreduce.topology import preset
         >>> [node for _, node in preset("book-pcie4").without_peer_access().route("gpu0", "gpu1")]
-        ['pcie0 up', 'cpu0', 'pcie0 down', 'gpu1']
+        ['pcie0 up', 'cpu0 in', 'cpu0 out', 'pcie0 down', 'gpu1']
         """
         graph = changes.without_peer_access(self.name, self.graph)
         what = "without peer access"
