@@ -3,7 +3,7 @@
 Predicted, not measured. DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on
 its PCIe switch), are joined by one switch that carries the full rate of all cards. The rates of
 links are in fastreduce/topology/links.py, the costs of a launch and an event in
-fastreduce/simulation/play.py. Times are simulated up to 128 GPUs, and calculated by formula
+fastreduce/simulation/costs.py. Times are simulated up to 128 GPUs, and calculated by formula
 (fastreduce/simulation/formulas.py) for all numbers of GPUs.
 
     python benchmarks/scale.py                                  # under a minute

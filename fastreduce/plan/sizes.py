@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fastreduce.plan.calibration import OURS, Calibration
 from fastreduce.plan.explain import Plan, explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.units import duration, parse_size, size
@@ -19,10 +20,19 @@ FACTOR = 4  # from one size to the next
 
 @dataclass(frozen=True, repr=False)
 class Sizes:
-    """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it."""
+    """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
+
+    ``others`` are curves of other engines for as many ranks, as others have measured them.
+    """
 
     title: str
     plans: tuple[Plan, ...]
+    others: tuple[Calibration, ...] = ()
+
+    @property
+    def k(self) -> int:
+        """The number of ranks."""
+        return next(x.program.k for x in self.plans[0].candidates if x.program)
 
     @property
     def algorithms(self) -> list[str]:
@@ -84,14 +94,24 @@ def over_sizes(
     """
     from tqdm import tqdm
 
+    from fastreduce.topology import as_topology
+
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
     if not between:
         raise ValueError("found no size, want at least one")
     silent = None if progress else True  # None: unless stderr is a terminal
     shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
-    plans = tuple(explain(nbytes, k=k, topology=topology) for nbytes in shown)
+    machine = None if topology is None else as_topology(topology)
+    plans = tuple(explain(nbytes, k=k, topology=machine) for nbytes in shown)
     _, on, where = plans[0].title.partition(" on each of ")
-    return Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    found = Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    curves = machine.calibrations if machine else ()
+    others = (x for x in curves if not x.engine.startswith(OURS) and _has_ranks(x, found.k))
+    return replace(found, others=tuple(others))
+
+
+def _has_ranks(curve: Calibration, k: int) -> bool:
+    return curve.covers(curve.sizes_bytes[0], k)
 
 
 def sizes_of(text: str) -> list[int]:

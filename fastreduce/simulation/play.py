@@ -7,23 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.flows import MOMENT_S, Network
 from fastreduce.simulation.stages import Stage
 from fastreduce.simulation.timeline import Link
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
-
-# From one kernel of a CUDA graph to the next on the same stream, the kernel included: 1.6 us where
-# each is an allreduce of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23,
-# benchmarks/results/gpu/report.json). There a kernel that does nothing takes 0.95 us.
-LAUNCH_S = 1.6e-6
-
-# From the end of a kernel until another device's stream, which waits for its event, continues.
-# Predicted: between GPUs it was not measured. Between streams of one H100 each step of a captured
-# ring of 64 KiB took 2.8 us (4 ranks) and 3.5 us (8), which is 1.2 and 1.9 us beyond a launch
-# (2026-11-23, the same report).
-EVENT_WAIT_S = 1.5e-6
 
 Span: TypeAlias = tuple[float, float]
 
@@ -38,23 +28,29 @@ class Spans(NamedTuple):
 class Routes:
     """The routes between pairs of nodes, with latencies and bandwidths.
 
-    ``links`` and ``latency_s`` are by pair. ``paths[index[pair]]`` lists the pair's links as
-    indices into ``bytes_per_s``. The link from a node to itself is its memory.
+    ``links`` and ``delay_s`` are by pair. A delay, before the first byte moves, is the latency of
+    the links and the time that ``ramp_bytes`` take on the slowest of them. ``paths[index[pair]]``
+    lists the pair's links as indices into ``bytes_per_s``. The link from a node to itself is its
+    memory.
 
     Raises:
         ValueError: a bandwidth is unknown.
     """
 
-    def __init__(self, topology: Topology, used: Iterable[Link]) -> None:
+    def __init__(self, topology: Topology, used: Iterable[Link], ramp_bytes: float) -> None:
         pairs = tuple(dict.fromkeys(used))
         routes = {(src, dst): topology.route(src, dst) for src, dst in pairs}
         self.links: dict[Link, tuple[Link, ...]] = {p: routes[p] or (p,) for p in pairs}
-        self.latency_s = {pair: topology.latency_s(routes[pair]) for pair in pairs}
         self.index = {pair: number for number, pair in enumerate(pairs)}
         shared = dict.fromkeys(link for links in self.links.values() for link in links)
         self.bytes_per_s = [_bytes_per_s(topology, link) for link in shared]
         position = {link: number for number, link in enumerate(shared)}
         self.paths = [[position[link] for link in links] for links in self.links.values()]
+        self.delay_s = {
+            pair: topology.latency_s(routes[pair])
+            + ramp_bytes / min(self.bytes_per_s[link] for link in path)
+            for pair, path in zip(pairs, self.paths, strict=True)
+        }
 
 
 def _bytes_per_s(topology: Topology, link: Link) -> float:
@@ -73,9 +69,9 @@ def _bytes_per_s(topology: Topology, link: Link) -> float:
     return found
 
 
-def play(stages: Sequence[Stage], routes: Routes) -> Spans:
+def play(stages: Sequence[Stage], routes: Routes, costs: Costs) -> Spans:
     """When each stage and each transfer starts and ends."""
-    run = _Run(stages, routes)
+    run = _Run(stages, routes, costs)
     run.until_done()
     return Spans(
         list(zip(run.ready_s, run.end_s, strict=True)),
@@ -84,7 +80,8 @@ def play(stages: Sequence[Stage], routes: Routes) -> Spans:
 
 
 class _Run:
-    def __init__(self, stages: Sequence[Stage], routes: Routes) -> None:
+    def __init__(self, stages: Sequence[Stage], routes: Routes, costs: Costs) -> None:
+        self._costs = costs
         network = Network(routes.paths, routes.bytes_per_s)
         self._stages, self._routes, self._network = stages, routes, network
         self._followers: list[list[int]] = [[] for _ in stages]
@@ -97,7 +94,7 @@ class _Run:
         self._first = [0] * len(stages)
         for number, stage in enumerate(stages[:-1]):
             self._first[number + 1] = self._first[number] + len(stage.transfers)
-        self.ready_s, self.end_s = [0.0] * len(stages), [math.nan] * len(stages)
+        self.ready_s, self.end_s = [costs.call_s] * len(stages), [math.nan] * len(stages)
         self.transfer_start_s = [math.nan] * len(self._transfers)
         self.transfer_end_s = [math.nan] * len(self._transfers)
         self._starting: list[tuple[float, int]] = []  # (when, transfer), a heap
@@ -123,9 +120,9 @@ class _Run:
 
     def _begin(self, number: int) -> None:
         stage = self._stages[number]
-        launched_s = self.ready_s[number] + (LAUNCH_S if stage.launches else 0.0)
+        launched_s = self.ready_s[number] + (self._costs.launch_s if stage.launches else 0.0)
         for transfer, (src, dst, *_) in enumerate(stage.transfers, self._first[number]):
-            start_s = launched_s + self._routes.latency_s[src, dst]
+            start_s = launched_s + self._routes.delay_s[src, dst]
             heapq.heappush(self._starting, (start_s, transfer))
 
     def _start(self, transfer: int, now_s: float) -> None:
@@ -142,7 +139,7 @@ class _Run:
         self.end_s[number] = now_s
         for follower in self._followers[number]:
             elsewhere = self._stages[follower].lane != self._stages[number].lane
-            ready_s = now_s + (EVENT_WAIT_S if elsewhere else 0.0)
+            ready_s = now_s + (self._costs.event_wait_s if elsewhere else 0.0)
             self.ready_s[follower] = max(self.ready_s[follower], ready_s)
             self._waits[follower] -= 1
             if not self._waits[follower]:

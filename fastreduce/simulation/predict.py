@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -62,7 +63,11 @@ def in_one_memory(program: Program, nbytes: int, memory: Memory) -> Prediction:
 
 
 def on_topology(
-    program: Program, topology: Topology, nbytes: int | Sequence[int], slices: int
+    program: Program,
+    topology: Topology,
+    nbytes: int | Sequence[int],
+    slices: int,
+    costs: Costs = EVENTS,
 ) -> Prediction:
     """The events engine's time, by `fastreduce.simulate`, and what takes most of it.
 
@@ -74,17 +79,18 @@ def on_topology(
     """
     from fastreduce.simulation import simulate
 
-    timeline = simulate(program, topology, nbytes, slices=slices)
+    timeline = simulate(program, topology, nbytes, slices=slices, costs=costs)
     if not timeline.events:
         return Prediction(0.0, "nothing to do")
     ideal = _without_distances(topology)
     single = [1] * len(nbytes) if isinstance(nbytes, Sequence) else 1
-    launch_s = simulate(program, ideal, single, slices=slices).time_s
+    launch_s = simulate(program, ideal, single, slices=slices, costs=costs).time_s
     link, share = max(timeline.busy_share.items(), key=lambda item: item[1])
     limits = {
         "launch": launch_s,
-        "latency": simulate(program, topology, single, slices=slices).time_s - launch_s,
-        "memory": simulate(program, ideal, nbytes, slices=slices).time_s - launch_s,
+        "latency": simulate(program, topology, single, slices=slices, costs=costs).time_s
+        - launch_s,
+        "memory": simulate(program, ideal, nbytes, slices=slices, costs=costs).time_s - launch_s,
         f"link {link[0]} -> {link[1]}": share * timeline.time_s,
     }
     return Prediction(timeline.time_s, max(limits, key=lambda name: limits[name]))

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.play import Routes, Spans, play
 from fastreduce.simulation.stages import Stage, stages_of
 from fastreduce.simulation.timeline import Event, Timeline
@@ -24,6 +25,7 @@ def simulate(
     *,
     slices: int | None = None,
     verify: bool = True,
+    costs: Costs = EVENTS,
 ) -> Timeline:
     """Predict how long ``program`` takes on ``topology``, and when each device and link works.
 
@@ -37,6 +39,7 @@ def simulate(
             1 a device receives a whole shard before it forwards it, as *Dive into Deep Learning*
             assumes in section 12.7.
         verify: False for programs that are not an allreduce: other collectives, or parts of one.
+        costs: what the engine adds. Default: those of the events engine.
 
     The model:
 
@@ -48,16 +51,16 @@ def simulate(
     - A device reads the next slice while it writes the previous one.
     - Transfers share each direction of a link max-min fairly, and start after the latency of their
       links. The host works in the memory of the CPU nearest to rank 0's device.
-    - `fastreduce.simulation.play.LAUNCH_S` passes before each task, ``EVENT_WAIT_S`` before one
-      that waits for another device. The time that the CPU needs to enqueue tasks is not counted.
+    - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
+      before one that waits for another device, and until a transfer has its full rate.
 
-    The result is a prediction. It can be no better than the topology's figures and these two.
+    The result is a prediction. It can be no better than the topology's figures and the costs.
 
     Raises:
         TypeError: the topology is neither one nor a name.
         ValueError: a malformed program, one that is not an allreduce, more ranks than devices, an
             unknown topology, sizes that are not above zero or do not fit the program, slices below
-            1, or an unknown bandwidth that is needed.
+            1, an unknown bandwidth that is needed, or negative costs.
 
     >>> import fastreduce
     >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(4), "book-pcie4", "160MB")
@@ -69,6 +72,7 @@ def simulate(
     topology = as_topology(topology)
     if slices is not None and (not isinstance(slices, Integral) or slices < 1):
         raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
+    costs.check()
     _check(program, verify)
     if program.k > len(topology.devices):
         raise ValueError(
@@ -79,8 +83,12 @@ def simulate(
     parts = program.slices(total_bytes) if slices is None else slices
     slice_bytes = [[shard / parts for shard in shard_bytes]] * parts
     stages = stages_of(program, topology, slice_bytes)
-    routes = Routes(topology, ((t.src, t.dst) for stage in stages for t in stage.transfers))
-    events = sorted(_events(stages, routes, play(stages, routes)), key=lambda event: event.start_s)
+    routes = Routes(
+        topology, ((t.src, t.dst) for stage in stages for t in stage.transfers), costs.ramp_bytes
+    )
+    events = sorted(
+        _events(stages, routes, play(stages, routes, costs)), key=lambda event: event.start_s
+    )
     return Timeline(
         f"{size(total_bytes)} on each of {program.k} ranks, {topology.name}",
         program.k,
