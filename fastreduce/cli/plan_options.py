@@ -140,6 +140,8 @@ def check(args: argparse.Namespace) -> None:
     def given(*names: str) -> list[str]:
         return [f"--{name}" for name in names if getattr(args, name) is not None]
 
+    if args.machines is not None and args.machines < 1:
+        raise ValueError(f"--machines is {args.machines}, want 1 or more")
     if args.model is not None:
         if unfit := given(*OF_ONE_SIZE):
             raise ValueError(f"{unfit[0]} is about one allreduce, --model about a training step")
