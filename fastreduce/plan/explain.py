@@ -153,7 +153,7 @@ def _is_size(x: object) -> bool:
 
 
 def _here(
-    devices: Sequence[torch.device], tensor_bytes: Sequence[int], more: Sequence[str]
+    devices: Sequence[torch.device], tensor_bytes: Sequence[int], more: Sequence[str] = ()
 ) -> Plan:
     """The plan for these devices. As in a call, the extension says what place they are.
 
