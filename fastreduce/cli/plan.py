@@ -97,7 +97,7 @@ def _plan(args: argparse.Namespace) -> int:
     if args.machines == 1 and (args.nics is not None or args.gbit is not None):
         refuse("--nics and --gbit describe the network between machines: they need --machines")
     try:
-        nbytes, topology = parse_size(args.size), _topology(args)
+        nbytes, topology = parse_size(args.size), topology_of(args)
         plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
         shown = plan.candidate(args.algorithm or plan.algorithm)
         if shown.program is None:
@@ -122,7 +122,8 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _topology(args: argparse.Namespace) -> Topology | None:
+def topology_of(args: argparse.Namespace) -> Topology | None:
+    """What ``--topology``, ``--machines``, ``--gbit`` and ``--nics`` say."""
     from fastreduce.topology import as_topology, cluster
 
     if args.topology is None:

@@ -11,7 +11,7 @@ from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.units import duration
 
 if TYPE_CHECKING:
-    from fastreduce.synthesis.packing import Floats
+    from fastreduce.synthesis.packing import Floats, Packing
     from fastreduce.topology import Topology
 
 
@@ -26,13 +26,20 @@ class Bound(NamedTuple):
         return f"{duration(self.time_s)} ({self.what})"
 
 
-def lower_bound(topology: Topology, k: int, nbytes: int, costs: Costs = EVENTS) -> Bound:
+def lower_bound(
+    topology: Topology,
+    k: int,
+    nbytes: int,
+    costs: Costs = EVENTS,
+    packing: Packing | None = None,
+) -> Bound:
     """What no program for the first ``k`` devices can beat, in the model of `fastreduce.simulate`.
 
     The cut: however the devices are divided into m parts, each byte of the result takes at least
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
     carry (`fastreduce.synthesis.packing.Packing`). Latency: the way to the farthest rank. Memory:
-    each byte is read k times to be summed, at least, and written once.
+    each byte is read k times to be summed, at least, and written once. ``packing`` is the
+    topology's, if it is known already.
 
     Raises:
         ValueError: the bandwidth of a link is unknown.
@@ -52,7 +59,7 @@ def lower_bound(topology: Topology, k: int, nbytes: int, costs: Costs = EVENTS) 
     nearest_s = float(links.latency_s[~np.eye(k, dtype=bool)].min())
     start_s = costs.call_s + costs.launch_s
     found = {
-        "cut": start_s + nearest_s + nbytes * pack(links).bound_s,
+        "cut": start_s + nearest_s + nbytes * (packing or pack(links)).bound_s,
         "latency": start_s + _farthest_s(links.latency_s, costs),
         "memory": start_s + memory_s,
     }

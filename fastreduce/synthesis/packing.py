@@ -55,7 +55,7 @@ class Links:
         rows = np.repeat(np.arange(len(self.pairs)), [len(path) for path in routes.paths])
         columns = np.array([link for path in routes.paths for link in path], dtype=np.intp)
         shape = len(self.pairs), len(self.bytes_per_s)
-        self._uses = csr_array((np.ones(len(rows)), (rows, columns)), shape)
+        self._uses: csr_array = csr_array((np.ones(len(rows)), (rows, columns)), shape)
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
 
     def prices(self, link_prices: Floats) -> Floats:
@@ -73,17 +73,19 @@ class Links:
 
     def tree_s(self, tree: Tree) -> Floats:
         """How long each link is busy if each edge of a tree carries a byte in each direction."""
-        return self.busy_s({pair: 1.0 for one, other in tree for pair in ((one, other), (other, one))})
+        return self.busy_s(
+            {pair: 1.0 for one, other in tree for pair in ((one, other), (other, one))}
+        )
 
 
 class Packing(NamedTuple):
     """Trees and their shares of the data, in descending order.
 
     For each byte on every rank the busiest link is busy for ``time_s``. No program needs less than
-    ``bound_s``, because its prices, with which one second of all links costs 1, make each tree cost
-    at least that much, and because whatever moves each rank's data to all ranks costs no less than
-    the cheapest tree (Tutte and Nash-Williams: of m parts, at least 2 (m - 1) messages lead from one
-    to another).
+    ``bound_s``: at certain prices, with which one second of all links costs 1, each tree costs at
+    least that much, and whatever moves each rank's data to all ranks costs no less than the
+    cheapest tree (Tutte and Nash-Williams: however the ranks are divided into m parts, at least
+    2 (m - 1) messages lead from part to part).
     """
 
     trees: tuple[Tree, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -36,9 +37,15 @@ def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
         yield Seed(f"{len(packing.trees)} trees", along(packing, k, shards))
     if k == len(topology.devices):
         yield from _two_levels(topology, k)
-        found = rings(topology)
-        if 2 * k * k * len(found) <= MOST_INSTRUCTIONS:
-            yield Seed(f"{len(found)} rings", multi_ring(k, found))
+        yield from _rings(topology, k)
+
+
+def _rings(topology: Topology, k: int) -> Iterator[Seed]:
+    found = rings(topology)
+    both = [*found, *((order[::-1], rate) for order, rate in found)]
+    for name, chosen in (("rings", found), ("rings both ways", both)):
+        if 2 * k * k * len(chosen) <= MOST_INSTRUCTIONS:
+            yield Seed(f"{len(found)} {name}", multi_ring(k, chosen))
 
 
 def _meshes(k: int) -> Iterator[Seed]:
@@ -64,13 +71,9 @@ def _two_levels(topology: Topology, k: int) -> Iterator[Seed]:
     for outer in parts:
         for inner in parts:
             if inner > outer and inner % outer == 0:
-                inside = _nested(inner // outer)
+                inside = partial(hierarchical, machines=inner // outer, inside=mesh, between=mesh)
                 found = hierarchical(k, outer, inside, mesh)
                 yield Seed(f"{outer} groups of {inner // outer}, mesh", found)
-
-
-def _nested(groups: int):  # type: ignore[no-untyped-def]
-    return lambda m: hierarchical(m, groups, lambda n: hierarchical(n, 1), lambda n: hierarchical(n, 1))
 
 
 def _groupings(topology: Topology) -> Iterator[int]:
