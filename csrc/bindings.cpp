@@ -14,6 +14,7 @@
 #include "processes/python.h"
 #include "programs.h"
 #include "replicas.h"
+#include "simulation/python.h"
 
 namespace fastreduce {
 namespace {
@@ -201,6 +202,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     lane_per_rank = on;
   });
   define_processes(module);
+  define_simulation(module);
   module.attr("cuda_engines") = find_engine(c10::kCUDA) != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;

@@ -34,7 +34,7 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
 
 ProcessBackend::~ProcessBackend() {
   group_.abort();
-  without_gil([this] { queue_.close(); });
+  without_gil([this] { queue_->close(); });
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
@@ -48,7 +48,7 @@ void ProcessBackend::abort() {
 }
 
 void ProcessBackend::shutdown() {
-  queue_.close();
+  queue_->close();
   group_.leave();
   rest_->shutdown();
 }
@@ -57,11 +57,12 @@ void ProcessBackend::shutdown() {
 
 ProcessBackend::Work ProcessBackend::enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs,
                                              std::function<void()> body) {
+  if (chaos_) body = chaos_->around(std::move(body), group_, kind.timeout);
   std::optional<CallStream> stream;
   if (!inputs.empty() && !inputs.front().is_cpu()) stream.emplace(inputs.front().device(), kind.waits);
   auto work = c10::make_intrusive<CallWork>(getRank(), kind.type, kind.title, inputs, std::move(outputs), ++sequence_,
                                             std::move(stream), std::move(body));
-  queue_.submit(work, kind.waits);
+  queue_->submit(work, kind.waits);
   return work;
 }
 

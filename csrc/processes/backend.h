@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call.h"
+#include "processes/chaos.h"
 #include "processes/devices.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
@@ -101,12 +102,13 @@ class ProcessBackend final : public c10d::Backend {
                 std::function<Work()> call);
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
 
+  const std::unique_ptr<const Chaos> chaos_ = Chaos::of_environment();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
   Group group_;
   DeviceGroup devices_;
   std::unique_ptr<Machines> machines_;
-  Queue queue_;
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again
   std::mutex plans_mutex_;

@@ -102,7 +102,10 @@ class Group {
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
   // Words for an error; empty if nothing is wrong.
-  std::string trouble_with(int awaited);
+  std::string trouble_with(int awaited) const;
+  std::string gone(int peer) const;
+  std::string chain_from(int peer) const;
+  bool has_arrived(int peer) const;
   std::string aborted() const;
   std::string failed_peer() const;
   std::string late(const std::string& awaited) const;

@@ -50,14 +50,14 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
-    if (thread_.get_id() == std::this_thread::get_id()) {
+    if (serves_here()) {
       // The callback of an earlier call may wait for this one, and nobody else would serve it.
       waiting_.push_back(work);
       while (!work->isCompleted()) run_first(lock);
       return;
     }
     if (!waits || busy_ || !waiting_.empty()) {
-      if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+      if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->serve(); });
       waiting_.push_back(work);
       changed_.notify_all();
       return;
@@ -70,8 +70,11 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   changed_.notify_all();
 }
 
+bool Queue::serves_here() const { return server_ == std::this_thread::get_id(); }
+
 void Queue::serve() {
   std::unique_lock lock(mutex_);
+  server_ = std::this_thread::get_id();
   for (;;) {
     changed_.wait(lock, [this] { return !busy_ && (closed_ || !waiting_.empty()); });
     if (waiting_.empty()) return;
@@ -95,12 +98,18 @@ void Queue::close() {
     if (thread_.joinable()) thread_.detach();
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+  if (serves_here()) {  // this thread ends when the callback returns
+    while (!waiting_.empty()) run_first(lock);
+    if (thread_.joinable()) thread_.detach();
+    return;
   }
-  if (thread_.joinable()) thread_.join();
+  changed_.wait(lock, [this] { return !busy_ && waiting_.empty(); });
+  std::thread ends = std::move(thread_);
+  lock.unlock();
+  if (ends.joinable()) ends.join();
 }
 
 }  // namespace fastreduce

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -36,7 +37,8 @@ class CallWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-class Queue {
+// In a shared_ptr: the last user may let go of a group in the thread itself, in the callback of a call.
+class Queue : public std::enable_shared_from_this<Queue> {
  public:
   ~Queue() { close(); }
 
@@ -47,6 +49,7 @@ class Queue {
 
  private:
   void serve();
+  bool serves_here() const;
   void run_first(std::unique_lock<std::mutex>& lock);
 
   const pid_t pid_ = getpid();
@@ -56,6 +59,7 @@ class Queue {
   bool busy_ = false;
   bool closed_ = false;
   std::thread thread_;  // from the first asynchronous call on
+  std::thread::id server_;
 };
 
 }  // namespace fastreduce

@@ -7,8 +7,9 @@ import math
 import sys
 from pathlib import Path
 
+from fastreduce.cli import plan_machine
 from fastreduce.cli.paths import to_write
-from fastreduce.cli.plan import topology_of
+from fastreduce.cli.plan_options import add_changes
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,11 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     synthesize.add_argument(
         "topology", metavar="NAME|FILE", help="a preset's name, a JSON file, or 'detect'"
     )
-    synthesize.add_argument(
-        "--machines", type=int, default=1, help="how many machines of that preset (default: 1)"
-    )
-    synthesize.add_argument("--gbit", type=float, help="rate of a network card in Gbit/s")
-    synthesize.add_argument("--nics", type=int, help="network cards per machine (default: 1)")
+    add_changes(synthesize)
     synthesize.add_argument(
         "--size", required=True, help="bytes per rank, such as 64MiB: another size, another program"
     )
@@ -62,8 +59,8 @@ def _synthesize(args: argparse.Namespace) -> int:
     from fastreduce.synthesis import synthesize
 
     try:
-        topology = topology_of(args)
-        assert topology, "the argument is required"
+        topology = plan_machine.joined(args)
+        assert topology is not None, "the argument is required"
         found = synthesize(
             topology,
             args.size,

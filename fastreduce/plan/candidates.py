@@ -44,7 +44,7 @@ class Candidate:
         time_s, k = self.prediction.time_s, self.program.k
         known = not math.isnan(time_s)
         return (
-            str(len(self.program.launches())),
+            str(self.program.flat.launch_count),
             str(self.program.shards),
             str(self.slices),
             duration(time_s) if known else "unknown",

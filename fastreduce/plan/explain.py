@@ -15,6 +15,7 @@ from fastreduce import _C
 from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
+from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.candidates import HEADINGS, Candidate, by_seconds, for_links, for_memory
 from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
@@ -36,6 +37,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     algorithm: str
     why: str
+    bound: Bound | None = None
 
     @property
     def chosen(self) -> Candidate:
@@ -56,9 +58,16 @@ class Plan:
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
-        return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
+        return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}", *self._at_best()])
 
     __repr__ = __str__
+
+    def _at_best(self) -> list[str]:
+        """What no program can beat, and how far the choice is from it."""
+        if self.bound is None or not self.bound.time_s:
+            return []
+        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
+        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str = "td") -> str:
@@ -68,6 +77,7 @@ class Plan:
         return (
             f"<p>{html.escape(self.title)}</p><table>{row(HEADINGS, 'th')}{''.join(rows)}</table>"
             f"<p>choice: {html.escape(self.algorithm)}, {html.escape(self.why)}</p>"
+            + "".join(f"<p>{html.escape(line)}</p>" for line in self._at_best())
         )
 
 
@@ -124,7 +134,8 @@ def explain(
     of = " of those whose time is known" if unknown else ""
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
-    return Plan(title, nbytes, tuple(found), found[0].algorithm, why)
+    bound = None if unknown else lower_bound(machine, count, nbytes)
+    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound)
 
 
 def _ranks(

@@ -5,7 +5,6 @@ They assume one slice and equal machines, so the hops of one or two machines sta
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.flows import max_min
-from fastreduce.simulation.play import Routes
+from fastreduce.simulation.run import bytes_per_s
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -41,13 +40,16 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs = EV
     >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
     [8.0, 8.0]
     """
-    devices = topology.devices
-    named = [(devices[src], devices[dst]) for src, dst in pairs]
-    routes = Routes(topology, named, costs.ramp_bytes)
-    times = Counter(named)
-    counts = np.array([times[pair] for pair in routes.index], dtype=np.float64)
-    rates = max_min(routes.paths, counts, np.array(routes.bytes_per_s)).tolist()
-    return [Hop(rates[routes.index[pair]], routes.delay_s[pair]) for pair in named]
+    named = [(topology.devices[src], topology.devices[dst]) for src, dst in pairs]
+    routes = [topology.route(*pair) for pair in named]
+    used = [route or (pair,) for route, pair in zip(routes, named, strict=True)]
+    width = {link: bytes_per_s(topology, link) for links in used for link in links}
+    number = {link: index for index, link in enumerate(width)}
+    paths = [[number[link] for link in links] for links in used]
+    rates = max_min(paths, np.ones(len(paths)), np.array(list(width.values()))).tolist()
+    ramps_s = [costs.ramp_bytes / min(width[link] for link in links) for links in used]
+    delays_s = [topology.latency_s(x) + y for x, y in zip(routes, ramps_s, strict=True)]
+    return [Hop(*hop) for hop in zip(rates, delays_s, strict=True)]
 
 
 def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) -> float:

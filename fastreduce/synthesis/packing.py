@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fastreduce.simulation.run import bytes_per_s
+
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
@@ -37,23 +39,21 @@ class Links:
     def __init__(self, topology: Topology, k: int) -> None:
         from scipy.sparse import csr_array
 
-        from fastreduce.simulation.play import Routes
-
         devices = topology.devices[:k]
         self.k, self.devices = k, set(devices)
         self.pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
-        routes = Routes(topology, [(devices[i], devices[j]) for i, j in self.pairs], 0.0)
-        self.names = list(dict.fromkeys(link for links in routes.links.values() for link in links))
+        routes = [topology.route(devices[i], devices[j]) for i, j in self.pairs]
+        self.names = list(dict.fromkeys(link for route in routes for link in route))
         number = {link: i for i, link in enumerate(self.names)}
         # The other direction of each link, or the link itself.
         self.back = np.array([number.get((b, a), i) for i, (a, b) in enumerate(self.names)])
         self.media = [topology.graph.edges[link]["medium"] for link in self.names]
-        self.bytes_per_s = np.array(routes.bytes_per_s)
+        self.bytes_per_s = np.array([bytes_per_s(topology, link) for link in self.names])
         self.latency_s = np.zeros((k, k))
-        for pair, delay_s in zip(self.pairs, routes.delay_s.values(), strict=True):
-            self.latency_s[pair] = delay_s
-        rows = np.repeat(np.arange(len(self.pairs)), [len(path) for path in routes.paths])
-        columns = np.array([link for path in routes.paths for link in path], dtype=np.intp)
+        for pair, route in zip(self.pairs, routes, strict=True):
+            self.latency_s[pair] = topology.latency_s(route)
+        rows = np.repeat(np.arange(len(self.pairs)), [len(route) for route in routes])
+        columns = np.array([number[link] for route in routes for link in route], dtype=np.intp)
         shape = len(self.pairs), len(self.bytes_per_s)
         self._uses: csr_array = csr_array((np.ones(len(rows)), (rows, columns)), shape)
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
@@ -69,7 +69,8 @@ class Links:
         found = np.zeros(len(self.pairs))
         for pair, nbytes in messages.items():
             found[self._row[pair]] += nbytes
-        return np.asarray(self._uses.T @ found) / self.bytes_per_s
+        busy_s: Floats = (self._uses.T @ found) / self.bytes_per_s
+        return busy_s
 
     def tree_s(self, tree: Tree) -> Floats:
         """How long each link is busy if each edge of a tree carries a byte in each direction."""
@@ -114,8 +115,9 @@ def cheapest_tree(prices: Floats) -> Tree:
     return tuple(edges)
 
 
-def pack(links: Links) -> Packing:
-    """The best packing of trees that is found, for one byte on each rank.
+def pack(links: Links, programs: int = PROGRAMS) -> Packing:
+    """The best packing of trees that is found with so many linear programs, for one byte on each
+    rank. Without one there is only the bound.
 
     >>> from fastreduce.topology import preset
     >>> found = pack(Links(preset("dgx1"), 8))
@@ -126,8 +128,10 @@ def pack(links: Links) -> Packing:
     for link_prices in search.obvious_prices():
         search.add(link_prices)
     search.warm_up()
+    if not programs:
+        return Packing((), (), math.inf, search.bound_s)
     time_s, shares, dual = search.solve()
-    for _ in range(PROGRAMS):
+    for _ in range(programs):
         if search.bound_s >= time_s * (1 - CLOSE):
             break
         # The program's own prices jump; on the way from the best so far they lead to it sooner.

@@ -13,8 +13,8 @@ import numpy as np
 from fastreduce.algorithms.waves import staggered
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.program import Program
-from fastreduce.simulation import simulate
 from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Shape, estimate_s, shape_of
 from fastreduce.synthesis.packing import Links, pack
 from fastreduce.synthesis.seeds import Seed, rounded, seeds
@@ -46,7 +46,7 @@ class Synthesis(NamedTuple):
         gap = self.time_s / self.bound.time_s - 1
         return (
             f"{self.program!r}\nmade of: {self.made_of}\npredicted: {duration(self.time_s)}, "
-            f"{gap:.1%} above what no program can beat: {self.bound}"
+            f"{gap:+.1%} beside what no program without the host can beat: {self.bound}"
         )
 
 
@@ -99,9 +99,7 @@ def _judged(
     for starts in best:
         program = staggered([seed.program for seed in search.seeds], starts)
         for slices in SLICES:
-            time_s = simulate(
-                program, topology, search.nbytes, slices=slices, costs=costs, verify=False
-            ).time_s
+            time_s = simulated_s(program, topology, search.nbytes, slices, costs)
             chosen = Program(program.k, program.shards, program.instructions, sliced=slices)
             yield time_s, chosen, search.in_words(starts)
     for candidate in for_links(topology, len(topology.devices), [search.nbytes]):

@@ -56,7 +56,7 @@ def test_reads_a_file_and_networks_machines(capsys, tmp_path):
         (["--size", "12XB"], "'12XB' is no size; want bytes, such as 160MB"),
         (["--size", "0"], "want at least 1 rank and 1 byte"),
         (["--topology", "dgx1", "--ranks", "9"], "9 ranks, but topology 'dgx1-v100' has 8 devices"),
-        (["--trace", "x.json"], "they need a --topology"),
+        (["--trace", "x.json"], "--trace is about links of a machine: it needs a --topology"),
         (["--machines", "4"], "it needs a --topology"),
         (["--topology", "dgx1", "--nics", "4"], "they need --machines"),
         (["--topology", "dgx1", "--algorithm", "rnig"], "unknown algorithm 'rnig'"),
