@@ -40,6 +40,11 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's; "
         "with --model dgx-h100)",
     )
+    add_changes(group)
+
+
+def add_changes(group: argparse._ActionsContainer) -> None:
+    """What ``plan_machine.joined`` makes of the named machine."""
     group.add_argument(
         "--machines",
         type=int,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.algorithms import hierarchical, multi_ring, registry
+from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
 from fastreduce.plan.calibration import OURS
 from fastreduce.plan.table_files import tuned
@@ -17,6 +18,10 @@ from fastreduce.units import busbw, duration
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
+
+# A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
+# overlap saves (predicted). A plan should not take long either.
+WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
 
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
 
@@ -95,7 +100,7 @@ def for_links(
         slices = found.slices(sum(tensor_bytes))
         try:
             if k == len(topology.devices):
-                found = _fitted(found, name, topology)
+                found = _fitted(found, name, topology, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices)
@@ -122,7 +127,7 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
             yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
 
 
-def _fitted(found: Program, name: str, topology: Topology) -> Program:
+def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
     """The program for this topology, if the algorithm takes its rings or machines into account."""
     from fastreduce.topology import machines
 
@@ -132,14 +137,23 @@ def _fitted(found: Program, name: str, topology: Topology) -> Program:
         parts = machines(topology)
         in_order = [device for part in parts for device in part] == list(topology.devices)
         if in_order and len({len(part) for part in parts}) == 1:
-            return hierarchical(found.k, len(parts))
+            whole = hierarchical(found.k, len(parts))
+            return in_waves(whole, _waves(whole, nbytes))
     return found
 
 
-def _rings_both_ways(topology: Topology) -> Program:
-    """Each ring in both directions, because links carry data both ways at once."""
-    from fastreduce.topology import rings
+def _waves(whole: Program, nbytes: int) -> int:
+    most = min(MOST_WAVES, MOST_INSTRUCTIONS // len(whole.instructions))
+    return max(1, min(most, nbytes // whole.shards // WAVE_BYTES))
 
-    each = rings(topology)
+
+def _rings_both_ways(topology: Topology) -> Program:
+    """Each ring in both directions, because links carry data both ways at once. Rail rings go one
+    way: together they use both directions of every card."""
+    from fastreduce.topology import machines, rings
+
+    each, parts = rings(topology), machines(topology)
+    if len(each) > 1 and len(parts) > 1:
+        return multi_ring(len(topology.devices), each)
     both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
     return multi_ring(len(topology.devices), both)

@@ -15,6 +15,7 @@ from fastreduce import _C
 from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
+from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.calibration import OURS, Calibration
 from fastreduce.plan.candidates import (
     HEADINGS,
@@ -47,6 +48,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     algorithm: str
     why: str
+    bound: Bound | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -74,7 +76,14 @@ class Plan:
     __repr__ = __str__
 
     def _below(self) -> list[str]:
-        return [f"choice: {self.algorithm}, {self.why}", *self.notes]
+        return [f"choice: {self.algorithm}, {self.why}", *self._at_best(), *self.notes]
+
+    def _at_best(self) -> list[str]:
+        """What no program can beat, and how far the choice is from it."""
+        if self.bound is None or not self.bound.time_s:
+            return []
+        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
+        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str = "td") -> str:
@@ -141,7 +150,8 @@ def explain(
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, count)
-    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, notes)
+    bound = None if unknown else lower_bound(machine, count, nbytes)
+    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
 
 
 def _notes(
@@ -216,5 +226,5 @@ def _here(
         tuple(found),
         choose(place, k, nbytes),
         f'what "auto" stands for here (place: {place})',
-        () if measured else _notes(calibrations, found, nbytes, k),
+        notes=() if measured else _notes(calibrations, found, nbytes, k),
     )
