@@ -40,6 +40,11 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's; "
         "with --model dgx-h100)",
     )
+    add_changes(group)
+
+
+def add_changes(group: argparse._ActionsContainer) -> None:
+    """What ``plan_machine.joined`` makes of the named machine."""
     group.add_argument(
         "--machines",
         type=int,
@@ -140,6 +145,8 @@ def check(args: argparse.Namespace) -> None:
     def given(*names: str) -> list[str]:
         return [f"--{name}" for name in names if getattr(args, name) is not None]
 
+    if args.machines is not None and args.machines < 1:
+        raise ValueError(f"--machines is {args.machines}, want 1 or more")
     if args.model is not None:
         if unfit := given(*OF_ONE_SIZE):
             raise ValueError(f"{unfit[0]} is about one allreduce, --model about a training step")

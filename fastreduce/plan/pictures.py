@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
+MEASURED = ", as others measured it"
 
 MOST_TICKS = 6  # more sizes would run into each other
 
@@ -28,15 +29,18 @@ def sizes_figure(sizes: Sizes) -> Figure:
     figure = Figure(figsize=(11.0, 4.6), layout="constrained")
     times, rates = figure.subplots(1, 2)
     nbytes = [plan.nbytes for plan in sizes.plans]
-    k = next(x.program.k for x in sizes.plans[0].candidates if x.program)
     shown = _shown(sizes)
     for name in sorted(sizes.algorithms, key=lambda name: name in shown):
         seconds = sizes.times_s(name)
         style = _style(name, shown)
         times.plot(nbytes, seconds, **style)
-        if k > 1:
-            gb_per_s = [busbw(n, s, k) / 1e9 for n, s in zip(nbytes, seconds, strict=True)]
-            rates.plot(nbytes, gb_per_s, **style)
+        _plot_rate(rates, sizes.k, nbytes, seconds, **style)
+    for curve in sizes.others:
+        covered = [n for n in nbytes if curve.covers(n, sizes.k)]
+        seconds = [curve.curve.time_s(n, sizes.k) for n in covered]
+        style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
+        times.plot(covered, seconds, **style)
+        _plot_rate(rates, sizes.k, covered, seconds, **style)
     _size_axis(times, "time", nbytes)
     _size_axis(rates, "busbw (GB/s)", nbytes)
     times.set_yscale("log")
@@ -45,7 +49,8 @@ def sizes_figure(sizes: Sizes) -> Figure:
     figure.suptitle(f"{sizes.title}: predicted", fontsize=10, x=0.01, ha="left", color=INK)
     handles, labels = times.get_legend_handles_labels()
     by_name = dict(zip(labels, handles, strict=True))
-    named = [name for name in (*shown, "others") if name in by_name]
+    named = sorted(by_name, key=lambda name: (name.endswith(MEASURED), name == "others"))
+    named.sort(key=lambda name: shown.index(name) if name in shown else len(shown))
     figure.legend(
         [by_name[name] for name in named],
         named,
@@ -55,6 +60,14 @@ def sizes_figure(sizes: Sizes) -> Figure:
         frameon=False,
     )
     return figure
+
+
+def _plot_rate(
+    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: object
+) -> None:
+    if k > 1:
+        pairs = zip(nbytes, seconds, strict=True)
+        axes.plot(nbytes, [busbw(n, s, k) / 1e9 for n, s in pairs], **style)
 
 
 def _shown(sizes: Sizes) -> list[str]:

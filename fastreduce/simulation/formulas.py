@@ -70,6 +70,26 @@ def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) 
     return costs.call_s + max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
 
 
+def multi_ring_s(
+    k: int, nbytes: float, into: Sequence[Sequence[Hop]], costs: Costs = EVENTS
+) -> float:
+    """Seconds of `fastreduce.algorithms.multi_ring` with rings of equal rates.
+
+    ``into`` has, for each rank or for a part of the ranks that repeats, its hop of each ring while
+    all rings run. A rank starts its part of all rings in one launch, and goes on when the slowest
+    has come.
+
+    >>> two = [Hop(50e9, 0.5e-6), Hop(25e9, 4e-6)]
+    >>> round(multi_ring_s(16, 1e9, [two]) * 1e3, 1)
+    37.7
+    """
+    if k == 1:
+        return 0.0
+    of_ring = nbytes / len(into[0])
+    slowest = [max(hops, key=lambda hop: hop.time_s(of_ring / k, costs)) for hops in into]
+    return ring_s(k, of_ring, slowest, costs)
+
+
 def hierarchical_s(
     k: int,
     machines: int,

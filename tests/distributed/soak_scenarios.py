@@ -36,7 +36,7 @@ def soak(rank, size, count, seed, folder):
                 dist.destroy_process_group(group)
         dist.barrier()
         held.append(holds())
-    torch.save(held, f"{folder}/held-{rank}")
+        torch.save(held, f"{folder}/held-{rank}")
     assert not leaks(held), held
     assert not [x for x in os.listdir("/dev/shm") if "fastreduce" in x]
 
