@@ -34,6 +34,7 @@ WITH_EXAMPLES = {
     "docs/kvstore.md": 2,
     "docs/planning.md": 3,
     "docs/training.md": 6,
+    "docs/whatif.md": 3,
 }
 
 
