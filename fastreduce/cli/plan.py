@@ -57,7 +57,7 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     from fastreduce.units import parse_size
 
     nbytes, topology = parse_size(args.size or "160MB"), plan_machine.joined(args)
-    plan = explain(nbytes, k=args.ranks, topology=topology)
+    plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
     shown = plan.candidate(args.algorithm or plan.algorithm)
     program = shown.program
     if program is None:

@@ -46,6 +46,11 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's; "
         "with --model dgx-h100)",
     )
+    add_changes(group)
+
+
+def add_changes(group: argparse._ActionsContainer) -> None:
+    """What ``plan_machine.joined`` makes of the named machine."""
     group.add_argument(
         "--machines",
         type=int,
@@ -85,7 +90,9 @@ def _add_allreduce(group: argparse._ArgumentGroup) -> None:
         "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
     )
     group.add_argument(
-        "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
+        "--algorithm",
+        metavar="NAME|file:PATH",
+        help="to draw and trace, also a saved program (default: the one that is chosen)",
     )
 
 
