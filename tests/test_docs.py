@@ -25,7 +25,7 @@ NOTEBOOKS = {page for page in PAGES if page.startswith("docs/book/")}
 FOLDERS = ("benchmarks", "csrc", "fastreduce", "tests")
 WITH_EXAMPLES = {
     "README.md": 2,
-    "docs/algorithms.md": 5,
+    "docs/algorithms.md": 6,
     "docs/calibration.md": 1,
     "docs/concepts.md": 5,
     "docs/contracts.md": 2,
@@ -34,6 +34,7 @@ WITH_EXAMPLES = {
     "docs/index.md": 1,
     "docs/kvstore.md": 2,
     "docs/planning.md": 3,
+    "docs/synthesis.md": 1,
     "docs/training.md": 6,
 }
 

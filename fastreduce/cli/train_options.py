@@ -73,7 +73,8 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         "--graph",
         action="store_true",
         default=None,
-        help="capture the passes of all replicas into one CUDA graph (untried on several GPUs)",
+        help="capture each step of all replicas, its update too, into one CUDA graph (untried on "
+        "several GPUs)",
     )
     group.add_argument(
         "--overlap",

@@ -1,9 +1,9 @@
-"""The store: initial values, sums of what is pushed, updates where the values are, pulls."""
+"""The store: initial values, sums of what is pushed, pulls."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,22 @@ from torch import Tensor
 from fastreduce.kvstore.arguments import (
     about,
     check_new,
-    check_optimizer,
     check_rows,
     check_store,
-    check_updater,
     like,
     listed,
     names,
     ranks_of,
 )
 from fastreduce.kvstore.entry import Entry, Key
-from fastreduce.kvstore.peers import Alone, Group, Made, Peers, agreed
+from fastreduce.kvstore.joint import Joint
+from fastreduce.kvstore.peers import Alone, Group, agreed
 from fastreduce.kvstore.replicas import merged, same_length
 from fastreduce.kvstore.shards import Shards
 from fastreduce.kvstore.synchronous import Synchronous
-from fastreduce.kvstore.updates import Updater
-from fastreduce.kvstore.values import Values
 
 
-class KVStore:
+class KVStore(Joint):
     """Values by key, which several replicas push to and pull from.
 
     Args:
@@ -95,7 +92,7 @@ class KVStore:
                 "torch.distributed.init_process_group first, as under torchrun"
             )
         self.kind, self.op = kind, op
-        self._peers: Peers = Alone() if kind == "local" else Group(group)
+        self._peers = Alone() if kind == "local" else Group(group)
 
         def checked() -> tuple[str, list[int]]:
             # In here, so that ranks with other arguments are not left waiting for this one.
@@ -105,7 +102,7 @@ class KVStore:
             return f"{about}, timeout_s {timeout_s:g}", keepers
 
         self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
-        self._values: Values = Synchronous(self._peers, self._shards, op)
+        self._values = Synchronous(self._peers, self._shards, op)
         if kind == "dist_async":
             # Here, because some builds of torch have no rpc.
             from fastreduce.kvstore.asynchronous import Asynchronous
@@ -113,14 +110,6 @@ class KVStore:
             self._values = Asynchronous(
                 self._peers, self._shards, op, staleness=staleness, timeout_s=timeout_s
             )
-
-    @property
-    def rank(self) -> int:
-        return self._peers.rank
-
-    @property
-    def num_workers(self) -> int:
-        return self._peers.size
 
     def keys(self) -> list[Key]:
         """Those that have a value, in the order in which they got it."""
@@ -245,80 +234,3 @@ class KVStore:
         for one, (to, numbers) in self._values.agreed(call, checked).items():
             for mask, rows in self._values.read_rows(one, numbers):
                 to[mask.to(to.device)] = rows.to(to.device)
-
-    # ---- updates
-
-    def set_updater(self, updater: Updater) -> None:
-        """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
-
-        All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
-        of one row only with values of the same row. In "dist_async" it cannot call its own store,
-        which is locked meanwhile: that is a RuntimeError.
-        """
-        self.agreed("set_updater", lambda: check_updater(updater))
-        self._shards.updates.use(updater)
-        self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
-
-    def set_optimizer(self, kind: type[torch.optim.Optimizer], **settings: Any) -> None:
-        """Let an optimizer of torch take a step for each push, as if it were the gradient.
-
-        Each key has its own, ``kind([rows], **settings)``, where the rows are. It must update
-        element by element, as SGD and Adam do. All ranks call this, with the same settings.
-
-        >>> import torch, fastreduce
-        >>> store = fastreduce.KVStore()
-        >>> store.set_optimizer(torch.optim.SGD, lr=0.5)
-        >>> store.broadcast("w", torch.ones(1), out=(w := torch.empty(1)))
-        >>> store.pushpull("w", torch.ones(1), out=w)
-        >>> w
-        tensor([0.5000])
-        """
-
-        def checked() -> tuple[str, None]:
-            check_optimizer(kind, settings)
-            return f"{kind.__name__}, {settings}", None
-
-        agreed(self._peers, "set_optimizer", checked)
-        self._shards.updates.use_optimizer(kind, settings)
-        self._peers.agree("set_optimizer")
-
-    # ---- checkpoints
-
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's part of all values, and of its optimizers' states; every rank saves its own.
-
-        `fastreduce.training.save` takes a store as it takes a module.
-        """
-        return self._shards.state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` returned, on a store of as many ranks with the same keys.
-
-        All ranks call it. Raises ValueError on the rank, and RuntimeError on the others, where
-        keys, shapes or dtypes are others, or for the state of optimizers where `set_optimizer` was
-        not called; nothing changes then.
-        """
-
-        def checked() -> tuple[str, Callable[[], None]]:
-            put = self._shards.restorer(state)
-            # Ranks go on from one step where they take steps together.
-            return "" if self.kind == "dist_async" else f"{state['pushes']} pushes", put
-
-        put = agreed(self._peers, "load_state_dict", checked)
-        agreed(self._peers, "load_state_dict", lambda: ("", put()))
-
-    def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
-        """What ``checked`` returns; what it raises on one rank is raised on all.
-
-        All ranks call it, before they begin ``call`` together with what may be wrong on one only.
-        """
-        return agreed(self._peers, call, lambda: ("", checked()))
-
-    def close(self) -> None:
-        """Take leave: to be called last, on every rank; `contextlib.closing` does it.
-
-        In "dist_async" the other ranks no longer wait for this one then, and it returns when all of
-        them have called it or ended: until then this process serves them the rows that it keeps.
-        For the other kinds there is nothing to do.
-        """
-        self._values.close()

@@ -166,13 +166,19 @@ class DataParallel(nn.Module):
         return self._parallel.backward(loss_fn, inputs, targets, reduction)
 
     def graphed(
-        self, loss_fn: Callable[..., Any], inputs: Any, *targets: Any, reduction: str | None = None
+        self,
+        loss_fn: Callable[..., Any],
+        inputs: Any,
+        *targets: Any,
+        reduction: str | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> GraphedStep:
         """Capture what `backward` does with batches of these shapes into one CUDA graph.
 
         Returns a function: ``loss = step(inputs, *targets)`` does what ``model.backward(loss_fn,
-        inputs, *targets)`` does, except that it sets gradients instead of adding to them. One
-        launch runs all kernels of all GPUs. Untried on several: one GPU has run it.
+        inputs, *targets)`` does, except that it sets gradients instead of adding to them; with an
+        ``optimizer`` it also does what ``optimizer.step()`` does. One launch runs all kernels of
+        all GPUs. One GPU has run it without an optimizer; with one, and on several, it is untried.
 
         The module's forward and the loss must be what a CUDA graph can hold: the same kernels for
         every batch, and nothing that waits for the GPU. Random numbers go on from replay to replay.
@@ -180,13 +186,17 @@ class DataParallel(nn.Module):
         Args:
             inputs, targets: an example batch, whose shapes and dtypes all later ones must have.
             loss_fn, reduction: as in `backward`; the weight of a pair must be a Python number.
+            optimizer: SGD, or one with ``capturable=True``; one that keeps a state must have taken
+                a step. A learning rate that changes must be a tensor on the GPU.
 
         Raises:
-            RuntimeError: the replicas are not on GPUs, or the parameters have been replaced since.
-            ValueError: a later batch has other shapes; an argument is `fastreduce.Whole`; or the
-                model is ``reproducible``, which needs seeds for every batch.
+            RuntimeError: the replicas are not on GPUs, or the parameters, or the optimizer's
+                settings or state, have been replaced since.
+            ValueError: a later batch has other shapes; an argument is `fastreduce.Whole`; the
+                model is ``reproducible``, which needs seeds for every batch; or the graph cannot
+                hold the optimizer's step.
         """
-        return self._parallel.graphed(loss_fn, inputs, targets, reduction)
+        return self._parallel.graphed(loss_fn, inputs, targets, reduction, optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from fastreduce.parallel.losses import combine, total
 from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.shares import MeasuredShares
+from fastreduce.parallel.update import Update
 
 
 class Dealer:
@@ -107,7 +108,12 @@ class Dealer:
         return found
 
     def graphed(
-        self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
+        self,
+        loss_fn: Callable[..., Any],
+        inputs: Any,
+        targets: Any,
+        reduction: str | None,
+        optimizer: torch.optim.Optimizer | None,
     ) -> GraphedStep:
         devices = self.replicas.devices
         if devices[0].type != "cuda":
@@ -126,7 +132,8 @@ class Dealer:
         def step(inputs: Any, targets: Any) -> Tensor:
             return self.backward(loss_fn, inputs, targets, reduction)
 
-        return GraphedStep(step, self.replicas.net, devices, (inputs, targets))
+        update = None if optimizer is None else Update(optimizer)
+        return GraphedStep(step, self.replicas.net, devices, (inputs, targets), update)
 
     def _check_loss(
         self,

@@ -1,7 +1,8 @@
 """A training step of all replicas as one CUDA graph: one launch instead of thousands.
 
 One process launches the kernels of all GPUs, one after the other; a graph launches them together.
-One GPU with several replicas has run this, several GPUs have not.
+One GPU with several replicas has run the passes so. No GPU has run an optimizer so yet, and several
+GPUs have run neither.
 
 Source: "CUDA Graphs" in the notes of PyTorch's documentation, for what a capture needs.
 """
@@ -9,7 +10,7 @@ Source: "CUDA Graphs" in the notes of PyTorch's documentation, for what a captur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fastreduce.parallel.batch import Whole, leaves_of
+from fastreduce.parallel.update import Update
 
 # As many as torch's notes advise; two are needed to find the order of the buckets.
 WARM_UP_STEPS = 3
@@ -26,7 +28,8 @@ class GraphedStep:
     """What `DataParallel.graphed` returns: a step that is launched at once.
 
     ``step(inputs, *targets)`` takes a batch of the shapes that it was made with, sets each
-    parameter's ``grad`` to the gradient of that batch and returns its loss.
+    parameter's ``grad`` to the gradient of that batch and returns its loss. With an ``update`` it
+    changes the parameters, too.
     """
 
     def __init__(
@@ -35,8 +38,9 @@ class GraphedStep:
         module: torch.nn.Module,
         devices: Sequence[torch.device],
         batch: tuple[Any, Any],
+        update: Update | None = None,
     ):
-        self._module, self._devices = module, list(dict.fromkeys(devices))
+        self._module, self._devices, self._update = module, list(dict.fromkeys(devices)), update
         here = self._devices[0]
         leaves, self._shape = leaves_of(batch)
         if any(isinstance(leaf, Whole) for leaf in leaves):
@@ -47,17 +51,24 @@ class GraphedStep:
         self._inputs = [x.to(here, copy=True) if isinstance(x, Tensor) else x for x in leaves]
         own = pytree.tree_unflatten(self._inputs, self._shape)
         self._params = list(module.parameters())
-        before = [parameter.grad for parameter in self._params]
-        with _unchanged(module, self._devices):
-            for _ in range(WARM_UP_STEPS):
-                self._forget_gradients()
-                step(*own)
-        self._forget_gradients()
-        self._replay, self._loss = captured(lambda: step(*own), self._devices)
-        self._gradients = [parameter.grad for parameter in self._params]
+
+        def whole() -> Tensor:
+            loss = step(*own)
+            if update:
+                update()
+            return loss
+
+        with _gradients_kept(self._params):
+            with _unchanged(module, self._devices), update.undone() if update else nullcontext():
+                for _ in range(WARM_UP_STEPS):
+                    self._forget_gradients()
+                    whole()
+            self._forget_gradients()
+            self._replay, self._loss = captured(whole, self._devices)
+            self._gradients = [parameter.grad for parameter in self._params]
         self._pointers = [parameter.data_ptr() for parameter in self._params]
-        for parameter, gradient in zip(self._params, before, strict=True):
-            parameter.grad = gradient
+        if update:
+            update.keep()
 
     def __call__(self, inputs: Any, *targets: Any) -> Tensor:
         leaves, shape = leaves_of((inputs, targets))
@@ -66,6 +77,8 @@ class GraphedStep:
             if isinstance(own, Tensor):
                 own.copy_(new, non_blocking=True)
         self._replay()
+        if self._update:  # else replicas on other devices would not notice
+            torch.autograd.graph.increment_version(self._update.params)
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
             parameter.grad = gradient
         return self._loss.clone()
@@ -87,6 +100,8 @@ class GraphedStep:
                 "graphed: the module's parameters are not those that were captured; call "
                 "model.graphed again after changing or moving them"
             )
+        if self._update:
+            self._update.check()
 
 
 def captured(
@@ -135,6 +150,16 @@ def _allocating_from(pool: torch.cuda.MemPool, device: torch.device) -> Iterator
     finally:
         torch._C._cuda_endAllocateToPool(device.index, pool.id)
         torch._C._cuda_releasePool(device.index, pool.id)
+
+
+@contextmanager
+def _gradients_kept(params: Sequence[Tensor]) -> Iterator[None]:
+    before = [parameter.grad for parameter in params]
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(params, before, strict=True):
+            parameter.grad = gradient
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fastreduce import _C
+from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
+from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.calibration import OURS, Calibration
 from fastreduce.plan.candidates import (
     HEADINGS,
@@ -46,6 +48,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     algorithm: str
     why: str
+    bound: Bound | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -73,7 +76,14 @@ class Plan:
     __repr__ = __str__
 
     def _below(self) -> list[str]:
-        return [f"choice: {self.algorithm}, {self.why}", *self.notes]
+        return [f"choice: {self.algorithm}, {self.why}", *self._at_best(), *self.notes]
+
+    def _at_best(self) -> list[str]:
+        """What no program can beat, and how far the choice is from it."""
+        if self.bound is None or not self.bound.time_s:
+            return []
+        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
+        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str = "td") -> str:
@@ -86,7 +96,13 @@ class Plan:
         )
 
 
-def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -> Plan:
+def explain(
+    what: Any,
+    *,
+    k: int | None = None,
+    topology: Named | None = None,
+    algorithm: str | None = None,
+) -> Plan:
     """Plan an allreduce without running it.
 
     Args:
@@ -96,6 +112,7 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
             a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
             then the choice is what "auto" stands for.
+        algorithm: list this one too: "file:PATH", a program that `Program.save` wrote.
 
     An algorithm whose program is wrong is listed as refused, with the reason.
 
@@ -118,11 +135,14 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         machine = as_topology(topology)
     devices, tensor_bytes = _ranks(what, k, machine)
     count, nbytes = len(devices), sum(tensor_bytes)
+    if algorithm is not None:
+        find(algorithm)
+    more = [algorithm] if algorithm and algorithm not in registry else []
     if count < 1 or nbytes < 1:
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
-        return _here(devices, tensor_bytes)
-    found = sorted(for_links(machine, count, tensor_bytes), key=by_seconds)
+        return _here(devices, tensor_bytes, more)
+    found = sorted(for_links(machine, count, tensor_bytes, more), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -130,7 +150,8 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, count)
-    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, notes)
+    bound = None if unknown else lower_bound(machine, count, nbytes)
+    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
 
 
 def _notes(
@@ -143,8 +164,9 @@ def _notes(
     for x in calibrations:
         if not x.engine.startswith(OURS) and x.covers(nbytes, k):
             time_s = x.curve.time_s(nbytes, k)
+            by = " by others" if all("://" in source for source in x.sources) else ""
             notes.append(
-                f"{x.engine}, as measured by others on {x.medium}: {duration(time_s)}"
+                f"{x.engine}, as measured{by} on {x.medium}: {duration(time_s)}"
                 f"{within(x.error.mean)}, {busbw(nbytes, time_s, k) / 1e9:.2f} GB/s busbw"
             )
     return tuple(notes)
@@ -175,7 +197,9 @@ def _is_size(x: object) -> bool:
     return isinstance(x, int | str) and not isinstance(x, bool)
 
 
-def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
+def _here(
+    devices: Sequence[torch.device], tensor_bytes: Sequence[int], more: Sequence[str] = ()
+) -> Plan:
     """The plan for these devices. As in a call, the extension says what place they are.
 
     Ranks in one memory: times as `fastreduce tune` measured them, else predicted from
@@ -189,12 +213,12 @@ def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
         table = tuned()
         measured = f", times measured on {table.date}" if table and place in table.times_s else ""
         where = f"one {place.upper()}{measured}"
-        candidates = for_memory(place, k, nbytes)
+        candidates = for_memory(place, k, nbytes, more)
     else:
         from fastreduce.topology import detect
 
         machine = detect()
-        where, candidates = machine.name, for_links(machine, k, tensor_bytes)
+        where, candidates = machine.name, for_links(machine, k, tensor_bytes, more)
         calibrations = machine.calibrations
     found = sorted(candidates, key=by_seconds)
     return Plan(
@@ -203,5 +227,5 @@ def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
         tuple(found),
         choose(place, k, nbytes),
         f'what "auto" stands for here (place: {place})',
-        () if measured else _notes(calibrations, found, nbytes, k),
+        notes=() if measured else _notes(calibrations, found, nbytes, k),
     )

@@ -5,7 +5,6 @@ They assume one slice and equal machines, so the hops of one or two machines sta
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.flows import max_min
-from fastreduce.simulation.play import Routes
+from fastreduce.simulation.run import bytes_per_s
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -41,13 +40,16 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs = EV
     >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
     [8.0, 8.0]
     """
-    devices = topology.devices
-    named = [(devices[src], devices[dst]) for src, dst in pairs]
-    routes = Routes(topology, named, costs.ramp_bytes)
-    times = Counter(named)
-    counts = np.array([times[pair] for pair in routes.index], dtype=np.float64)
-    rates = max_min(routes.paths, counts, np.array(routes.bytes_per_s)).tolist()
-    return [Hop(rates[routes.index[pair]], routes.delay_s[pair]) for pair in named]
+    named = [(topology.devices[src], topology.devices[dst]) for src, dst in pairs]
+    routes = [topology.route(*pair) for pair in named]
+    used = [route or (pair,) for route, pair in zip(routes, named, strict=True)]
+    width = {link: bytes_per_s(topology, link) for links in used for link in links}
+    number = {link: index for index, link in enumerate(width)}
+    paths = [[number[link] for link in links] for links in used]
+    rates = max_min(paths, np.ones(len(paths)), np.array(list(width.values()))).tolist()
+    ramps_s = [costs.ramp_bytes / min(width[link] for link in links) for links in used]
+    delays_s = [topology.latency_s(x) + y for x, y in zip(routes, ramps_s, strict=True)]
+    return [Hop(*hop) for hop in zip(rates, delays_s, strict=True)]
 
 
 def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) -> float:
@@ -66,6 +68,26 @@ def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) 
     steps, steps_s = 2 * (k - 1), [hop.time_s(nbytes / k, costs) for hop in around]
     waits_s = (steps - 1) * costs.event_wait_s  # the first step waits for nobody
     return costs.call_s + max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
+
+
+def multi_ring_s(
+    k: int, nbytes: float, into: Sequence[Sequence[Hop]], costs: Costs = EVENTS
+) -> float:
+    """Seconds of `fastreduce.algorithms.multi_ring` with rings of equal rates.
+
+    ``into`` has, for each rank or for a part of the ranks that repeats, its hop of each ring while
+    all rings run. A rank starts its part of all rings in one launch, and goes on when the slowest
+    has come.
+
+    >>> two = [Hop(50e9, 0.5e-6), Hop(25e9, 4e-6)]
+    >>> round(multi_ring_s(16, 1e9, [two]) * 1e3, 1)
+    37.7
+    """
+    if k == 1:
+        return 0.0
+    of_ring = nbytes / len(into[0])
+    slowest = [max(hops, key=lambda hop: hop.time_s(of_ring / k, costs)) for hops in into]
+    return ring_s(k, of_ring, slowest, costs)
 
 
 def hierarchical_s(

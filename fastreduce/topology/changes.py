@@ -8,6 +8,7 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology.routes import Link
 
 
@@ -23,7 +24,7 @@ def directions(name: str, graph: nx.DiGraph, link: Any) -> list[Link]:
     src, dst = link
     for end in (src, dst):
         if end not in graph:
-            raise ValueError(f"topology {name!r} has no node {end!r}; it has {', '.join(graph)}")
+            raise ValueError(f"topology {name!r} has no node {end!r}; it has {listed(graph, end)}")
     found = [edge for edge in ((src, dst), (dst, src)) if edge in graph.edges]
     if not found:
         linked = ", ".join(graph.to_undirected()[src]) or "nothing"

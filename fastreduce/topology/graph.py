@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
-from fastreduce.topology.routes import Link, Route, routes_from
+from fastreduce.topology.routes import Link, Route, Routes
 
 if TYPE_CHECKING:
     from fastreduce.plan.calibration import Calibration
@@ -83,12 +85,13 @@ class Topology:
         for node in (src, dst):
             if node not in self.graph:
                 raise ValueError(
-                    f"topology {self.name!r} has no node {node!r}; it has {', '.join(self.graph)}"
+                    f"topology {self.name!r} has no node {node!r}; it has "
+                    f"{listed(self.graph, node)}"
                 )
-        routes = self._routes_from(src)
-        if dst not in routes:
+        route = self.routes.find(src, dst)
+        if route is None:
             raise ValueError(f"topology {self.name!r}: no links lead from {src!r} to {dst!r}")
-        return routes[dst]
+        return route
 
     def host_of(self, device: str) -> str:
         """The CPU nearest to a device, whose memory a program's host uses.
@@ -103,15 +106,15 @@ class Topology:
             ValueError: no such device, or no CPU that it can reach.
         """
         self.route(device, device)
-        routes = self._routes_from(device)
         cpus: list[str] = [node for node, kind in self.graph.nodes(data="kind") if kind == "cpu"]
-        reached = [cpu for cpu in cpus if cpu in routes]
-        if not reached:
+        found = {cpu: self.routes.find(device, cpu) for cpu in cpus}
+        routes = {cpu: route for cpu, route in found.items() if route is not None}
+        if not routes:
             raise ValueError(
                 f"topology {self.name!r}: {device!r} reaches no CPU, found CPUs {cpus}; add a node "
                 "of kind 'cpu' with links there and back"
             )
-        return min(reached, key=lambda cpu: (len(routes[cpu]), self.latency_s(routes[cpu])))
+        return min(routes, key=lambda cpu: (len(routes[cpu]), self.latency_s(routes[cpu])))
 
     def latency_s(self, route: Route) -> float:
         """The sum over the route's links, in seconds; an unknown latency counts as zero."""
@@ -186,10 +189,15 @@ class Topology:
         return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
 
     @cached_property
-    def _routes(self) -> dict[str, dict[str, Route]]:
-        return {}
+    def routes(self) -> Routes:
+        """All routes, of which each is found when it is first asked for."""
+        return Routes(self.graph)
 
-    def _routes_from(self, src: str) -> dict[str, Route]:
-        if src not in self._routes:
-            self._routes[src] = routes_from(self.graph, src)
-        return self._routes[src]
+    @cached_property
+    def bytes_per_s(self) -> Mapping[Link, float | None]:
+        """The bandwidth of every link; None if it is unknown."""
+        return {(src, dst): found for src, dst, found in self.graph.edges(data="bytes_per_s")}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without what is found again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -44,7 +44,7 @@ class Config:
     ``batch_size`` counts the examples of all replicas together. ``steps`` bounds the steps of an
     epoch. ``init`` is as in `initial_params`. ``model`` is one of `models.MODELS`, trained by
     `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is "fp32" or "bf16" (autocast),
-    ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a step's passes are one
+    ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a whole step is one
     CUDA graph (`fastreduce.DataParallel.graphed`), ``overlap`` and ``reproducible`` are
     DataParallel's, and ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run
     would end.
@@ -99,9 +99,19 @@ class Config:
             raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
+        if len(self.devices) > (self.reproducible or len(self.devices)):
+            raise ValueError(
+                f"reproducible: found {self.reproducible} micro-shards for {len(self.devices)} "
+                "replicas, wanted at least one per replica"
+            )
         if self.graph and any(device.type != "cuda" for device in self.devices):
             found = ", ".join(map(str, self.devices))
             raise ValueError(f"graph: found devices {found}, wanted GPUs for a CUDA graph")
+        if self.graph and self.skip_nonfinite:
+            raise ValueError(
+                "skip-nonfinite: found with graph, which has updated the parameters before anyone "
+                "can look at the loss; leave one of the two out"
+            )
         self._check_names()
         self._check_store()
         self._check_backend()

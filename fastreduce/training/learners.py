@@ -129,19 +129,19 @@ class ModuleLearner(Learner):
         self._graphed: GraphedStep | None = None
 
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
+        # A graph has one shape; the last batch of an epoch may be shorter.
+        if self._config.graph and len(X) == self._config.batch_size:
+            return [self._graphed_step(X, y) * len(X)]
         self.optimizer.zero_grad()
-        loss = self._backward(X, y)
+        loss = self.model.backward(F.cross_entropy, X, y)
         if self._config.skip_nonfinite and not math.isfinite(loss.item()):
             raise NonFiniteLoss(loss.item(), None, "backward")
         self.optimizer.step()
         return [loss * len(X)]
 
-    def _backward(self, X: Tensor, y: Tensor) -> Tensor:
-        # A graph has one shape; the last batch of an epoch may be shorter.
-        if not self._config.graph or len(X) < self._config.batch_size:
-            return self.model.backward(F.cross_entropy, X, y)
+    def _graphed_step(self, X: Tensor, y: Tensor) -> Tensor:
         if self._graphed is None:
-            self._graphed = self.model.graphed(F.cross_entropy, X, y)
+            self._graphed = self.model.graphed(F.cross_entropy, X, y, optimizer=self.optimizer)
         return self._graphed(X, y)
 
     @torch.no_grad()
@@ -181,7 +181,7 @@ class StoreLearner(ModuleLearner):
         self.optimizer.zero_grad()
         loss = X.new_zeros(())
         if len(own_X):  # the last batch may have fewer examples than there are workers
-            loss = self._backward(own_X, own_y)
+            loss = self.model.backward(F.cross_entropy, own_X, own_y)
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad * (len(own_X) / len(X))
             for p in self.model.parameters()

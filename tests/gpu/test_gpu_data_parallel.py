@@ -133,9 +133,35 @@ class TestGraphed:
                         parameter -= 0.1 * parameter.grad
         assert_close(one.state_dict().values(), other.state_dict().values())
 
+    @pytest.mark.parametrize("kind", ["SGD", "SGD with momentum", "AdamW"])
+    def test_the_optimizer_is_part_of_the_step(self, place, kind):
+        """And what is not captured, such as an epoch's last batch, goes on from there."""
+        nets = [DataParallel(made(place), devices(place)) for _ in range(2)]
+        ours, theirs = (optimizer_of(net, kind) for net in nets)
+        X, y = batch(place)
+        for net, optimizer in zip(nets, (ours, theirs), strict=True):
+            net.backward(F.cross_entropy, X, y)
+            optimizer.step()
+        step = nets[0].graphed(F.cross_entropy, X, y, optimizer=ours)
+        for seed in range(4):
+            X, y = batch(place, seed)
+            loss = step(X, y)
+            theirs.zero_grad()
+            torch.testing.assert_close(loss, nets[1].backward(F.cross_entropy, X, y))
+            theirs.step()
+            assert_close(nets[0].state_dict().values(), nets[1].state_dict().values())
+        assert_close([nets[0](X[:5])], [nets[1](X[:5])])
+        nets[0].check()
+
     def test_random_numbers_go_on(self, place):
         net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to(place.device(0))
         model = DataParallel(net, devices(place))
         X = torch.ones(ROWS, 64, device=place.device(0))
         step = model.graphed(lambda output: output.square().mean(), X)
         assert len({step(X).item() for _ in range(4)}) == 4
+
+
+def optimizer_of(net, kind) -> torch.optim.Optimizer:
+    if kind == "AdamW":
+        return torch.optim.AdamW(net.parameters(), 0.01, capturable=True)
+    return torch.optim.SGD(net.parameters(), 0.1, momentum=0.9 if "momentum" in kind else 0)

@@ -16,6 +16,7 @@ import fastreduce
 from fastreduce import DataParallel
 from fastreduce.parallel import graphed
 from fastreduce.parallel.graphed import GraphedStep
+from fastreduce.parallel.update import Update
 
 
 @pytest.fixture
@@ -23,8 +24,12 @@ def model(monkeypatch):
     """One whose steps can be graphed on the CPU; replays write where the capture wrote."""
 
     def captured(call, _):
+        before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
         loss = call()
         gradients = [parameter.grad for parameter in model.parameters()]
+        with torch.no_grad():  # a capture runs no kernel
+            for parameter, values in before:
+                parameter.copy_(values)
 
         def replay():
             for parameter in model.parameters():
@@ -42,13 +47,14 @@ def model(monkeypatch):
     return model
 
 
-def step_of(model, X, y) -> GraphedStep:
+def step_of(model, X, y, optimizer=None) -> GraphedStep:
     parallel = model._parallel
 
     def step(inputs, targets):
         return parallel.backward(F.cross_entropy, inputs, targets, None)
 
-    return GraphedStep(step, model.module, model.devices, (X, (y,)))
+    update = Update(optimizer) if optimizer else None
+    return GraphedStep(step, model.module, model.devices, (X, (y,)), update)
 
 
 def test_each_call_sets_the_gradients_of_its_batch(model):
@@ -115,6 +121,94 @@ def test_parameters_that_have_moved(model):
 def test_whole_arguments_are_refused(model):
     with pytest.raises(ValueError, match=r"found an argument that is fastreduce\.Whole"):
         step_of(model, fastreduce.Whole(X), Y)
+
+
+class TestWithAnOptimizer:
+    def test_each_call_takes_its_step(self, model):
+        bare = copy.deepcopy(model.module)
+        theirs = torch.optim.SGD(bare.parameters(), 0.1)
+        step = step_of(model, X, Y, torch.optim.SGD(model.parameters(), 0.1))
+        for other in (X, -X, X + 1):
+            theirs.zero_grad()
+            wanted = F.cross_entropy(bare(other), Y)
+            wanted.backward()
+            theirs.step()
+            torch.testing.assert_close(step(other, Y), wanted.detach())
+            assert_same_gradients(model, bare)
+            torch.testing.assert_close(list(model.parameters()), list(bare.parameters()))
+
+    def test_copies_on_other_devices_find_the_parameters_changed(self, model):
+        """A replay writes without PyTorch's knowledge; here it writes nothing at all."""
+        step = step_of(model, X, Y, torch.optim.SGD(model.parameters(), 0.1))
+        step._replay = lambda: None
+        before = [parameter._version for parameter in model.parameters()]
+        step(X, Y)
+        assert all(p._version > old for p, old in zip(model.parameters(), before, strict=True))
+
+    def test_capturing_changes_neither_parameters_nor_state(self, model, monkeypatch):
+        optimizer = stepped(model, torch.optim.SGD, lr=0.1, momentum=0.9)
+        state = copy.deepcopy(optimizer.state_dict())
+        before = copy.deepcopy(model.state_dict())
+        monkeypatch.setattr(graphed, "captured", lambda call, _: (call, torch.zeros(())))
+        step_of(model, X, Y, optimizer)
+        assert_equal(optimizer.state_dict(), state)
+        assert_equal(model.state_dict(), before)
+
+    def test_a_state_that_its_first_step_makes(self, model):
+        """In a graph that step would be repeated, as a first one, by each replay."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(ValueError, match=r"'momentum_buffer', .*call optimizer.step\(\) once"):
+            step_of(model, X, Y, optimizer)
+        assert not optimizer.state
+        assert_equal(model.state_dict(), before)
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+    def test_a_state_in_python_cannot_be_captured(self, model):
+        class Counting(torch.optim.SGD):
+            def step(self):
+                for p in model.parameters():
+                    self.state[p]["step"] = self.state[p].get("step", 0) + 1
+
+        optimizer = stepped(model, Counting)
+        with pytest.raises(ValueError, match="Counting, whose state 'step' is no tensor"):
+            step_of(model, X, Y, optimizer)
+        assert all(state == {"step": 1} for state in optimizer.state.values())
+
+    def test_what_is_not_capturable(self, model):
+        with pytest.raises(ValueError, match=r"found Adam with .*wanted capturable=True"):
+            step_of(model, X, Y, torch.optim.Adam(model.parameters()))
+
+    @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
+    def test_a_setting_that_has_changed(self, model, lr):
+        optimizer = torch.optim.SGD(model.parameters(), lr)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        step = step_of(model, X, Y, optimizer)
+        step(X, Y)
+        scheduler.step()
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(RuntimeError, match=r"another lr \(group 0\) than when"):
+            step(X, Y)
+        assert_equal(model.state_dict(), before)
+
+    def test_a_state_that_was_loaded(self, model):
+        optimizer = stepped(model, torch.optim.SGD, lr=0.1, momentum=0.9)
+        step = step_of(model, X, Y, optimizer)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        with pytest.raises(RuntimeError, match="SGD has another state than when"):
+            step(X, Y)
+
+
+def stepped(model, kind, **settings):
+    """An optimizer that has taken a step."""
+    optimizer = kind(model.parameters(), **settings)
+    model.backward(F.cross_entropy, X, Y)
+    optimizer.step()
+    return optimizer
+
+
+def assert_equal(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
 def test_on_the_cpu_there_is_no_graph():

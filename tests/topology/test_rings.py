@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import full_mesh, graph_of, topologies, two_gpus
 
-from fastreduce.topology import Ring, Topology, names, preset, rings
+from fastreduce.topology import Ring, Topology, cluster, names, preset, rings
 from fastreduce.topology.rings import check
 
 BOOK = [Ring((0, 1, 2, 3, 4, 5, 6, 7), 36e9), Ring((0, 3, 5, 2, 4, 7, 1, 6), 18e9)]
@@ -184,3 +184,19 @@ class TestCheck:
         wrong = [ring._replace(**change) if i == index else ring for i, ring in enumerate(BOOK)]
         with pytest.raises(ValueError, match=message):
             check(preset("book-dgx1"), wrong)
+
+
+class TestOnSeveralMachines:
+    @pytest.mark.parametrize("machines, nics", [(2, 8), (4, 8), (3, 4), (2, 1)])
+    def test_there_is_a_ring_for_each_card(self, machines, nics):
+        network = cluster("dgx-h100", machines=machines, gbit=400, nics=nics)
+        found = rings(network)
+        check(network, found)
+        assert len(found) == nics
+        cards = preset("dgx-h100").graph.edges["gpu0", "pcie0"]["bytes_per_s"]
+        assert sum(ring.bytes_per_s for ring in found) == pytest.approx(nics * cards)
+
+    def test_they_leave_unequal_machines_alone(self):
+        graph = nx.DiGraph(cluster("dgx-h100", machines=2, gbit=400, nics=8).graph)
+        graph.remove_node("m1/gpu7")
+        assert len(rings(Topology("unequal", "an example", graph))) == 1

@@ -6,6 +6,7 @@ from itertools import chain
 import pytest
 import torch
 
+from fastreduce import DataParallel
 from fastreduce.training import (
     Config,
     ReplicasDiffer,
@@ -50,6 +51,34 @@ def test_two_replicas_reach_what_one_reaches(tiny, config):
     for one, other in zip(both, alone, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-6)
         assert one.test_accuracy == other.test_accuracy
+
+
+def test_a_graph_takes_all_steps_but_the_last_shorter_one(tiny, monkeypatch):
+    """Here it is no CUDA graph, but what one would do."""
+    taken = []
+
+    def graphed(model, loss_fn, *first, optimizer):
+        def step(X, y):
+            taken.append(len(X))
+            optimizer.zero_grad()
+            loss = model.backward(loss_fn, X, y)
+            optimizer.step()
+            return loss
+
+        return step
+
+    monkeypatch.setattr(DataParallel, "graphed", graphed)
+    config = dataclasses.replace(TWO)
+    object.__setattr__(config, "graph", True)  # which a Config allows on GPUs only
+    (one, first), (other, second) = run(config, tiny), run(TWO, tiny)
+    assert taken == [4, 4] * 2
+    check_replicas([params(one), params(other)])
+    assert [e.loss for e in first] == [e.loss for e in second]
+
+
+def test_a_graph_cannot_leave_out_a_step():
+    with pytest.raises(ValueError, match="skip-nonfinite: found with graph, which has updated"):
+        Config(devices=(torch.device("cuda:0"),), graph=True, skip_nonfinite=True)
 
 
 @pytest.mark.parametrize("allreduce", ["auto", "loop", "leader", "sharded", "ring"])
@@ -210,6 +239,7 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
         ({"model": "vgg"}, "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
         ({"precision": "fp8"}, "precision: found 'fp8', wanted one of fp32, bf16"),
         ({"reproducible": 0}, "reproducible: found 0"),
+        ({"reproducible": 1}, "reproducible: found 1 micro-shards for 2 replicas"),
         ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),
         ({"allreduce": "ring", "compile": True}, "compile: found True with allreduce 'ring'"),
         ({"allreduce": "rong"}, "allreduce: found 'rong', wanted one of auto, loop, .*ring"),

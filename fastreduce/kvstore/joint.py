@@ -1,0 +1,108 @@
+"""What all ranks of a store call alike, in every kind: what an update is, checkpoints, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fastreduce.kvstore.arguments import check_optimizer, check_updater
+from fastreduce.kvstore.peers import Made, Peers, agreed
+from fastreduce.kvstore.shards import Shards
+from fastreduce.kvstore.updates import Updater
+from fastreduce.kvstore.values import Values
+
+
+class Joint:
+    """The part of a `KVStore` that has no keys."""
+
+    kind: str
+    _peers: Peers
+    _shards: Shards
+    _values: Values
+
+    @property
+    def rank(self) -> int:
+        return self._peers.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._peers.size
+
+    # ---- updates
+
+    def set_updater(self, updater: Updater) -> None:
+        """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
+
+        All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
+        of one row only with values of the same row. In "dist_async" it cannot call its own store,
+        which is locked meanwhile: that is a RuntimeError.
+        """
+        self.agreed("set_updater", lambda: check_updater(updater))
+        self._shards.updates.use(updater)
+        self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
+
+    def set_optimizer(self, kind: type[torch.optim.Optimizer], **settings: Any) -> None:
+        """Let an optimizer of torch take a step for each push, as if it were the gradient.
+
+        Each key has its own, ``kind([rows], **settings)``, where the rows are. It must update
+        element by element, as SGD and Adam do. All ranks call this, with the same settings.
+
+        >>> import torch, fastreduce
+        >>> store = fastreduce.KVStore()
+        >>> store.set_optimizer(torch.optim.SGD, lr=0.5)
+        >>> store.broadcast("w", torch.ones(1), out=(w := torch.empty(1)))
+        >>> store.pushpull("w", torch.ones(1), out=w)
+        >>> w
+        tensor([0.5000])
+        """
+
+        def checked() -> tuple[str, None]:
+            check_optimizer(kind, settings)
+            return f"{kind.__name__}, {settings}", None
+
+        agreed(self._peers, "set_optimizer", checked)
+        self._shards.updates.use_optimizer(kind, settings)
+        self._peers.agree("set_optimizer")
+
+    # ---- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of all values, and of its optimizers' states; every rank saves its own.
+
+        `fastreduce.training.save` takes a store as it takes a module.
+        """
+        return self._shards.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` returned, on a store of as many ranks with the same keys.
+
+        All ranks call it. Raises ValueError on the rank, and RuntimeError on the others, where
+        keys, shapes or dtypes are others, or for the state of optimizers where `set_optimizer` was
+        not called; nothing changes then.
+        """
+
+        def checked() -> tuple[str, Callable[[], None]]:
+            put = self._shards.restorer(state)
+            # Ranks go on from one step where they take steps together.
+            return "" if self.kind == "dist_async" else f"{state['pushes']} pushes", put
+
+        put = agreed(self._peers, "load_state_dict", checked)
+        agreed(self._peers, "load_state_dict", lambda: ("", put()))
+
+    def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
+        """What ``checked`` returns; what it raises on one rank is raised on all.
+
+        All ranks call it, before they begin ``call`` together with what may be wrong on one only.
+        """
+        return agreed(self._peers, call, lambda: ("", checked()))
+
+    def close(self) -> None:
+        """Take leave: to be called last, on every rank; `contextlib.closing` does it.
+
+        In "dist_async" the other ranks no longer wait for this one then, and it returns when all of
+        them have called it or ended: until then this process serves them the rows that it keeps.
+        For the other kinds there is nothing to do.
+        """
+        self._values.close()
