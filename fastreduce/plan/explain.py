@@ -30,7 +30,10 @@ Named: TypeAlias = "Topology | str | PathLike[str]"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table."""
+    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
+
+    ``bound`` is what no program can beat on the topology, where one is known.
+    """
 
     title: str
     nbytes: int
@@ -58,16 +61,9 @@ class Plan:
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
-        return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}", *self._at_best()])
+        return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
 
     __repr__ = __str__
-
-    def _at_best(self) -> list[str]:
-        """What no program can beat, and how far the choice is from it."""
-        if self.bound is None or not self.bound.time_s:
-            return []
-        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
-        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str = "td") -> str:
@@ -77,7 +73,6 @@ class Plan:
         return (
             f"<p>{html.escape(self.title)}</p><table>{row(HEADINGS, 'th')}{''.join(rows)}</table>"
             f"<p>choice: {html.escape(self.algorithm)}, {html.escape(self.why)}</p>"
-            + "".join(f"<p>{html.escape(line)}</p>" for line in self._at_best())
         )
 
 
@@ -135,6 +130,9 @@ def explain(
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     bound = None if unknown else lower_bound(machine, count, nbytes)
+    if bound and bound.time_s:
+        gap = found[0].prediction.time_s / bound.time_s - 1
+        why += f"; without the host no program can beat {bound}, and this is {gap:+.1%}"
     return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound)
 
 
