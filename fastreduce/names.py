@@ -14,7 +14,16 @@ def listed(known: Iterable[str], found: object) -> str:
     >>> listed(["leader", "ring"], "fastest")
     'leader, ring'
     """
+    names = list(known)
+    return ", ".join(names) + meant(names, found)
+
+
+def meant(known: Iterable[str], found: object) -> str:
+    """Only which of the known names was perhaps meant, where they would be too many to list.
+
+    >>> meant(["0.weight", "0.bias"], "O.weight")
+    "; did you mean '0.weight'?"
+    """
     by_small = {name.casefold(): name for name in known}
     near = get_close_matches(str(found).casefold(), by_small, n=1)
-    meant = f"; did you mean {by_small[near[0]]!r}?" if near else ""
-    return ", ".join(by_small.values()) + meant
+    return f"; did you mean {by_small[near[0]]!r}?" if near else ""

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
 _SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
 
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_IN_A_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 
 
 def duration(seconds: float) -> str:
@@ -34,7 +34,7 @@ def seconds_of(duration: float | str) -> float:
     """
     if isinstance(duration, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", duration, re.IGNORECASE)
-        seconds = float(found[1]) * _SECONDS[found[2].lower()] if found else math.nan
+        seconds = float(found[1]) / _IN_A_SECOND[found[2].lower()] if found else math.nan
     else:
         number = isinstance(duration, Real) and not isinstance(duration, bool)
         seconds = float(duration) if number else math.nan

@@ -93,6 +93,8 @@ class ProcessBackend final : public c10d::Backend {
   // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
   bool execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                const Lists& outputs, bool reached);
+  bool run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs, const Lists& outputs,
+           Usable& usable);
   Work across(const Kind& kind, const Tensors& tensors);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
@@ -108,7 +110,7 @@ class ProcessBackend final : public c10d::Backend {
   Group group_;
   DeviceGroup devices_;
   std::unique_ptr<Machines> machines_;
-  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  const std::shared_ptr<Queue> queue_ = Queue::make([this] { group_.abort(); });
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again
   std::mutex plans_mutex_;

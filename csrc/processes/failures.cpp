@@ -54,6 +54,19 @@ std::string Group::late(const std::string& awaited) const {
          who_is_where();
 }
 
+bool Group::do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does) {
+  const uint64_t before = round_;
+  try {
+    return does();
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (round_ == before) begin(timeout);
+    fail("rank " + name() + " raised: " + error.what());
+    throw;
+  }
+}
+
 void Group::raise(const std::string& what) {
   fail(what);
   throw GroupError(what);

@@ -12,6 +12,9 @@ std::vector<c10::Device> devices_of(const std::optional<CallStream>& stream) {
   return {stream->stream().device()};
 }
 
+std::mutex all_mutex;
+std::vector<std::weak_ptr<Queue>> all;
+
 }  // namespace
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
@@ -93,6 +96,31 @@ void Queue::run_first(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+std::shared_ptr<Queue> Queue::make(std::function<void()> abort) {
+  const std::shared_ptr<Queue> made(new Queue(std::move(abort)));
+  const std::lock_guard lock(all_mutex);
+  std::erase_if(all, [](const std::weak_ptr<Queue>& queue) { return queue.expired(); });
+  all.push_back(made);
+  return made;
+}
+
+void Queue::end_all() {
+  std::vector<std::shared_ptr<Queue>> living;
+  {
+    const std::lock_guard lock(all_mutex);
+    for (const std::weak_ptr<Queue>& queue : all)
+      if (auto one = queue.lock()) living.push_back(std::move(one));
+  }
+  for (const std::shared_ptr<Queue>& queue : living) queue->abort();
+  for (const std::shared_ptr<Queue>& queue : living) queue->close();
+}
+
+void Queue::abort() {
+  if (getpid() != pid_) return;
+  const std::lock_guard lock(mutex_);
+  if (abort_) abort_();
+}
+
 void Queue::close() {
   if (getpid() != pid_) {  // a fork has neither the thread nor, perhaps, a free mutex
     if (thread_.joinable()) thread_.detach();
@@ -103,10 +131,12 @@ void Queue::close() {
   changed_.notify_all();
   if (serves_here()) {  // this thread ends when the callback returns
     while (!waiting_.empty()) run_first(lock);
+    abort_ = nullptr;
     if (thread_.joinable()) thread_.detach();
     return;
   }
   changed_.wait(lock, [this] { return !busy_ && waiting_.empty(); });
+  abort_ = nullptr;
   std::thread ends = std::move(thread_);
   lock.unlock();
   if (ends.joinable()) ends.join();

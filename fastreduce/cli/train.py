@@ -118,6 +118,8 @@ def _run(
         metrics = Metrics(folder / METRICS, config, data, None if is_new else past)
         print(_settings_line(config, data))
         place = f"goes on from {found.path}" if found else f"results go to {folder}"
+        if len(past) >= config.epochs:
+            place += ", whose epochs have all ended; --epochs trains longer"
         print(place, flush=True)
         return _follow(trainer, data, metrics, past, looks)
 

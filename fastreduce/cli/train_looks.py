@@ -87,10 +87,22 @@ def check(args: argparse.Namespace, config: Config) -> None:
                 f"{name.replace('_', '-')}: found together with {other} "
                 f"{getattr(config, other)!r}, wanted a run without"
             )
+    if args.lr_sweep is not None:
+        _check_sweep(args, config)
     if args.compare is not None:
         rival(config, args.compare)
-    for lr in args.lr_sweep or ():
-        config.changed(lr=lr)
+
+
+def _check_sweep(args: argparse.Namespace, config: Config) -> None:
+    from fastreduce.training.sweep import configs
+
+    others = ("replicas", "scale_batch", "checkpoint_every", "profile", "compare", "tensorboard")
+    if flags := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]:
+        raise ValueError(
+            f"{', '.join(flags)}: found together with --lr-sweep, which trains 1, 2 and 4 replicas "
+            "and keeps their accuracies only; leave one of the two out"
+        )
+    configs(config, args.lr_sweep)
 
 
 def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path) -> int:

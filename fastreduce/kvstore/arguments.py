@@ -10,15 +10,17 @@ from torch import Tensor
 
 from fastreduce import _C
 from fastreduce.kvstore.entry import Entry, Key
+from fastreduce.names import listed as one_of
+from fastreduce.names import meant
 
 KINDS = ("local", "dist_sync", "dist_async")
 
 
 def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
     if kind not in KINDS:
-        raise ValueError(f"KVStore: found {kind!r}, wanted one of {', '.join(KINDS)}")
+        raise ValueError(f"KVStore: found {kind!r}, wanted one of {one_of(KINDS, kind)}")
     if op not in list(_C.ops()):
-        raise ValueError(f"KVStore: found op {op!r}, wanted one of {', '.join(_C.ops())}")
+        raise ValueError(f"KVStore: found op {op!r}, wanted one of {one_of(_C.ops(), op)}")
     if staleness is not None:
         if kind != "dist_async":
             raise ValueError(
@@ -41,8 +43,10 @@ def check_updater(updater: Any) -> object:
 
 def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        made = isinstance(kind, torch.optim.Optimizer)
+        found = f"an optimizer of class {type(kind).__name__}" if made else repr(kind)
         raise TypeError(
-            f"set_optimizer: found {kind!r}, wanted a class such as torch.optim.SGD, and its "
+            f"set_optimizer: found {found}, wanted a class such as torch.optim.SGD, and its "
             "settings by name"
         )
     try:
@@ -130,7 +134,7 @@ def like(
     """By key, the highest priority first, the replicas' tensors, which are like its value."""
     values = listed(call, key, value)
     found = {key: _like(call, key, x, _entry(call, key, entries)) for key, x in values.items()}
-    return {key: found[key] for key in _by_priority(list(found), priority)}
+    return {key: found[key] for key in _by_priority(call, list(found), priority)}
 
 
 def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
@@ -166,19 +170,24 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
         )
 
 
-def _by_priority(keys: Sequence[Key], priority: Any) -> list[Key]:
+def _by_priority(call: str, keys: Sequence[Key], priority: Any) -> list[Key]:
     """The keys in the order of their priorities, the highest first."""
     several = isinstance(priority, list | tuple)
     numbers: Sequence[Any] = priority if several else [priority] * len(keys)
     if not all(isinstance(number, int | float) for number in numbers):
-        raise TypeError(f"found priority {priority!r}, wanted a number, or a list with one per key")
+        raise TypeError(
+            f"{call}: found priority {priority!r}, wanted a number, or a list with one per key"
+        )
     if len(numbers) != len(keys):
-        raise ValueError(f"found {len(numbers)} priorities for {len(keys)} keys, wanted as many")
+        raise ValueError(
+            f"{call}: found {len(numbers)} priorities for {len(keys)} keys, wanted as many"
+        )
     order = sorted(range(len(keys)), key=lambda i: -numbers[i])
     return [keys[i] for i in order]
 
 
 def _entry(call: str, key: Key, entries: Mapping[Key, Entry]) -> Entry:
     if key not in entries:
-        raise KeyError(f"{call}: key {key!r} has no value; init gives it one")
+        near = meant((x for x in entries if isinstance(x, str)), key)
+        raise KeyError(f"{call}: key {key!r} has no value; init gives it one{near}")
     return entries[key]

@@ -128,7 +128,11 @@ class Shards:
         if not isinstance(state, Mapping) or not all(
             isinstance(state.get(name), kind) for name, kind in kinds.items()
         ):
-            raise ValueError("load_state_dict: found another thing than what state_dict returns")
+            parts = list(state) if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(
+                f"load_state_dict: found another thing than what state_dict returns ({parts}); "
+                f"wanted a dict with {', '.join(kinds)}"
+            )
         if state["ranks"] != self._peers.size:
             raise ValueError(
                 f"load_state_dict: found the state of a store of {state['ranks']} ranks, wanted "
@@ -138,7 +142,10 @@ class Shards:
         found, wanted = ({k: about(x) for k, x in x.items()} for x in (state["values"], own))
         if found != wanted:
             other = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
-            words = (f"{key!r}: {found.get(key)}, wanted {wanted.get(key)}" for key in other[:3])
+            words = (
+                f"{key!r}: {found.get(key, 'nothing')}, wanted {wanted.get(key, 'nothing')}"
+                for key in other[:3]
+            )
             raise ValueError(f"load_state_dict: found rows of {'; '.join(words)}")
         self.updates.check(state["optimizers"], state.get("optimizer"), own)
 

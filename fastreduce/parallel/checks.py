@@ -68,7 +68,9 @@ def check_settings(
     overlap: bool,
 ) -> None:
     if not (isinstance(batch_dim, int) and batch_dim >= 0):
-        raise ValueError(f"DataParallel: found batch_dim={batch_dim}, wanted 0 or more")
+        raise ValueError(
+            f"DataParallel: found batch_dim={batch_dim!r}, wanted a whole number, 0 or more"
+        )
     for name, found in (("sync_batchnorm", sync_batchnorm), ("overlap", overlap)):
         if not isinstance(found, bool):
             raise TypeError(f"DataParallel: found {name}={found!r}, wanted True or False")

@@ -132,7 +132,7 @@ class Dealer:
         def step(inputs: Any, targets: Any) -> Tensor:
             return self.backward(loss_fn, inputs, targets, reduction)
 
-        update = Update(optimizer) if optimizer else None
+        update = None if optimizer is None else Update(optimizer)
         return GraphedStep(step, self.replicas.net, devices, (inputs, targets), update)
 
     def _check_loss(

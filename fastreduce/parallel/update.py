@@ -17,10 +17,14 @@ from torch import Tensor
 class Update:
     """The step of ``optimizer``, which can be captured.
 
-    Raises ValueError for an optimizer that is not capturable.
+    Raises ValueError for an optimizer that is not capturable, TypeError for what is none.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"graphed: found {type(optimizer).__name__} as optimizer, wanted one of torch.optim"
+            )
         self._optimizer = optimizer
         self.name = type(optimizer).__name__
         if any(group.get("capturable") is False for group in optimizer.param_groups):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
+from fastreduce.plan.calibration import OURS
+from fastreduce.plan.costs import calibrated, costs_of
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
 from fastreduce.units import busbw, duration
 
@@ -29,13 +32,15 @@ HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB
 class Candidate:
     """An algorithm's program, the number of slices per shard, and the predicted time.
 
-    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why.
+    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why. ``error``
+    is the mean error of the calibration that the time is from, None where nothing was measured.
     """
 
     algorithm: str
     program: Program | None
     slices: int
     prediction: Prediction
+    error: float | None = None
 
     def cells(self, nbytes: int) -> tuple[str, ...]:
         """The columns of its row in a `Plan`, after its name."""
@@ -47,10 +52,18 @@ class Candidate:
             str(self.program.flat.launch_count),
             str(self.program.shards),
             str(self.slices),
-            duration(time_s) if known else "unknown",
+            f"{duration(time_s)}{within(self.error)}" if known else "unknown",
             f"{busbw(nbytes, time_s, k) / 1e9:.2f}" if known and time_s and k > 1 else "-",
             self.prediction.limit,
         )
+
+
+def within(error: float | None) -> str:
+    """
+    >>> within(0.088), within(None)
+    (', +-9 %', '')
+    """
+    return "" if error is None else f", +-{error:.0%}".replace("%", " %")
 
 
 def by_seconds(candidate: Candidate) -> tuple[bool, float]:
@@ -76,11 +89,13 @@ def for_memory(place: str, k: int, nbytes: int, more: Sequence[str] = ()) -> Ite
 def for_links(
     topology: Topology, k: int, tensor_bytes: Sequence[int], more: Sequence[str] = ()
 ) -> Iterator[Candidate]:
-    """For ranks on the first k devices of a topology; times are predicted."""
+    """For ranks on the first k devices of a topology; times are predicted, or follow curves that
+    were measured on this machine."""
     if k > len(topology.devices):
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
+    machine, costs = _as_measured(topology, k)
     for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
@@ -91,10 +106,29 @@ def for_links(
                 found = _fitted(found, name, topology, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
-            prediction = on_topology(found, topology, nbytes, slices)
+            prediction = on_topology(found, machine, nbytes, slices, costs_of(found, costs))
         except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
-        yield Candidate(name, found, slices, prediction)
+        yield _measured(Candidate(name, found, slices, prediction), topology, sum(tensor_bytes), k)
+
+
+def _as_measured(topology: Topology, k: int) -> tuple[Topology, Costs]:
+    """The topology and costs by which algorithms are predicted: as a curve of one of ours has it,
+    if one was measured with this number of ranks."""
+    for x in topology.calibrations:
+        name = x.engine.removeprefix(f"{OURS} ")
+        if name in registry and x.covers(x.sizes_bytes[0], k):
+            return calibrated(topology, proven("allreduce", name, k), x.curve)
+    return topology, EVENTS
+
+
+def _measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
+    """The candidate with the time of a curve that was measured on this machine, if there is one."""
+    for x in topology.calibrations:
+        if x.engine == f"{OURS} {found.algorithm}" and x.covers(nbytes, k):
+            prediction = found.prediction._replace(time_s=x.curve.time_s(nbytes, k))
+            return replace(found, prediction=prediction, error=x.error.mean)
+    return found
 
 
 def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Candidate]]:

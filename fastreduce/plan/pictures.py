@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
@@ -15,28 +15,46 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fastreduce.plan.runs import Run
+
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
+MEASURED = ", fitted to what others measured"
+
+IN_A_ROW = 6  # names of the legend
 
 MOST_TICKS = 6  # more sizes would run into each other
 
 
-def sizes_figure(sizes: Sizes) -> Figure:
-    """The time, where small sizes differ, and the busbw, where large ones do."""
+def sizes_figure(sizes: Sizes, runs: Sequence[Run] = ()) -> Figure:
+    """The time, where small sizes differ, and the busbw, where large ones do.
+
+    ``runs`` are measured points of other engines, for as many ranks.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 4.6), layout="constrained")
     times, rates = figure.subplots(1, 2)
     nbytes = [plan.nbytes for plan in sizes.plans]
-    k = next(x.program.k for x in sizes.plans[0].candidates if x.program)
     shown = _shown(sizes)
     for name in sorted(sizes.algorithms, key=lambda name: name in shown):
         seconds = sizes.times_s(name)
         style = _style(name, shown)
         times.plot(nbytes, seconds, **style)
-        if k > 1:
-            gb_per_s = [busbw(n, s, k) / 1e9 for n, s in zip(nbytes, seconds, strict=True)]
-            rates.plot(nbytes, gb_per_s, **style)
+        _plot_rate(rates, sizes.k, nbytes, seconds, **style)
+    for curve in sizes.others:
+        covered = [n for n in nbytes if curve.covers(n, sizes.k)]
+        seconds = [curve.curve.time_s(n, sizes.k) for n in covered]
+        style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
+        times.plot(covered, seconds, **style)
+        _plot_rate(rates, sizes.k, covered, seconds, **style)
+    for run in runs:
+        points = [x for x in run.points if nbytes[0] <= x.nbytes <= nbytes[-1]]
+        columns = [x.nbytes for x in points], [x.time_s for x in points]
+        style = {"color": INK, "linestyle": "", "marker": "x", "markersize": 4, "zorder": 4}
+        style["label"] = f"{run.engine}, published"
+        times.plot(*columns, **style)
+        _plot_rate(rates, sizes.k, *columns, **style)
     _size_axis(times, "time", nbytes)
     _size_axis(rates, "busbw (GB/s)", nbytes)
     times.set_yscale("log")
@@ -45,16 +63,25 @@ def sizes_figure(sizes: Sizes) -> Figure:
     figure.suptitle(f"{sizes.title}: predicted", fontsize=10, x=0.01, ha="left", color=INK)
     handles, labels = times.get_legend_handles_labels()
     by_name = dict(zip(labels, handles, strict=True))
-    named = [name for name in (*shown, "others") if name in by_name]
+    named = [*(x for x in (*shown, "others") if x in by_name)]
+    named += [x for x in by_name if x not in named]
     figure.legend(
         [by_name[name] for name in named],
         named,
         loc="outside lower left",
-        ncols=len(named),
+        ncols=IN_A_ROW,
         fontsize=8,
         frameon=False,
     )
     return figure
+
+
+def _plot_rate(
+    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: Any
+) -> None:
+    if k > 1:
+        pairs = zip(nbytes, seconds, strict=True)
+        axes.plot(nbytes, [busbw(n, s, k) / 1e9 for n, s in pairs], **style)
 
 
 def _shown(sizes: Sizes) -> list[str]:
@@ -71,7 +98,7 @@ def _shown(sizes: Sizes) -> list[str]:
     return ordered[: max(MOST_COLORED, len(chosen))]
 
 
-def _style(name: str, shown: Sequence[str]) -> dict[str, object]:
+def _style(name: str, shown: Sequence[str]) -> dict[str, Any]:
     if name not in shown:
         return {"color": GREY, "linewidth": 0.9, "label": "others", "zorder": 1}
     place = shown.index(name)

@@ -13,6 +13,7 @@ from string import Template
 from typing import TYPE_CHECKING, TypeAlias
 
 import fastreduce
+from fastreduce.program import Program
 from fastreduce.simulation.pictures import at_a_glance, figure_of, save
 
 if TYPE_CHECKING:
@@ -46,24 +47,29 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 def _section(heading: str, shown: Plan | Drawn) -> str:
     from fastreduce.plan.explain import Plan
+    from fastreduce.plan.sizes import Sizes
+    from fastreduce.plan.step import WhatIf
 
-    table = getattr(shown, "_repr_html_", str)()
+    table = shown._repr_html_() if isinstance(shown, Plan | Sizes | WhatIf) else ""
     picture = "" if isinstance(shown, Plan) else _picture(heading, shown)
-    below = f'<div class="wide">{table}{picture}</div>'
+    below = "".join(f'<div class="wide">{part}</div>' for part in (table, picture) if part)
     return f"<section><h2>{html.escape(heading)}</h2>{below}</section>"
 
 
 def _picture(heading: str, shown: Drawn) -> str:
     """An image of its own, because the names inside two SVGs could be the same.
 
-    What is too full for an SVG, whose every line is text, becomes a PNG.
+    What is too full for an SVG, whose every line is text, becomes a PNG. A program with so many
+    instructions would take a minute to draw, and could not be read.
     """
     text = at_a_glance(shown)
-    if text is None:
+    if text is not None:
+        medium, content = "image/svg+xml", text.encode()
+    elif isinstance(shown, Program):
+        return f"<p>{html.escape(repr(shown))}: too many to draw here</p>"
+    else:
         pixels = BytesIO()
         save(figure_of(shown), pixels, "png")
         medium, content = "image/png", pixels.getvalue()
-    else:
-        medium, content = "image/svg+xml", text.encode()
     data = base64.b64encode(content).decode()
     return f'<img alt="{html.escape(heading)}" src="data:{medium};base64,{data}">'

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fastreduce.plan.explain import explain
-from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
+from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology.cluster import cluster
+from fastreduce.topology.rings import rings
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -26,46 +28,75 @@ class Network(NamedTuple):
 
 
 def counts(machine: Topology, most_gpus: int) -> Iterator[int]:
-    """1, 2, 4 and so on to all GPUs of a machine; then 2, 4 and so on machines.
+    """2, 4 and so on to all GPUs of a machine; then 2, 4 and so on machines.
 
     >>> from fastreduce.topology import preset
     >>> list(counts(preset("book-pcie4"), 20))
-    [1, 2, 4, 8, 16]
+    [2, 4, 8, 16]
     """
     whole = len(machine.devices)
     inside = [1 << power for power in range(whole.bit_length()) if 1 << power < whole]
     outside = [whole << power for power in range(most_gpus.bit_length())]
-    return (count for count in [*inside, *outside] if count <= most_gpus)
+    return (count for count in [*inside, *outside] if 1 < count <= most_gpus)
 
 
-def allreduce_on(
-    machine: Topology, network: Network, gpus: int, sizes: Sequence[int]
-) -> tuple[Seconds, str]:
-    """The time of an allreduce by its bytes on this many GPUs, and what it was reckoned with.
+def in_one_machine(machine: Topology, gpus: int, sizes: Sequence[int]) -> Seconds:
+    """The time of an allreduce by its bytes on the first GPUs of a machine, simulated.
 
-    Inside a machine the fastest algorithm is simulated for the least, the median and the largest of
-    the ``sizes``; between these, time grows evenly. For several machines the better formula counts:
-    a flat ring or two levels.
+    The fastest algorithm counts, at the least, the median and the largest of the ``sizes``; between
+    these, time grows evenly.
+
+    >>> from fastreduce.topology import preset
+    >>> seconds = in_one_machine(preset("book-pcie4"), 4, [1_000_000, 160_000_000])
+    >>> round(seconds(160_000_000) * 1e3)
+    15
     """
-    whole = len(machine.devices)
-    if gpus == 1:
-        return lambda nbytes: 0.0, "-"
-    if gpus > whole:
-        return _by_formula(machine, network, gpus // whole), "formula"
     points = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
     plans = [explain(nbytes, k=gpus, topology=machine) for nbytes in points]
     times_s = [plan.chosen.prediction.time_s for plan in plans]
-    return lambda nbytes: float(np.interp(nbytes, points, times_s)), "simulation"
+    return lambda nbytes: float(np.interp(nbytes, points, times_s))
 
 
-def _by_formula(machine: Topology, network: Network, machines: int) -> Seconds:
-    """Two machines show the rates in and between all of them, because they are equal."""
+def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]:
+    """For each number of machines, the time of an allreduce over all their GPUs, by formula.
+
+    The fastest counts of a flat ring, of several rings at a time (one for each network card, where
+    there are as many), and of two levels. Two machines show the rates in and between all of them,
+    because they are equal.
+
+    Raises:
+        ValueError: no card, or a rate that is not above zero.
+
+    >>> from fastreduce.topology import preset
+    >>> seconds = in_machines(preset("book-pcie4"), Network(nics=1, gbit=100))
+    >>> round(seconds(2)(160_000_000) * 1e3), round(seconds(4)(160_000_000) * 1e3)
+    (23, 25)
+    """
     local = len(machine.devices)
-    k, pair = machines * local, 2 * local
+    pair = 2 * local
     two = cluster(machine, 2, network.gbit, nics=network.nics)
     around = hops(two, [(r, (r + 1) % pair) for r in range(pair)])
     inside = hops(two, permutations(range(local), 2))
     between = hops(two, [(r, (r + local) % pair) for r in range(pair)])
-    return lambda nbytes: min(
-        ring_s(k, nbytes, around), hierarchical_s(k, machines, nbytes, inside, between)
-    )
+
+    of_rings = _hops_of_rings(two)
+
+    def seconds(machines: int, nbytes: float) -> float:
+        k = machines * local
+        return min(
+            ring_s(k, nbytes, around),
+            multi_ring_s(k, nbytes, of_rings),
+            hierarchical_s(k, machines, nbytes, inside, between),
+        )
+
+    return lambda machines: partial(seconds, machines)
+
+
+def _hops_of_rings(topology: Topology) -> list[list[Hop]]:
+    """For each rank, its hops of the rings that `rings` finds, while all of these run."""
+    orders = [order for order, _ in rings(topology)]
+    pairs = [(order[place - 1], rank) for order in orders for place, rank in enumerate(order)]
+    into: list[list[Hop]] = [[] for _ in topology.devices]
+    for (_, rank), hop in zip(pairs, hops(topology, pairs), strict=True):
+        into[rank].append(hop)
+    return into

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fastreduce.plan.calibration import OURS, Calibration
 from fastreduce.plan.explain import Plan, explain
+from fastreduce.plan.html_table import html_table
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:
@@ -19,10 +20,19 @@ FACTOR = 4  # from one size to the next
 
 @dataclass(frozen=True, repr=False)
 class Sizes:
-    """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it."""
+    """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
+
+    ``others`` are curves of other engines for as many ranks, as others have measured them.
+    """
 
     title: str
     plans: tuple[Plan, ...]
+    others: tuple[Calibration, ...] = ()
+
+    @property
+    def k(self) -> int:
+        """The number of ranks."""
+        return next(x.program.k for x in self.plans[0].candidates if x.program)
 
     @property
     def algorithms(self) -> list[str]:
@@ -35,31 +45,26 @@ class Sizes:
         return [plan.candidate(algorithm).prediction.time_s for plan in self.plans]
 
     def rows(self) -> Iterator[list[str]]:
-        """Headings, then a row for each size: a star marks what was chosen."""
-        yield ["size", *self.algorithms]
+        """Headings, then a row for each size, with what was chosen at its end."""
+        yield ["size", *self.algorithms, "choice"]
         for plan in self.plans:
-            cells = [size(plan.nbytes)]
-            for name in self.algorithms:
-                time_s = plan.candidate(name).prediction.time_s
-                known = "-" if math.isnan(time_s) else duration(time_s)
-                cells.append("* " * (name == plan.algorithm) + known)
-            yield cells
+            times_s = [plan.candidate(name).prediction.time_s for name in self.algorithms]
+            cells = ["-" if math.isnan(time_s) else duration(time_s) for time_s in times_s]
+            yield [size(plan.nbytes), *cells, plan.algorithm]
 
     def __str__(self) -> str:
         rows = list(self.rows())
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        lines = []
+        for *cells, choice in rows:
+            lines.append("  ".join([*map(str.rjust, cells, widths), choice]))
         return "\n".join([self.title, *lines])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        def row(cells: Iterable[str], tag: str = "td") -> str:
-            return f"<tr>{''.join(f'<{tag}>{html.escape(x)}</{tag}>' for x in cells)}</tr>"
-
         headings, *rows = self.rows()
-        body = "".join(map(row, rows))
-        return f"<p>{html.escape(self.title)}</p><table>{row(headings, 'th')}{body}</table>"
+        return html_table([self.title], headings, rows)
 
 
 def over_sizes(
@@ -76,7 +81,7 @@ def over_sizes(
             as much each time, to the last.
         k: number of ranks, as `fastreduce.explain` takes it.
         topology: the machine, as `fastreduce.explain` takes it.
-        progress: show on stderr how far it is.
+        progress: show on a terminal how far it is.
 
     Raises:
         TypeError: ``topology`` is not a topology.
@@ -89,13 +94,24 @@ def over_sizes(
     """
     from tqdm import tqdm
 
+    from fastreduce.topology import as_topology
+
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
     if not between:
         raise ValueError("found no size, want at least one")
-    shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=not progress)
-    plans = tuple(explain(nbytes, k=k, topology=topology) for nbytes in shown)
+    silent = None if progress else True  # None: unless stderr is a terminal
+    shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
+    machine = None if topology is None else as_topology(topology)
+    plans = tuple(explain(nbytes, k=k, topology=machine) for nbytes in shown)
     _, on, where = plans[0].title.partition(" on each of ")
-    return Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    found = Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    curves = machine.calibrations if machine else ()
+    others = (x for x in curves if not x.engine.startswith(OURS) and _has_ranks(x, found.k))
+    return replace(found, others=tuple(others))
+
+
+def _has_ranks(curve: Calibration, k: int) -> bool:
+    return curve.covers(curve.sizes_bytes[0], k)
 
 
 def sizes_of(text: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fastreduce.plan.html_table import html_table
 from fastreduce.plan.parameters import Source, parameters
-from fastreduce.plan.scaling import Network, Seconds, allreduce_on, counts
+from fastreduce.plan.scaling import Network, Seconds, counts, in_machines, in_one_machine
 from fastreduce.units import duration, seconds_of, size
 
 if TYPE_CHECKING:
@@ -87,12 +87,8 @@ class WhatIf:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        def row(cells: Iterable[str], tag: str = "td") -> str:
-            return f"<tr>{''.join(f'<{tag}>{html.escape(x)}</{tag}>' for x in cells)}</tr>"
-
-        rows = "".join(row(scale.cells()) for scale in self.scales)
-        heads = f"<p>{html.escape(self.title)}</p><p>{html.escape(self.machine)}</p>"
-        return f"{heads}<table>{row(HEADINGS, 'th')}{rows}</table>"
+        rows = [scale.cells() for scale in self.scales]
+        return html_table([self.title, self.machine], HEADINGS, rows)
 
 
 def what_if(
@@ -145,13 +141,18 @@ def what_if(
         raise ValueError(f"most_gpus is {most_gpus!r}, want 1 or more")
     cards = len(machine.devices) if nics is None else nics
     network, summed_bytes = Network(cards, gbit), bucket_bytes(found)
-    scales = []
+    several = most_gpus >= 2 * len(machine.devices)
+    by_formula = in_machines(machine, network) if several else None
+    scales = [Scale(1, 0.0, step_s, step_s, "-")]
     for gpus in counts(machine, most_gpus):
-        allreduce_s, by = allreduce_on(machine, network, gpus, sorted(set(summed_bytes)))
+        if by_formula and gpus > len(machine.devices):
+            allreduce_s, by = by_formula(gpus // len(machine.devices)), "formula"
+        else:
+            sizes = sorted(set(summed_bytes))
+            allreduce_s, by = in_one_machine(machine, gpus, sizes), "simulation"
         sums_s = sum(map(allreduce_s, summed_bytes))
         whole_s = with_sums_s(step_s, summed_bytes, allreduce_s)
         scales.append(Scale(gpus, sums_s, whole_s, step_s, by))
-    several = scales[-1].gpus > len(machine.devices)
     joined = f", joined by {cards} x {gbit:g} Gbit/s each" if several else ""
     return WhatIf(
         f"{_name(model)}, {_gradients(found)} in {len(summed_bytes)} buckets; a step of "

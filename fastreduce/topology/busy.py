@@ -19,7 +19,7 @@ class Busy:
     >>> from fastreduce.topology import preset
     >>> machine = preset("book-pcie4")
     >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(4), machine, "160MB")
-    >>> "busy" in fastreduce.draw(Busy(machine, timeline))
+    >>> "share of the time in use" in fastreduce.draw(Busy(machine, timeline))
     True
     """
 

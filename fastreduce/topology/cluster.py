@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
+from fastreduce.plan.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import EFFICIENCY, connect
 from fastreduce.topology.named import as_topology
@@ -42,8 +43,10 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
     graph.add_node("network", kind="switch")
     for node in [node for node, kind in graph.nodes(data="kind") if kind == "nic"]:
         connect(graph, node, "network", "network", bytes_per_s)
-    source = f"{machines} x {one.name}, {nics} x {gbit:g} Gbit/s each; {one.source}"
-    return Topology(f"{machines} x {one.name}", source, graph)
+    network = f"{nics} x {gbit:g} Gbit/s"
+    source = f"{machines} x {one.name}, {network} each; {one.source}"
+    name = f"{machines} x {one.name}"
+    return Topology(name, source, graph, published(f"{name}, {network}"))
 
 
 def machines(topology: Topology | str) -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
@@ -13,6 +13,9 @@ from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, Routes
+
+if TYPE_CHECKING:
+    from fastreduce.plan.calibration import Calibration
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +26,8 @@ class Topology:
     ``memory_bytes_per_s``, read plus written. Each edge is one direction of a link, with
     ``bytes_per_s``, ``latency_s`` and ``medium`` ("nvlink", "pcie", "network", ...). A figure that
     is None is unknown (see `unknown`). ``source`` says where the figures are from. The graph is
-    copied and frozen.
+    copied and frozen. ``calibrations`` are curves that were measured on such a machine, of this
+    library or of others; a machine that differs in a link has none.
 
     Raises:
         ValueError: a node or link of the graph is wrong: which, what was found, what was wanted.
@@ -40,6 +44,7 @@ class Topology:
     name: str
     source: str
     graph: nx.DiGraph
+    calibrations: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.name, self.source, self.graph)
@@ -165,18 +170,19 @@ class Topology:
     def without_peer_access(self) -> Topology:
         """This machine if no GPU could read or write another one's memory.
 
-        Every route between GPUs then goes up to a CPU and down again. NVLinks are removed, and a
-        PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0 down"). In
-        `fastreduce.simulate` a transfer uses all links of its route at the same time, as if it were
-        cut into many small pieces. Not counted are the CPU's own work and its memory, where each
-        byte is written and read once.
+        Every route between GPUs then goes up into a CPU's memory and down again. NVLinks are
+        removed, and a PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0
+        down"). Each byte is written and read once there: all of them share half of the memory's
+        rate (the link "cpu0 in" to "cpu0 out"), where that is known. In `fastreduce.simulate` a
+        transfer uses all links of its route at the same time, as if it were cut into many small
+        pieces. The CPU's own work is not counted.
 
         Raises:
             ValueError: the machine has no CPU, or a GPU cannot reach one.
 
         >>> from fastreduce.topology import preset
         >>> [node for _, node in preset("book-pcie4").without_peer_access().route("gpu0", "gpu1")]
-        ['pcie0 up', 'cpu0', 'pcie0 down', 'gpu1']
+        ['pcie0 up', 'cpu0 in', 'cpu0 out', 'pcie0 down', 'gpu1']
         """
         graph = changes.without_peer_access(self.name, self.graph)
         what = "without peer access"

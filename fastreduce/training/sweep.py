@@ -29,21 +29,34 @@ class Point:
     test_accuracy: float | None
 
 
+def configs(config: Config, lrs: Sequence[float]) -> list[Config]:
+    """Of 1, 2 and 4 replicas, each with a batch of ``config.batch_size``, at each rate.
+
+    Raises ValueError for a rate or a setting that does not go with that.
+    """
+    devices = list(dict.fromkeys(config.devices))
+    return [
+        config.changed(
+            devices=deal_devices(devices[:replicas], replicas),
+            batch_size=config.batch_size * replicas,
+            lr=lr,
+        )
+        for replicas in REPLICAS
+        for lr in lrs
+    ]
+
+
 def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float]) -> Iterator[Point]:
-    """Train with 1, 2 and 4 replicas, each with a batch of ``config.batch_size``, at each rate.
+    """Train all of `configs`.
 
     Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Exercises".
     """
-    devices = list(dict.fromkeys(config.devices))
-    for replicas in REPLICAS:
-        dealt = deal_devices(devices[:replicas], replicas)
-        for lr in lrs:
-            point = config.changed(devices=dealt, batch_size=config.batch_size * replicas, lr=lr)
-            try:
-                accuracy = list(Trainer(point, data).epochs())[-1].test_accuracy
-            except NonFiniteLoss:
-                accuracy = None
-            yield Point(replicas, point.batch_size, lr, accuracy)
+    for point in configs(config, lrs):
+        try:
+            accuracy = list(Trainer(point, data).epochs())[-1].test_accuracy
+        except NonFiniteLoss:
+            accuracy = None
+        yield Point(len(point.devices), point.batch_size, point.lr, accuracy)
 
 
 def table(points: Sequence[Point]) -> str:

@@ -116,6 +116,8 @@ def test_tensorboard_gets_each_epoch(tmp_path, monkeypatch):
         (["--compare", "loop", "--model", "mlp"], "model: found 'mlp' with allreduce 'loop'"),
         (["--lr-sweep", "0.1", "-1"], "lr: found -1.0, wanted a number above 0"),
         (["--lr-sweep"], "--lr-sweep: expected at least one argument"),
+        (["--lr-sweep", "1", "--profile"], "--profile: found together with --lr-sweep"),
+        (["--lr-sweep", "1", "--reproducible", "2"], "found 2 micro-shards for 4 replicas"),
         (["--graph"], "graph: found devices cpu, cpu, wanted GPUs"),
     ],
 )

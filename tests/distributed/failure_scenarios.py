@@ -160,6 +160,20 @@ def waiting_for_work_has_a_limit(rank, size):
     dist.barrier()
 
 
+def one_raises_before_the_others_hear_of_the_call(rank, size):
+    """Its next call is not taken for this one."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=group)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="memory"):
+            dist.all_reduce(torch.ones(1).expand(1 << 50), group=group)
+        every_later_call_raises(group)
+    else:
+        words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
+        assert "call 2, allreduce (sum) of Float [3], on rank " in words, words
+        assert "rank 0 gave up: rank 0 raised: " in words and "memory" in words, words
+
+
 def a_group_ends_in_a_callback(rank, size):
     """Of one of its own calls, in the thread that would serve the next one."""
     groups, ended = [dist.new_group()], threading.Event()
@@ -191,6 +205,7 @@ def a_group_ends_while_a_call_runs(rank, size):
 
 
 ALIVE = [
+    one_raises_before_the_others_hear_of_the_call,
     *(
         a_group_ends_in_a_callback,
         a_group_ends_while_a_call_runs,

@@ -53,7 +53,7 @@ def trouble(size, seed, victim, name, meets=None):
         killed = victim if meets.ends else None
         in_a_group(
             *(chaos_scenarios.one_has_trouble, own, size, Path(folder), killed, "fastreduce"),
-            timeout_s=60,
+            **{"timeout_s": 60, "within_s": 120},
         )
         found = [torch.load(path) for path in Path(folder).glob("late-*")]
     assert len(found) == (size - 1 if meets.words else 0), found

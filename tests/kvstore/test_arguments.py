@@ -25,13 +25,19 @@ REFUSED = {
     "priorities of a broadcast": (
         lambda s: s.broadcast("x", ONES, torch.zeros(2, 3), [1, 2]),
         ValueError,
-        "found 2 priorities for 1 keys",
+        "pull: found 2 priorities for 1 keys",
     ),
     "an optimizer's name": (
         lambda s: s.set_optimizer("sgd", lr=0.1),
         TypeError,
         "found 'sgd', wanted a class such as torch.optim.SGD",
     ),
+    "an optimizer that is made already": (
+        lambda s: s.set_optimizer(torch.optim.SGD([ONES], lr=0.1)),
+        TypeError,
+        "found an optimizer of class SGD, wanted a class such as torch.optim.SGD",
+    ),
+    "nearly a kind": (lambda s: KVStore("dist-sync"), ValueError, "did you mean 'dist_sync'"),
     "a tensor without values": (
         lambda s: s.init("x", torch.zeros(4, device="meta")),
         ValueError,
@@ -148,6 +154,11 @@ REFUSED = {
         r"key 'x': found float32 of shape \(2, 3\) with op 'band', wanted one of uint8, int8",
     ),
     "push before init": (lambda s: s.push("x", ONES), KeyError, "key 'x' has no value; init gives"),
+    "a key that is another's nearly": (
+        lambda s: s.push("W", ONES),
+        KeyError,
+        "push: key .*W.* has no value; init gives it one; did you mean .*w",
+    ),
     "pull before init": (lambda s: s.pull("x", ONES), KeyError, "key 'x' has no value; init gives"),
     "shape": (
         lambda s: s.push("w", [ONES, torch.ones(3)]),

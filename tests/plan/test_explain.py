@@ -13,6 +13,7 @@ from fastreduce import _C, Instruction, Program, algorithms, allreduce, explain,
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
+from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import _here
 from fastreduce.plan.table_files import save
 from fastreduce.topology import Topology, cluster, preset
@@ -23,6 +24,10 @@ MB = 1_000_000
 @pytest.fixture(scope="module")
 def book():
     return explain(160 * MB, topology=preset("book-pcie4"))
+
+
+def last_row(plan):
+    return str(plan).splitlines()[1 + len(plan.candidates)]
 
 
 class TestOnPaper:
@@ -39,13 +44,14 @@ class TestOnPaper:
     def test_prints_as_a_table_with_the_choice_marked(self, book):
         lines = str(book).splitlines()
         assert lines[0] == "160 MB on each of 4 ranks, book-pcie4"
-        assert len(lines) == 2 + len(names()) + 1
+        assert len(lines) == 2 + len(names()) + 2
         marked = [line for line in lines if line.startswith("* ")]
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
-        assert lines[-1].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-2].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
-        _, headings, *rows, _ = lines
+        _, headings, *rows, _, _ = lines
         end = headings.index("launches") + len("launches")
         assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
 
@@ -72,7 +78,7 @@ class TestOnPaper:
             refused = found.candidates[-1]
             assert (refused.algorithm, refused.program) == ("nothing", None)
             assert "'nothing' for 4 ranks is wrong: rank 0 ends" in refused.prediction.limit
-            assert "refused" in str(found).splitlines()[-2]
+            assert "refused" in last_row(found)
             assert {x.algorithm for x in found.candidates} == {*before, "nothing"}
         finally:
             algorithms.registry.clear()
@@ -87,7 +93,9 @@ class TestOnPaper:
     def test_agrees_with_simulate(self, book):
         for x in book.candidates:
             sizes = [160 * MB] if x.program.whole_tensors else 160 * MB
-            assert simulate(x.program, "book-pcie4", sizes).time_s == x.prediction.time_s
+            costs = costs_of(x.program)
+            found = simulate(x.program, "book-pcie4", sizes, costs=costs)
+            assert found.time_s == x.prediction.time_s
 
     def test_notebooks_show_a_table(self, book):
         shown = book._repr_html_()
@@ -124,7 +132,7 @@ class TestUnknownRates:
         machine = self.without_rate(preset("dgx1"), ("cpu0", "cpu1"))
         found = explain(MB, topology=machine)
         assert found.algorithm in ("ring", "bidirectional", "multi-ring")
-        last = str(found).splitlines()[-2]
+        last = last_row(found)
         assert "unknown" in last and "cpu0" in last and "bandwidth is unknown" in last
 
     def test_nothing_known_is_an_error(self):

@@ -239,6 +239,7 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
         ({"model": "vgg"}, "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
         ({"precision": "fp8"}, "precision: found 'fp8', wanted one of fp32, bf16"),
         ({"reproducible": 0}, "reproducible: found 0"),
+        ({"reproducible": 1}, "reproducible: found 1 micro-shards for 2 replicas"),
         ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),
         ({"allreduce": "ring", "compile": True}, "compile: found True with allreduce 'ring'"),
         ({"allreduce": "rong"}, "allreduce: found 'rong', wanted one of auto, loop, .*ring"),
