@@ -119,7 +119,7 @@ def _run(
         print(_settings_line(config, data))
         place = f"goes on from {found.path}" if found else f"results go to {folder}"
         if len(past) >= config.epochs:
-            place += f", where all {config.epochs} epochs have ended; --epochs trains longer"
+            place += ", whose epochs have all ended; --epochs trains longer"
         print(place, flush=True)
         return _follow(trainer, data, metrics, past, looks)
 

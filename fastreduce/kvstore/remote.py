@@ -24,6 +24,10 @@ Answer = concurrent.futures.Future[Any]
 # How often those who wait look whether the others still run. An end is seen at the next look.
 LOOK_S = 0.5
 
+# The first call makes connections: on a busy machine more than a second (seen with 25 processes on
+# two cores, 2026-11-23), however short the answers to others may take.
+CONNECT_S = 60.0
+
 _schemes = itertools.count()  # of places to meet, each of which torch knows by another one
 
 
@@ -47,9 +51,12 @@ class Remote:
         open_servers[self._number] = server
 
     def connect(self) -> None:
-        self.ask({rank: ("ping",) for rank in self._running()})
+        pings = {rank: ("ping",) for rank in self._running()}
+        self.ask(pings, max(self.timeout_s, CONNECT_S))
 
-    def ask(self, what: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    def ask(
+        self, what: Mapping[int, tuple[Any, ...]], timeout_s: float | None = None
+    ) -> dict[int, Any]:
         """Call methods of servers, by rank their names and arguments; return all answers.
 
         Raises RankEnded if a rank has ended, and TimeoutError if one has not answered in time.
@@ -59,7 +66,7 @@ class Remote:
         for rank in what.keys() & self.ended:
             raise RankEnded("its end was noticed before", rank)
         answers = {rank: self._send(rank, *call) for rank, call in what.items()}
-        self._wait(answers, time.monotonic() + self.timeout_s)
+        self._wait(answers, self.timeout_s if timeout_s is None else timeout_s)
         for rank, answer in answers.items():
             if error := answer.exception():
                 if str(error).startswith("On WorkerInfo"):  # raised there, by what still runs
@@ -86,7 +93,8 @@ class Remote:
             came.add_done_callback(finish)
         return answer
 
-    def _wait(self, answers: Mapping[int, Answer], end_s: float) -> None:
+    def _wait(self, answers: Mapping[int, Answer], timeout_s: float) -> None:
+        end_s = time.monotonic() + timeout_s
         while True:
             left_s = min(LOOK_S, end_s - time.monotonic())
             _, missing = concurrent.futures.wait(answers.values(), timeout=max(0.0, left_s))
@@ -94,10 +102,10 @@ class Remote:
                 return
             if time.monotonic() >= end_s:
                 late = sorted(rank for rank, answer in answers.items() if answer in missing)
-                raise TimeoutError(self._late(late))
+                raise TimeoutError(self._late(late, timeout_s))
             self._look()
 
-    def _late(self, ranks: list[int]) -> str:
+    def _late(self, ranks: list[int], timeout_s: float) -> str:
         """Who keeps servers from answering, as far as they still tell."""
         asked = {rank: self._send(rank, "behind", self.rank) for rank in ranks}
         concurrent.futures.wait(asked.values(), timeout=LOOK_S)
@@ -105,7 +113,7 @@ class Remote:
         behind = sorted({x for r in ranks if r not in silent for x in asked[r].result()})
         words = [f"{self._ranks[rank]} does not answer" for rank in silent]
         words += [f"{self._ranks[rank]} is behind" for rank in behind if rank not in silent]
-        return f"waited {self.timeout_s:g} s: {', '.join(words) or 'an answer came too late'}"
+        return f"waited {timeout_s:g} s: {', '.join(words) or 'an answer came too late'}"
 
     def _look(self) -> None:
         """Find out which ranks have ended, and tell those who may wait for them."""

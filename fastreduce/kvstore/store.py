@@ -44,8 +44,8 @@ class KVStore(Joint):
             push returns once nobody is further behind. With 0, what all ranks push in a step is
             one update, with the bits of "dist_sync"; else each rank's push is an update of its own.
             None: no limit.
-        timeout_s: in "dist_async", how long a call waits for an answer; calls that all ranks make
-            alike wait as long as their group does.
+        timeout_s: in "dist_async", how long a call waits for an answer, the making of a store at
+            least a minute; calls that all ranks make alike wait as long as their group does.
 
     Keys are strings or integers. Where a method takes a key, it takes a list of keys too, with a
     list of as many values; ``priority``, a number or one for each key, orders their updates, the

@@ -164,8 +164,9 @@ def _notes(
     for x in calibrations:
         if not x.engine.startswith(OURS) and x.covers(nbytes, k):
             time_s = x.curve.time_s(nbytes, k)
+            by = " by others" if all("://" in source for source in x.sources) else ""
             notes.append(
-                f"{x.engine}, as measured by others on {x.medium}: {duration(time_s)}"
+                f"{x.engine}, as measured{by} on {x.medium}: {duration(time_s)}"
                 f"{within(x.error.mean)}, {busbw(nbytes, time_s, k) / 1e9:.2f} GB/s busbw"
             )
     return tuple(notes)
