@@ -40,7 +40,8 @@ Named: TypeAlias = "Topology | str | PathLike[str]"
 class Plan:
     """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
 
-    ``notes`` say how far the times can be trusted, and what others have measured.
+    ``bound`` is what no program can beat on the topology, where one is known. ``notes`` say how far
+    the times can be trusted, and what others have measured.
     """
 
     title: str
