@@ -131,6 +131,7 @@ def extension_arguments() -> dict:
     csrc = Path("csrc")
     sources = joined("host.cpp", [*csrc.glob("*.cpp"), *csrc.glob("cpu/*.cpp")])
     sources += joined("processes.cpp", [*csrc.glob("processes/*.cpp")])
+    sources += joined("simulation.cpp", [*csrc.glob("simulation/*.cpp")])
     if with_cuda:
         sources += joined("cuda_kernels.cu", [*csrc.glob("cuda/*.cu")])
         sources += joined("cuda_engines.cpp", [*csrc.glob("cuda/*.cpp")])

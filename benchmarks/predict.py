@@ -6,7 +6,7 @@ One GPU: a launch, and every rank's buffer read from memory and written once, at
 sheet's bandwidth; from the cache where all ranks' buffers fit into half of it, and also for data
 that was in no cache, which is what a benchmark times that goes round several sets of buffers. A
 launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s` if it is called from Python,
-`fastreduce.simulation.play.LAUNCH_S` in a graph. These three figures were measured on one H100 on
+`fastreduce.simulation.EVENTS.launch_s` in a graph. These three figures were measured on one H100 on
 2026-11-23 (results/gpu/report.json), so that they agree there is no proof of the model. Before, it
 had 90 %, 8 us and 0.5 us, and was off by a factor of 3 for small data in a graph.
 
@@ -26,7 +26,7 @@ from measure import save
 from fastreduce import algorithms
 from fastreduce.algorithms import leader
 from fastreduce.plan.defaults import default
-from fastreduce.simulation.play import EVENT_WAIT_S, LAUNCH_S
+from fastreduce.simulation import EVENTS
 from fastreduce.simulation.predict import MEMORIES, in_one_memory, on_topology
 from fastreduce.topology import preset
 from fastreduce.topology.links import EFFICIENCY
@@ -59,7 +59,7 @@ def one_gpu(gpu: str) -> list[dict[str, Any]]:
         for nbytes in SIZES_BYTES:
             in_cache = k * nbytes <= usual.cache_bytes
             for memory in (usual, usual._replace(cache_bytes=0)) if in_cache else (usual,):
-                captured = memory._replace(call_s=LAUNCH_S)
+                captured = memory._replace(call_s=EVENTS.launch_s)
                 rows.append(
                     {
                         "k": k,
@@ -78,7 +78,7 @@ def eight_gpus(topology: str) -> list[dict[str, Any]]:
         name = default("nvlink", nbytes)
         program = getattr(algorithms, name)(8)
         found = on_topology(program, preset(topology), nbytes, program.slices(nbytes))
-        captured_s = found.time_s + 2 * EVENT_WAIT_S
+        captured_s = found.time_s + 2 * EVENTS.event_wait_s
         rows.append(
             {
                 "size_bytes": nbytes,
@@ -98,8 +98,8 @@ def predicted() -> dict[str, Any]:
         "state": "predicted; benchmarks/predict.py has the model, and what of it was measured",
         "model": {
             "call_s": gpu.call_s,
-            "launch_in_a_graph_s": LAUNCH_S,
-            "event_wait_s": EVENT_WAIT_S,
+            "launch_in_a_graph_s": EVENTS.launch_s,
+            "event_wait_s": EVENTS.event_wait_s,
             "memory_bytes_per_s": {x: EFFICIENCY["memory"] * MEMORY[x] for x in GPUS},
             "cache_bytes_per_s": gpu.cache_bytes_per_s,
             "cache_bytes": gpu.cache_bytes,

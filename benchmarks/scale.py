@@ -1,9 +1,10 @@
-"""How does an allreduce scale from 8 to 8,192 GPUs: one flat ring, or hierarchical?
+"""How does an allreduce scale from 8 to 8,192 GPUs: one flat ring, rail rings, or hierarchical?
 
 Predicted, not measured. DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on
-its PCIe switch), are joined by one switch that carries the full rate of all cards. The rates of
+its PCIe switch), are joined by one switch that carries the full rate of all cards. One flat ring
+uses one card of each machine, rail rings use all. The rates of
 links are in fastreduce/topology/links.py, the costs of a launch and an event in
-fastreduce/simulation/play.py. Times are simulated up to 128 GPUs, and calculated by formula
+fastreduce/simulation/costs.py. Times are simulated up to 128 GPUs, and calculated by formula
 (fastreduce/simulation/formulas.py) for all numbers of GPUs.
 
     python benchmarks/scale.py                                  # under a minute
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import fastreduce
-from fastreduce.algorithms import hierarchical, ring
-from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
-from fastreduce.topology import Topology, cluster
+from fastreduce.algorithms import hierarchical, multi_ring, ring
+from fastreduce.simulation.formulas import hierarchical_s, hops, multi_ring_s, ring_s
+from fastreduce.topology import Topology, cluster, rings
 from fastreduce.units import busbw, duration, size
 
 PRESET, LOCAL, NICS, GBIT = "dgx-h100", 8, 8, 400
+ALGORITHMS = {"ring": "tab:orange", "rail rings": "tab:green", "hierarchical": "tab:blue"}
 MACHINES = [1 << power for power in range(11)]
 SIZES = [1_000_000, 100_000_000, 10_000_000_000]
 SIMULATED_RANKS = 128  # A program for k ranks has about 2 k^2 instructions.
@@ -42,6 +44,12 @@ def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
     few = len(two.devices)
     if algorithm == "ring":
         return ring_s(k, nbytes, hops(two, [(r, (r + 1) % few) for r in range(few)]))
+    if algorithm == "rail rings":
+        orders = [order for order, _ in rings(two)]
+        pairs = [(order[i - 1], rank) for order in orders for i, rank in enumerate(order)]
+        found = list(zip(pairs, hops(two, pairs), strict=True))
+        by_rank = [[hop for (_, rank), hop in found if rank == mine] for mine in range(few)]
+        return multi_ring_s(k, nbytes, by_rank)
     inside = hops(two, permutations(range(LOCAL), 2))
     between = hops(two, [(r, (r + LOCAL) % few) for r in range(few)]) if machines > 1 else []
     return hierarchical_s(k, machines, nbytes, inside, between)
@@ -49,14 +57,21 @@ def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
 
 def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
     k = machines * LOCAL
-    program = ring(k) if algorithm == "ring" else hierarchical(k, machines)
-    return fastreduce.simulate(program, machines_of(machines), nbytes, slices=1).time_s
+    topology = machines_of(machines)
+    programs = {
+        "ring": lambda: ring(k),
+        "rail rings": lambda: multi_ring(k, rings(topology)),
+        "hierarchical": lambda: hierarchical(k, machines),
+    }
+    return fastreduce.simulate(
+        programs[algorithm](), topology, nbytes, slices=1, verify=False
+    ).time_s
 
 
 def rows() -> Iterator[Row]:
     for nbytes in SIZES:
         for machines in MACHINES:
-            for algorithm in ("ring", "hierarchical"):
+            for algorithm in ALGORITHMS:
                 k = machines * LOCAL
                 formula_s = by_formula(algorithm, machines, nbytes)
                 simulated = k <= SIMULATED_RANKS
@@ -83,13 +98,13 @@ def draw(found: list[Row], path: Path) -> None:
         1, len(SIZES), figsize=(4.2 * len(SIZES), 4), layout="constrained"
     )
     for panel, nbytes in zip(panels, SIZES, strict=True):
-        for algorithm, color in (("ring", "tab:orange"), ("hierarchical", "tab:blue")):
+        for algorithm, color in ALGORITHMS.items():
             mine = [r for r in found if r["size_bytes"] == nbytes and r["algorithm"] == algorithm]
             panel.plot(
                 [r["k"] for r in mine],
                 [r["formula_s"] * 1e3 for r in mine],
                 color=color,
-                label={"ring": "flat ring"}.get(algorithm, algorithm),
+                label={"ring": "one flat ring"}.get(algorithm, algorithm),
             )
             dots = [r for r in mine if r["simulated_s"] is not None]
             panel.scatter(

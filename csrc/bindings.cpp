@@ -14,6 +14,7 @@
 #include "processes/python.h"
 #include "programs.h"
 #include "replicas.h"
+#include "simulation/python.h"
 
 namespace fastreduce {
 namespace {
@@ -96,7 +97,10 @@ Op read_op(py::handle op) {
 }
 
 std::string read_algorithm(py::handle algorithm) {
-  if (PyUnicode_Check(algorithm.ptr())) return algorithm.cast<std::string>();
+  if (PyUnicode_Check(algorithm.ptr())) {
+    auto name = algorithm.cast<std::string>();
+    if (!name.starts_with("file:")) return name;  // else the file may have changed
+  }
   return python("fastreduce.algorithms.registration", "name_of")(algorithm).cast<std::string>();
 }
 
@@ -123,7 +127,7 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
 using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
 
 std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards, const std::vector<PyInstruction>& described,
-                                        std::vector<std::vector<int>> launches, bool whole_tensors) {
+                                        std::vector<std::vector<int>> launches, bool whole_tensors, int sliced) {
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> waits;
   for (const auto& [rank, shard, srcs, dsts, completes, earlier] : described) {
@@ -131,7 +135,7 @@ std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards, cons
     waits.push_back(earlier);
   }
   return std::make_shared<Schedule>(ranks, buffers, shards, std::move(instructions), std::move(waits),
-                                    std::move(launches), whole_tensors);
+                                    std::move(launches), whole_tensors, sliced);
 }
 
 std::string place(const std::vector<c10::Device>& devices) {
@@ -182,7 +186,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
       .def(py::init(&make_schedule), py::arg("ranks"), py::arg("buffers"), py::arg("shards"), py::arg("instructions"),
-           py::arg("launches"), py::arg("whole_tensors"));
+           py::arg("launches"), py::arg("whole_tensors"), py::arg("sliced") = 0);
   module.def("run", &run_from_python, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
   module.def("place", &place, py::arg("devices"), py::call_guard<py::gil_scoped_release>());
@@ -198,6 +202,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     lane_per_rank = on;
   });
   define_processes(module);
+  define_simulation(module);
   module.attr("cuda_engines") = find_engine(c10::kCUDA) != nullptr;
   module.attr("built_for_torch") = TORCH_VERSION;
   module.attr("compiler") = "g++ " __VERSION__;

@@ -27,7 +27,8 @@ struct Instruction {
 class Schedule {
  public:
   Schedule(int ranks, int buffers, int shards, std::vector<Instruction> instructions,
-           std::vector<std::vector<int>> waits, std::vector<std::vector<int>> launches, bool whole_tensors = false)
+           std::vector<std::vector<int>> waits, std::vector<std::vector<int>> launches, bool whole_tensors = false,
+           int sliced = 0)
       : id(next_id()),
         ranks(ranks),
         buffers(buffers),
@@ -36,6 +37,7 @@ class Schedule {
         waits(std::move(waits)),
         launches(std::move(launches)),
         whole_tensors(whole_tensors),
+        sliced(sliced),
         by_shard(shards),
         written(buffers, false) {
     for (const Instruction& instruction : this->instructions) {
@@ -46,6 +48,7 @@ class Schedule {
   Schedule(Schedule&&) = default;  // not copied: by_shard points into instructions
 
   int slices(int64_t nbytes) const {
+    if (sliced > 0) return sliced;
     const auto waits_for_none = [](const std::vector<int>& earlier) { return earlier.empty(); };
     return slices_of(nbytes, shards, std::all_of(waits.begin(), waits.end(), waits_for_none));
   }
@@ -70,6 +73,7 @@ class Schedule {
   std::vector<std::vector<int>> waits;                    // by instruction: the earlier ones it must come after
   std::vector<std::vector<int>> launches;                 // neighbours of one rank that may run at the same time
   bool whole_tensors;                                     // shard s is every tensor whose index is s modulo shards
+  int sliced;                                             // slices of a shard that the program asks for; 0: by size
   std::vector<std::vector<const Instruction*>> by_shard;  // program order within each shard
   std::vector<bool> written;                              // by buffer
 

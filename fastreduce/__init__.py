@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         parallel,
         plan,
         simulation,
+        synthesis,
         topology,
         training,
         units,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from fastreduce.plan.explain import explain
     from fastreduce.simulation.pictures import draw
     from fastreduce.simulation.simulate import simulate
+    from fastreduce.synthesis.search import synthesize
 
 __version__ = "0.1.0"  # pyproject.toml reads it from here
 
@@ -73,6 +75,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "simulate",
+    "synthesize",
 ]
 
 # Loaded when first asked for: an allreduce needs none of them, and networkx alone takes 0.3 s to
@@ -84,10 +87,11 @@ _LAZY_NAMES = {
     "draw": "fastreduce.simulation",
     "explain": "fastreduce.plan.explain",
     "simulate": "fastreduce.simulation",
+    "synthesize": "fastreduce.synthesis",
 }
 _LAZY_MODULES = {
     *("cli", "devices", "distributed", "doctor", "folders", "kvstore", "parallel"),
-    *("plan", "simulation", "topology", "training", "units"),
+    *("plan", "simulation", "synthesis", "topology", "training", "units"),
 }
 
 

@@ -45,7 +45,8 @@ def allreduce(
         algorithm: "auto"; a name of `fastreduce.algorithms`: "leader", "sharded", "by-parameter",
             "host", "ring", "bidirectional", "multi-ring", "tree", "halving-doubling",
             "hierarchical", "naive", or one registered by `fastreduce.algorithm`; a
-            `fastreduce.Program` for as many ranks; or a function from the number of ranks to a
+            `fastreduce.Program` for as many ranks; "file:PATH" for one that `Program.save` wrote
+            (read again when the file has changed); or a function from the number of ranks to a
             program. Under `torch.compile` only names. "auto" chooses by size, ranks and devices:
             ``FASTREDUCE_ALGORITHM`` if it is set, else the fastest that `fastreduce tune` measured,
             else the documented default (`fastreduce.explain` shows the choice).
@@ -62,10 +63,10 @@ def allreduce(
     other orders. With every algorithm all ranks end with the same bits, run after run.
 
     Streams: work on CUDA tensors comes after what is on each device's current stream and before
-    what is put on it next. A call can be captured by `torch.cuda.graph` after it was made once
-    outside a capture. With several GPUs, a current stream that has waited for a captured stream is
-    part of the capture; a GPU whose current stream is not part of it must be synchronized with the
-    graph by hand.
+    what is put on it next. A call can be captured by `torch.cuda.graph`; over several GPUs, after
+    it was made once outside a capture. There, a current stream that has waited for a captured
+    stream is part of the capture; a GPU whose current stream is not part of it must be synchronized
+    with the graph by hand.
 
     Raises:
         TypeError: something is not a tensor (with rank and index), such as None for a missing

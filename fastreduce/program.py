@@ -6,10 +6,11 @@ sizes, dtypes or devices. Its dependencies and its proof follow from the instruc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fastreduce import _C, proof
 from fastreduce.listing import Listing
@@ -51,6 +52,7 @@ class Program:
     Buffers 0 to k-1 are the ranks' tensors. Collectives whose results lie in other tensors
     (reduce_scatter, all_gather) have ``2 * k`` buffers: rank r's output is buffer k + r. With
     ``whole_tensors`` no tensor is cut: shard s is every tensor whose index is s modulo ``shards``.
+    ``sliced`` asks for a number of slices (see `slices`).
 
     ``repr`` is one line, ``print`` lists the instructions, and a notebook shows a picture.
 
@@ -67,6 +69,7 @@ class Program:
     instructions: Sequence[Instruction]
     buffers: int = 0
     whole_tensors: bool = False
+    sliced: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "instructions", Listing(self.instructions))
@@ -76,8 +79,9 @@ class Program:
         count = len(self.instructions)
         buffers = f", buffers={self.buffers}" if self.buffers != self.k else ""
         whole = ", whole_tensors=True" if self.whole_tensors else ""
+        sliced = f", sliced={self.sliced}" if self.sliced else ""
         instructions = f"{count:,} instruction{'s' * (count != 1)}"
-        return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}, {instructions})"
+        return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}{sliced}, {instructions})"
 
     def _repr_svg_(self) -> str | None:
         from fastreduce.simulation.pictures import at_a_glance
@@ -97,38 +101,38 @@ class Program:
         shard and buffer, a reader waits for the last writer, and a writer for the last writer and
         all readers since. Waits for anything earlier follow from these and are left out.
         """
-        return list(self._waits)
+        return self.flat.dependencies()
 
     @cached_property
-    def _waits(self) -> tuple[tuple[int, ...], ...]:
-        writer: dict[tuple[int, int], int] = {}
-        readers: dict[tuple[int, int], list[int]] = {}
-        result = []
-        for index, instruction in enumerate(self.instructions):
-            waits: set[int] = set()
-            for src in instruction.srcs:
-                cell = (src, instruction.shard)
-                waits.update([writer[cell]] if cell in writer else [])
-                readers.setdefault(cell, []).append(index)
-            for dst in instruction.dsts:
-                cell = (dst, instruction.shard)
-                waits.update([writer[cell]] if cell in writer else [])
-                waits.update(readers.pop(cell, []))
-                writer[cell] = index
-            result.append(tuple(sorted(waits - {index})))
-        return tuple(result)
+    def flat(self) -> _C.FlatProgram:
+        """The instructions as arrays, for the extension; a ValueError if one is malformed."""
+        if self.k < 1 or self.shards < 1:
+            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
+        found = _C.flatten(self.instructions, Instruction, self.k, self.shards, self.buffers)
+        if isinstance(found, int):
+            self._check_instruction(found, self.instructions[found])
+            raise TypeError(
+                f"instruction {found} is {self.instructions[found]!r}, want integers and tuples of "
+                "integers"
+            )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without what is found again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def slices(self, nbytes: int) -> int:
         """How many slices the events engine cuts each shard into, if each rank has ``nbytes``.
 
         A rank passes on the first slice while it receives the second. Where no instruction waits
-        for another, nothing is passed on, and one slice is enough.
+        for another, nothing is passed on, and one slice is enough. A program may ask for a number
+        of its own (``sliced``).
 
         >>> from fastreduce.algorithms import ring, sharded
         >>> ring(4).slices(160_000_000), ring(4).slices(1000), sharded(4).slices(160_000_000)
         (8, 1, 1)
         """
-        return _C.slices(nbytes, self.shards, one_step=not any(self._waits))
+        return self.sliced or _C.slices(nbytes, self.shards, one_step=self.flat.one_step)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions, by index and in order, in groups that a device starts together.
@@ -140,15 +144,7 @@ class Program:
         >>> Program(2, 2, halves).launches()
         [(0, 1)]
         """
-        groups: list[list[int]] = []
-        for index, waits in enumerate(self.dependencies()):
-            group = groups[-1] if groups else []
-            same = group and self.instructions[group[0]].rank == self.instructions[index].rank
-            if same and not set(waits) & set(group):
-                group.append(index)
-            else:
-                groups.append([index])
-        return [tuple(group) for group in groups]
+        return self.flat.launches()
 
     def verify(self, goal: Goal | None = None) -> None:
         """Prove that the program reaches its goal (default: allreduce) for any data.
@@ -162,8 +158,20 @@ class Program:
                 one counted twice. The message names instruction, rank, shard and contribution.
         """
         self.check_form()
-        everyone = frozenset(range(self.k))
-        proof.check_goal(self, goal or (lambda buffer, shard: everyone))
+        proof.check_goal(self, self.flat, goal)
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why it is no allreduce, in the words of `verify`; empty if it is one.
+
+        >>> Program(2, 1, []).refusal
+        'rank 0 ends with shard 0 of its tensor without the contribution of rank [1]'
+        """
+        try:
+            self.verify()
+        except ValueError as error:
+            return str(error)
+        return ""
 
     def in_rank_order(self) -> bool:
         """Whether every sum is one instruction over all ranks in ascending order.
@@ -182,30 +190,65 @@ class Program:
 
         An average divides there, and so divides every result exactly once.
         """
-        everyone = (1 << self.k) - 1
-        return [
-            value.once == everyone and all(src.once != everyone for src in srcs)
-            for srcs, _, value in proof.values(self)
-        ]
+        return self.flat.completes()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program of an allreduce as JSON, whole or not at all.
+
+        ``algorithm="file:PATH"`` then runs it wherever a name is taken.
+
+        Raises:
+            OSError: the file cannot be written.
+            ValueError: the program is no allreduce.
+        """
+        from fastreduce.program_files import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Program:
+        """Read a program that `save` wrote. Its form is checked, and it is proven again.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file is not a program, is cut short or of another version, or was
+                changed and is no allreduce any more.
+
+        >>> import tempfile
+        >>> from fastreduce.algorithms import ring
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ring(4).save(f"{folder}/mine.json")
+        ...     Program.load(f"{folder}/mine.json") == ring(4)
+        True
+        """
+        from fastreduce.program_files import load
+
+        return load(path)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write an allreduce for MSCCL: see `fastreduce.algorithms.export`."""
+        from fastreduce.algorithms.export import export
+
+        export(self, path)
 
     def check_form(self) -> None:
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
-        if self.k < 1 or self.shards < 1:
-            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
-        for index, instruction in enumerate(self.instructions):
-            self._check_instruction(index, instruction)
+        if self.sliced is not None and self.sliced < 1:
+            raise ValueError(f"sliced is {self.sliced}, want 1 or more, or None to go by the size")
+        _ = self.flat
 
     def _check_instruction(self, index: int, instruction: Instruction) -> None:
+        _check_types(index, instruction)
         rank, shard, srcs, dsts = instruction
         known = range(self.buffers)
         problem = (
-            f"rank {rank} is not one of {self.k}"
+            f"rank {rank!r} is not one of {self.k}"
             if rank != HOST and rank not in range(self.k)
-            else f"shard {shard} is not one of {self.shards}"
+            else f"shard {shard!r} is not one of {self.shards}"
             if shard not in range(self.shards)
             else "it reads or writes nothing"
             if not srcs or not dsts
-            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)} does not exist"
+            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)!r} does not exist"
             if any(b not in known for b in (*srcs, *dsts))
             else "it writes one buffer twice"
             if len(set(dsts)) < len(dsts)
@@ -213,3 +256,16 @@ class Program:
         )
         if problem:
             raise ValueError(f"instruction {index} ({instruction}): {problem}")
+
+
+def _check_types(index: int, instruction: object) -> None:
+    if not isinstance(instruction, Instruction):
+        raise ValueError(
+            f"instruction {index} is {instruction!r}, want an Instruction(rank, shard, srcs, dsts)"
+        )
+    for name in ("srcs", "dsts"):
+        found = getattr(instruction, name)
+        if not isinstance(found, tuple):
+            raise ValueError(
+                f"instruction {index}: {name} is {found!r}, want a tuple of buffers, such as (0,)"
+            )

@@ -1,73 +1,58 @@
-"""Proves a program: carries it out on sets of contributions instead of numbers."""
+"""Proves a program: the extension carries it out on sets of contributions instead of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from typing import TYPE_CHECKING
+
+from fastreduce import _C
 
 if TYPE_CHECKING:
-    from fastreduce.program import Goal, Instruction, Program
+    from fastreduce.program import Goal, Program
+
+ANYTHING = -1
 
 
-class Contributions(NamedTuple):
-    """Two bit sets of ranks: ``once`` has those whose contribution is in the value, ``twice`` those
-    whose contribution is in it more than once. Bit k: what an output held before the program
-    ran."""
-
-    once: int
-    twice: int
-
-    def __add__(self, other: tuple[int, ...]) -> Contributions:  # type: ignore[override]
-        once, twice = other
-        return Contributions(self.once | once, self.twice | twice | (self.once & once))
-
-
-def values(program: Program) -> Iterator[tuple[list[Contributions], Instruction, Contributions]]:
-    """For each instruction in order: what its sources hold, the instruction, and its result."""
-    state: dict[tuple[int, int], Contributions] = {}
-    for instruction in program.instructions:
-        srcs = [
-            state.get((src, instruction.shard), _initial(program, src)) for src in instruction.srcs
-        ]
-        value = Contributions(0, 0)
-        for src in srcs:
-            value = value + src
-        yield srcs, instruction, value
-        state.update({(dst, instruction.shard): value for dst in instruction.dsts})
-
-
-def check_goal(program: Program, goal: Goal) -> None:
+def check_goal(program: Program, flat: _C.FlatProgram, goal: Goal | None) -> None:
     """Raise a ValueError if a shard of a buffer ends with anything but its goal."""
-    state: dict[tuple[int, int], Contributions] = {}
-    for _, instruction, value in values(program):
-        state.update({(dst, instruction.shard): value for dst in instruction.dsts})
+    goals, goal_of = _cells(program, goal)
+    wrong = flat.first_wrong([sorted(ranks) for ranks in goals], goal_of)
+    if wrong is not None:
+        buffer, shard, once, twice = wrong
+        wanted = goals[goal_of[buffer * program.shards + shard]]
+        found = int.from_bytes(once, "little"), int.from_bytes(twice, "little")
+        raise ValueError(_in_words(program, buffer, shard, *found, wanted))
+
+
+def _cells(program: Program, goal: Goal | None) -> tuple[list[frozenset[int]], array[int]]:
+    """The different goals, and for each shard of each buffer which of them is its own."""
+    if goal is None:
+        everyone = frozenset(range(program.k))
+        return [everyone], array("i", [0]) * (program.buffers * program.shards)
+    number: dict[frozenset[int] | None, int] = {None: ANYTHING}
+    goal_of = array("i")
     for buffer in range(program.buffers):
         for shard in range(program.shards):
-            wanted = goal(buffer, shard)
-            if wanted is not None:
-                found = state.get((buffer, shard), _initial(program, buffer))
-                _check_cell(program, buffer, shard, found, wanted)
+            goal_of.append(number.setdefault(goal(buffer, shard), len(number) - 1))
+    return [ranks for ranks in number if ranks is not None], goal_of
 
 
-def _initial(program: Program, buffer: int) -> Contributions:
-    return Contributions(1 << min(buffer, program.k), 0)
-
-
-def _check_cell(
-    program: Program, buffer: int, shard: int, found: Contributions, wanted: frozenset[int]
-) -> None:
+def _in_words(
+    program: Program, buffer: int, shard: int, once: int, twice: int, wanted: frozenset[int]
+) -> str:
+    """``once`` and ``twice`` are bit sets: whose contribution is in it, and whose more than once.
+    Bit k: what an output held before the program ran."""
     k, ranks = program.k, range(program.k)
     where = f"rank {buffer % k} ends with shard {shard} of its " + (
         "tensor" if buffer < k else "output"
     )
-    missing = [r for r in ranks if r in wanted and not found.once >> r & 1]
-    twice = [r for r in ranks if found.twice >> r & 1]
-    extra = [r for r in ranks if r not in wanted and found.once >> r & 1]
+    missing = [r for r in ranks if r in wanted and not once >> r & 1]
+    doubled = [r for r in ranks if twice >> r & 1]
+    extra = [r for r in ranks if r not in wanted and once >> r & 1]
     if missing:
-        raise ValueError(f"{where} without the contribution of rank {missing}")
-    if twice:
-        raise ValueError(f"{where} counting the contribution of rank {twice} more than once")
+        return f"{where} without the contribution of rank {missing}"
+    if doubled:
+        return f"{where} counting the contribution of rank {doubled} more than once"
     if extra:
-        raise ValueError(f"{where} with the contribution of rank {extra}, which is not wanted")
-    if found.once >> k & 1:
-        raise ValueError(f"{where} with what an output held before")
+        return f"{where} with the contribution of rank {extra}, which is not wanted"
+    return f"{where} with what an output held before"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from numbers import Integral
+from numbers import Integral, Real
 
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
 _SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+
+_IN_A_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 
 
 def duration(seconds: float) -> str:
@@ -19,6 +21,28 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds * 1e6:.4g} us"
+
+
+def seconds_of(duration: float | str) -> float:
+    """Seconds, given as a number or in words such as "350ms".
+
+    Raises:
+        ValueError: it is neither, or is not above zero.
+
+    >>> seconds_of("350ms"), seconds_of("12.5 us"), seconds_of(2)
+    (0.35, 1.25e-05, 2.0)
+    """
+    if isinstance(duration, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", duration, re.IGNORECASE)
+        seconds = float(found[1]) / _IN_A_SECOND[found[2].lower()] if found else math.nan
+    else:
+        number = isinstance(duration, Real) and not isinstance(duration, bool)
+        seconds = float(duration) if number else math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{duration!r} is no duration; want seconds above zero, or words such as '350ms'"
+        )
+    return seconds
 
 
 def size(nbytes: float) -> str:

@@ -7,7 +7,8 @@ tests/mutation.md, which also names the changes that make no difference.
 universalmutator writes every mutant of a file; of these a sample is taken. A C++ mutant is compiled
 alone and linked with the objects of the unchanged files. One that gives the same object file, or
 the same syntax tree in Python, is no change and is not counted. Then the tests that belong to the
-file run in a process of their own until one fails.
+file run in a process of their own until one fails. Those of csrc/cuda are the modes of
+tests/csrc/cuda/engines_test.cpp, on the virtual CUDA runtime.
 """
 
 from __future__ import annotations
@@ -51,6 +52,23 @@ TESTS = {
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
     "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
     "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
+}  # fmt: skip
+
+# The same for the CUDA engines, by modes: what each file is for, then everything.
+EVERYTHING = ("pools", "closed memory", "capture", "graphs", "graphs, no peers", "beside", "limits",
+              "lost writes", "few peers", "pairs of peers", "no peers", "same addresses", "pieces",
+              "orders", "failures, no peers", "failures")  # fmt: skip
+MODES = {
+    "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
+    "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "lost writes", "wrong reads",
+                            "lost copies", "orders", "failures"),
+    "csrc/cuda/peers.cpp": ("kernels hang", "copies hang", "nvlinks", "nvlinks without NVML",
+                            "kept proofs", *EVERYTHING),
+    "csrc/cuda/proofs.cpp": ("kept proofs", "kept failures"),
+    "csrc/cuda/nvml.cpp": ("nvlinks", "nvlinks without NVML"),
+    **{f"csrc/cuda/{name}.cpp": EVERYTHING
+       for name in ("call_graph", "enqueue", "events", "graph_cache", "lane_sets", "lanes",
+                    "launch", "line", "tiles")},
 }  # fmt: skip
 
 
@@ -105,10 +123,57 @@ class Workspace:
         if len(self.objects) < len(files) or not self.link():
             sys.exit(f"does not compile alone: {sorted({*files} - {*self.objects})}")
 
+    def passes(self, file: str) -> bool:
+        return passes(self.folder, TESTS[file])
+
     def link(self) -> bool:
         self.extension.unlink(missing_ok=True)
         command = ["g++", "-shared", *self.objects.values(), *self.libraries, "-o", self.extension]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+class VirtualWorkspace(Workspace):
+    """The engines and their test, for the virtual CUDA runtime."""
+
+    def compile_all(self) -> None:
+        folders = ("tests/csrc/cuda", "tests/csrc", "tests", "")
+        sys.path[:0] = [str(self.folder / folder) for folder in folders]
+        from builds import Build
+        from program_files import write_programs
+        from test_engines import HERE, SOURCES
+        from virtual_builds import compile_all
+
+        self.build, self.sources = Build("plain", self.folder / "objects"), SOURCES
+        self.objects = {
+            f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
+        }
+        self.programs = write_programs(self.folder / "programs.txt")
+        self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
+        self.link()
+
+    def compile(self, file: str) -> Path | None:
+        self.objects[file].unlink(missing_ok=True)
+        try:
+            return self.sources[file.removeprefix("csrc/")].compile(self.build)
+        except AssertionError:
+            return None
+
+    def link(self) -> bool:
+        self.program = self.build.link([*self.objects.values()], self.folder)
+        return True
+
+    def passes(self, file: str) -> bool:
+        return all(self._runs(mode) for mode in MODES[file])
+
+    def _runs(self, mode: str) -> bool:
+        kept = self.folder / "kept.txt"
+        kept.unlink(missing_ok=True)
+        command = [self.program, mode, self.programs, kept if mode.startswith("kept") else "0"]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
 
 
 def tree_of(text: str) -> str | None:
@@ -186,7 +251,7 @@ def judged(work: Workspace, file: str, sample: int, seed: int) -> list[Result]:
         else:
             is_mutant = tree_of(text) not in (None, unchanged)
         if is_mutant:
-            verdict = "survived" if passes(work.folder, TESTS[file]) else "killed"
+            verdict = "survived" if work.passes(file) else "killed"
             results.append(Result(file, *changed_line(original, text), verdict))
             print(*results[-1], sep="\t", flush=True)
         if len(results) == sample:
@@ -216,7 +281,9 @@ def table(results: list[Result]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("files", nargs="*", default=list(TESTS), help="default: all that it knows")
+    parser.add_argument(
+        "files", nargs="*", default=[*TESTS, *MODES], help="default: all that it knows"
+    )
     parser.add_argument("--sample", type=int, default=20, help="mutants of each file")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--keep", type=Path, help="results as JSON; those of other runs stay")
@@ -224,17 +291,23 @@ def main() -> None:
     results = []
     if args.keep and args.keep.exists():
         results = [Result(*x) for x in json.loads(args.keep.read_text()) if x[0] not in args.files]
-    with tempfile.TemporaryDirectory() as folder:
-        work = Workspace(Path(folder))
-        work.compile_all()
-        import torch  # noqa: F401
+    import torch  # noqa: F401
 
-        for file in args.files:
-            if not passes(work.folder, TESTS[file]):
-                sys.exit(f"{file}: its tests fail without a change")
-            results += judged(work, file, args.sample, args.seed)
-            if args.keep:
-                args.keep.write_text(json.dumps(results, indent=1) + "\n")
+    for kind, known in ((Workspace, TESTS), (VirtualWorkspace, MODES)):
+        files = [file for file in args.files if file in known]
+        if not files:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            work = kind(Path(folder))
+            # For Python alone, the extension is as it was built.
+            if any(file.endswith(".cpp") for file in files):
+                work.compile_all()
+            for file in files:
+                if not work.passes(file):
+                    sys.exit(f"{file}: its tests fail without a change")
+                results += judged(work, file, args.sample, args.seed)
+                if args.keep:
+                    args.keep.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
 
 

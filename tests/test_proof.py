@@ -135,6 +135,10 @@ REFUSED = {
     "no such destination": (Program(2, 1, [I(0, 0, BOTH, (-1,))]), "buffer -1 does not exist"),
     "no source": (Program(2, 1, [I(0, 0, (), BOTH)]), "reads or writes nothing"),
     "no destination": (Program(2, 1, [I(0, 0, BOTH, ())]), "reads or writes nothing"),
+    "a number as sources": (Program(2, 1, [I(0, 0, 0, BOTH)]), "srcs is 0, want a tuple"),
+    "a list of destinations": (Program(2, 1, [I(0, 0, BOTH, [1])]), "dsts is [1], want a tuple"),
+    "a word as a source": (Program(2, 1, [I(0, 0, ("0",), BOTH)]), "buffer '0' does not exist"),
+    "no instruction": (Program(2, 1, [(0, 0, BOTH, BOTH)]), "want an Instruction"),
     "one destination twice": (Program(2, 1, [I(0, 0, BOTH, (1, 1))]), "writes one buffer twice"),
     "malformed says which": (
         Program(2, 1, [I(0, 0, BOTH, BOTH), I(1, 7, BOTH, BOTH)]),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreduce.units import duration, nbytes_of, parse_size, size
+from fastreduce.units import duration, nbytes_of, parse_size, seconds_of, size
 
 SIZES = {
     "0": 0,
@@ -77,3 +77,20 @@ def test_what_is_written_is_read(number, unit):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("found", "seconds"),
+    [("350ms", 0.35), ("1.5 s", 1.5), (" 20US ", 20e-6), (2, 2.0), (np.float32(0.5), 0.5)],
+)
+def test_durations_as_numbers_or_in_words(found, seconds):
+    assert seconds_of(found) == seconds
+
+
+@pytest.mark.parametrize(
+    "found",
+    ["350", "0ms", "-1ms", "1 minute", "ms", "", 0, -1, float("nan"), float("inf"), True, None],
+)
+def test_what_is_no_duration_is_refused(found):
+    with pytest.raises(ValueError, match="is no duration; want seconds above zero"):
+        seconds_of(found)

@@ -10,21 +10,22 @@
 
 namespace fastreduce {
 
-Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-                 std::vector<Line> lines, const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes)
+Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Layout& layout,
+                 std::vector<Line> lines)
     : schedule_(schedule),
       tables_(tables),
-      lanes_(lanes),
+      layout_(layout),
       lines_(std::move(lines)),
-      lane_of_rank_(lane_of_rank),
-      slices_(slices),
-      copy_engine_bytes_(copy_engine_bytes),
       waits_(schedule.launches.size()),
       awaited_(schedule.launches.size(), false),
-      known_(lanes.size(), std::vector<int64_t>(lanes.size(), 0)),
-      recorded_(schedule.launches.size() * slices),
-      issued_(lanes.size(), 0) {
-  for (const Instruction& instruction : schedule.instructions) direct_.push_back(reaches_all(instruction));
+      known_(layout.lanes.size(), std::vector<int64_t>(layout.lanes.size(), 0)),
+      recorded_(schedule.launches.size() * layout.slices),
+      issued_(layout.lanes.size(), 0) {
+  for (const Instruction& instruction : schedule.instructions) {
+    direct_.push_back(reaches_all(instruction));
+    const size_t scratch = direct_.back() ? 0 : instruction.srcs.size() + 1;
+    expect_fits({&instruction}, schedule.buffers + static_cast<int>(scratch));
+  }
   std::vector<int> launch_of(schedule.instructions.size());
   for (size_t launch = 0; launch < schedule.launches.size(); ++launch) {
     std::set<int, std::greater<>> waits;
@@ -40,7 +41,7 @@ Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, con
 
 void Enqueue::run() {
   for (size_t launch = 0; launch < schedule_.launches.size(); ++launch)
-    for (int slice = 0; slice < slices_; ++slice) {
+    for (int slice = 0; slice < layout_.slices; ++slice) {
       wait(launch, slice);
       execute(launch, slice);
       ++issued_[lane_of(launch)];
@@ -50,7 +51,7 @@ void Enqueue::run() {
 
 int Enqueue::lane_of(size_t launch) const {
   const int rank = schedule_.instructions[schedule_.launches[launch].front()].rank;
-  return rank == kHost ? 0 : lane_of_rank_[rank];
+  return rank == kHost ? 0 : layout_.lane_of_rank[rank];
 }
 
 // A lane that waits for a task also comes after everything that the task came after. So the latest tasks are waited
@@ -59,24 +60,26 @@ void Enqueue::wait(size_t launch, int slice) {
   const int lane = lane_of(launch);
   for (int earlier : waits_[launch]) {
     const int other = lane_of(earlier);
-    const size_t task = earlier * slices_ + slice;
+    const size_t task = earlier * layout_.slices + slice;
     const std::vector<int64_t>& behind = recorded_[task];
     if (known_[lane][other] >= behind[other]) continue;
-    lines_[lane].wait(lanes_[other]->mark(task));
-    for (size_t l = 0; l < lanes_.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
+    lines_[lane].wait(layout_.lanes[other]->mark(task));
+    for (size_t l = 0; l < layout_.lanes.size(); ++l) known_[lane][l] = std::max(known_[lane][l], behind[l]);
   }
 }
 
 void Enqueue::record(size_t launch, int slice) {
   const int lane = lane_of(launch);
-  const size_t task = launch * slices_ + slice;
-  lines_[lane].record(lanes_[lane]->mark(task));
+  const size_t task = launch * layout_.slices + slice;
+  lines_[lane].record(layout_.lanes[lane]->mark(task));
   recorded_[task] = known_[lane];
   recorded_[task][lane] = issued_[lane];
 }
 
 bool Enqueue::reaches(const Instruction& instruction, int buffer) const {
-  return instruction.rank != kHost && can_reach(device_of(instruction.rank), device_of(buffer));
+  if (instruction.rank == kHost) return false;
+  const int device = device_of(instruction.rank);
+  return can_reach(device, device_of(buffer)) && !layout_.closed.contains({device, buffer});
 }
 
 bool Enqueue::reaches_all(const Instruction& instruction) const {
@@ -102,7 +105,7 @@ void Enqueue::for_each_slice(const Table& table, int shard, int slice, const Vis
   std::vector<std::byte*> pointers(schedule_.buffers);
   for (const Row& row : table.rows) {
     if (row.shard != shard) continue;
-    const int64_t per_slice = part_elems(row.elems, slices_, table.elem_bytes);
+    const int64_t per_slice = part_elems(row.elems, layout_.slices, table.elem_bytes);
     const int64_t begin = std::min(row.elems, slice * per_slice);
     const int64_t elems = std::min(row.elems - begin, per_slice);
     if (elems == 0) continue;
@@ -129,7 +132,7 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
                          (device_of(src) == line.device() || device_of(dst) == line.device());
     for_each_slice(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
-      if (is_copy && bytes >= copy_engine_bytes_)
+      if (is_copy && bytes >= layout_.copy_engine_bytes)
         line.copy(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice);
       else
         launcher.add(only, schedule_.ranks, pointers.data(), schedule_.buffers, elems);
@@ -153,7 +156,7 @@ void Enqueue::execute_staged(const Instruction& instruction, const Table& table,
 // from scratch memory.
 void Enqueue::execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                             int64_t elems, int lane_index) {
-  Lane& lane = *lanes_[lane_index];
+  Lane& lane = *layout_.lanes[lane_index];
   Line& line = lines_[lane_index];
   const int64_t bytes = elems * table.elem_bytes;
   Instruction local = instruction;

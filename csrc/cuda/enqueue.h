@@ -2,18 +2,26 @@
 
 #include <vector>
 
-#include "cuda/engines.h"
+#include "cuda/closed_memory.h"
 #include "cuda/lanes.h"
 
 namespace fastreduce {
+
+// How one call is laid out on lanes.
+struct Layout {
+  std::vector<Lane*> lanes;
+  std::vector<int> lane_of_rank;
+  int slices;
+  int64_t copy_engine_bytes;
+  ClosedBuffers closed;
+};
 
 // Puts one call's launches on lines, one for each lane, in program order, with the fewest waits that order them.
 // Every shard is cut into slices, which go through the program independently. The host has no lane: data of its
 // instructions passes through host memory, and the first lane does the arithmetic.
 class Enqueue {
  public:
-  Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const std::vector<Lane*>& lanes,
-          std::vector<Line> lines, const std::vector<int>& lane_of_rank, int slices, int64_t copy_engine_bytes);
+  Enqueue(const Schedule& schedule, const std::vector<Table>& tables, const Layout& layout, std::vector<Line> lines);
   void run();
   bool uses_host() const;  // for what a lane cannot reach
 
@@ -28,17 +36,14 @@ class Enqueue {
   void execute_staged(const Instruction& instruction, const Table& table, int slice, int lane);
   void execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                      int64_t elems, int lane_index);
-  int device_of(int buffer) const { return lanes_[lane_of_rank_[buffer % schedule_.ranks]]->device; }
+  int device_of(int buffer) const { return layout_.lanes[layout_.lane_of_rank[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;
 
   const Schedule& schedule_;
   const std::vector<Table>& tables_;
-  const std::vector<Lane*>& lanes_;
-  std::vector<Line> lines_;  // by lane
-  const std::vector<int>& lane_of_rank_;
-  int slices_;
-  int64_t copy_engine_bytes_;
+  const Layout& layout_;
+  std::vector<Line> lines_;                     // by lane
   std::vector<bool> direct_;                    // by instruction: its rank reaches all that it touches
   std::vector<std::vector<int>> waits_;         // by launch: those of other lanes, the latest first
   std::vector<bool> awaited_;                   // by launch: another lane waits for it

@@ -41,13 +41,9 @@ class EventsEngine {
 
  private:
   // The lanes and streams of one call.
-  struct CallLanes {
+  struct CallLanes : Layout {
     std::optional<Capture> capture;  // the user's, if the call is captured
-    std::vector<Lane*> lanes;
-    std::vector<int> lane_of_rank;
-    std::vector<Current> currents;  // if the call is captured, only the streams in that capture
-    int slices;
-    int64_t copy_engine_bytes;
+    std::vector<Current> currents;   // if the call is captured, only the streams in that capture
     Lane& hub() const { return *lanes.front(); }
   };
   CallLanes prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
@@ -71,6 +67,7 @@ EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const st
   CallLanes call;
   call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
+  call.closed = closed_buffers(schedule, tables, placement.device_of_rank);
   std::vector<std::optional<Capture>> capture_of_rank;
   for (cudaStream_t stream : placement.current) {
     const auto capture = capture_of_rank.emplace_back(capture_of(stream));
@@ -144,15 +141,17 @@ void EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& t
   std::vector<Line> lines;
   for (Lane* lane : call.lanes) lines.emplace_back(lane->device, lane->stream.get());
   fork(call);
-  Enqueue(schedule, tables, call.lanes, std::move(lines), call.lane_of_rank, call.slices, call.copy_engine_bytes).run();
+  Enqueue(schedule, tables, call, std::move(lines)).run();
   join(call);
 }
 
 // All that decides which nodes the call's graph has, and on which devices.
 std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
-                             int slices) {
-  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(slices), placement.lane_per_rank,
-                            static_cast<uint64_t>(placement.copy_engine_bytes)};
+                             const Layout& layout) {
+  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(layout.slices), placement.lane_per_rank,
+                            static_cast<uint64_t>(placement.copy_engine_bytes), layout.closed.size()};
+  for (const auto& [device, buffer] : layout.closed)
+    key.insert(key.end(), {static_cast<uint64_t>(device), static_cast<uint64_t>(buffer)});
   key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
   for (const Table& table : tables) {
     key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
@@ -168,11 +167,10 @@ CallGraph* EventsEngine::graph_of(const Schedule& schedule, const std::vector<Ta
                                   const Placement& placement, const CallLanes& call) {
   std::vector<std::byte*> addresses;
   for (const Table& table : tables) addresses.insert(addresses.end(), table.pointers.begin(), table.pointers.end());
-  return graphs_.find(key_of(schedule, tables, placement, call.slices), std::move(addresses), [&](CallGraph& graph) {
+  return graphs_.find(key_of(schedule, tables, placement, call), std::move(addresses), [&](CallGraph& graph) {
     std::vector<Line> lines;
     for (Lane* lane : call.lanes) lines.emplace_back(lane->device, graph);
-    Enqueue enqueue(schedule, tables, call.lanes, std::move(lines), call.lane_of_rank, call.slices,
-                    call.copy_engine_bytes);
+    Enqueue enqueue(schedule, tables, call, std::move(lines));
     graph.record([&] { enqueue.run(); });
     graph.uses_host = enqueue.uses_host();
   });

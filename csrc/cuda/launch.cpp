@@ -21,21 +21,33 @@ void align(RowArg& row, std::byte* const* pointers, std::span<const uint16_t> us
   row.head_elems = static_cast<uint8_t>(row.vectors ? std::min(row.elems, before / elem_bytes) : 0);
 }
 
+size_t operands_of(const std::vector<const Instruction*>& instructions) {
+  size_t operands = 0;
+  for (const Instruction* instruction : instructions) operands += instruction->srcs.size() + instruction->dsts.size();
+  return operands;
+}
+
+bool fit_one_launch(size_t rows, size_t instructions, size_t operands, size_t pointers) {
+  const size_t bytes = rows * sizeof(RowArg) + instructions * sizeof(InstructionArg) + operands * sizeof(uint16_t) +
+                       (pointers + 1) * sizeof(std::byte*);  // one for the padding before them
+  return bytes <= sizeof(LaunchArgs::table);
+}
+
 }  // namespace
+
+void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers) {
+  if (!fit_one_launch(1, instructions.size(), operands_of(instructions), num_pointers))
+    throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
+                                " buffers and their instructions do not fit one launch; use fewer ranks per call");
+}
 
 Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
     : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), line_(line) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
-  size_t entries = instructions_.size(), operands = operands_.size();
-  if (&instructions != last_instructions_) {
-    entries += instructions.size();
-    for (const Instruction* instruction : instructions) operands += instruction->srcs.size() + instruction->dsts.size();
-  }
-  const size_t pointers = pointers_.size() + num_pointers + 1;  // one for the padding before them
-  const size_t bytes = (rows_.size() + 1) * sizeof(RowArg) + entries * sizeof(InstructionArg) +
-                       operands * sizeof(uint16_t) + pointers * sizeof(std::byte*);
-  return bytes <= sizeof(LaunchArgs::table);
+  const bool known = &instructions == last_instructions_;
+  return fit_one_launch(rows_.size() + 1, instructions_.size() + (known ? 0 : instructions.size()),
+                        operands_.size() + (known ? 0 : operands_of(instructions)), pointers_.size() + num_pointers);
 }
 
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
@@ -53,10 +65,10 @@ void Launcher::add_instructions(const std::vector<const Instruction*>& instructi
 void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers,
                    int num_pointers, int64_t elems) {
   if (elems == 0 || instructions.empty()) return;
-  if (!fits(instructions, num_pointers)) flush();
-  if (!fits(instructions, num_pointers))
-    throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
-                                " buffers and their instructions do not fit one launch; use fewer ranks per call");
+  if (!fits(instructions, num_pointers)) {
+    expect_fits(instructions, num_pointers);
+    flush();
+  }
   if (&instructions != last_instructions_) add_instructions(instructions, ranks);
   const size_t first_instruction = instructions_.size() - instructions.size();
   RowArg row{elems,

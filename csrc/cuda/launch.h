@@ -75,6 +75,9 @@ constexpr int64_t kMinTileBytes = 1024;
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
 
+// Throws if a row with these instructions does not fit a launch of its own. An engine asks before it launches anything.
+void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers);
+
 // Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
  public:

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <stdexcept>
 #include <utility>
 
 #include "cuda/call_graph.h"
+#include "cuda/driver.h"
 
 namespace fastreduce {
 namespace {
@@ -14,22 +14,9 @@ namespace {
 using LaunchFunction = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                     CUstream, void**, void**);
 
-// The driver's own launch, because the runtime's always passes as many bytes as the kernel declares. Asked for by name,
-// so that the extension can be imported where there is no driver.
+// The driver's own launch, because the runtime's always passes as many bytes as the kernel declares.
 LaunchFunction driver_launch() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuLaunchKernel", &function, 12000, 0, &result);
-#else
-    const cudaError_t status = cudaGetDriverEntryPoint("cuLaunchKernel", &function, cudaEnableDefault, &result);
-#endif
-    cuda_check(status, "cudaGetDriverEntryPoint");
-    if (!function)
-      throw std::runtime_error("fastreduce: the CUDA driver has no cuLaunchKernel; want driver 525 or later");
-    return reinterpret_cast<LaunchFunction>(function);
-  }();
+  static const auto found = driver_function<LaunchFunction>("cuLaunchKernel");
   return found;
 }
 

@@ -9,10 +9,11 @@ namespace fastreduce {
 
 // Whether kernels on `device` can read and write the memory of `other` directly. For each ordered pair the driver is
 // asked, access is enabled, and then tried out with data, because with some IOMMU settings the driver says yes but
-// writes are lost. The first "no" for a pair in a process gives a warning with the reason.
+// writes are lost, or never end. The first "no" for a pair in a process gives a warning with the reason.
 bool can_reach(int device, int other);
 
-// Whether NVLink connects the two. It is asked whether atomics work over the link, which they do not over PCIe.
+// Whether the two can reach each other, over NVLink. Where NVML does not answer, it is asked whether atomics work,
+// which they do over NVLink, but also over PCIe of newer parts.
 bool has_nvlink(int device, int other);
 
 // Finds out `can_reach` for all pairs of the devices. While one of the streams is captured, nothing can be tried out,

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <system_error>
 
@@ -10,10 +12,15 @@
 namespace fastreduce {
 namespace {
 
-std::string uuid_of(int device) {
+// Asked once for each device: CUDA collects all properties of a device for it, which takes long.
+const std::string& uuid_of(int device) {
+  static std::mutex mutex;
+  static std::map<int, std::string> known;
+  const std::lock_guard lock(mutex);
+  std::string& text = known[device];
+  if (!text.empty()) return text;
   cudaDeviceProp properties;
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  std::string text;
   for (unsigned char byte : properties.uuid.bytes) {
     text += "0123456789abcdef"[byte >> 4];
     text += "0123456789abcdef"[byte & 15];

@@ -33,8 +33,7 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
 }
 
 ProcessBackend::~ProcessBackend() {
-  group_.abort();
-  without_gil([this] { queue_.close(); });
+  without_gil([this] { queue_->abort_and_close(); });
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
@@ -48,7 +47,7 @@ void ProcessBackend::abort() {
 }
 
 void ProcessBackend::shutdown() {
-  queue_.close();
+  queue_->close();
   group_.leave();
   rest_->shutdown();
 }
@@ -57,11 +56,12 @@ void ProcessBackend::shutdown() {
 
 ProcessBackend::Work ProcessBackend::enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs,
                                              std::function<void()> body) {
+  if (chaos_) body = chaos_->around(std::move(body), group_, kind.timeout);
   std::optional<CallStream> stream;
   if (!inputs.empty() && !inputs.front().is_cpu()) stream.emplace(inputs.front().device(), kind.waits);
   auto work = c10::make_intrusive<CallWork>(getRank(), kind.type, kind.title, inputs, std::move(outputs), ++sequence_,
                                             std::move(stream), std::move(body));
-  queue_.submit(work, kind.waits);
+  queue_->submit(work, kind.waits);
   return work;
 }
 
@@ -99,12 +99,20 @@ void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const R
 bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                              const Lists& outputs, bool reached) {
   const c10::AutoGradMode no_grad(false);
+  Usable usable(reached);
+  const auto call = [&] { return run(kind, kernel, plan, inputs, outputs, usable); };
+  if (!group_.do_call(kind.timeout, call)) return false;
+  usable.write_back();
+  return true;
+}
+
+bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+                         const Lists& outputs, Usable& usable) {
   const int64_t elem_bytes = static_cast<int64_t>(outputs.front().front().element_size()) / kernel.per_elem;
   const int64_t shards = plan.schedule->shards;
   FlagsCall call{plan,        kernel.dtype, kernel.op,
                  elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
                  kind.timeout};
-  Usable usable(reached);
   Lists kept;  // the memory that the items point to
   for (size_t i = 0; i < outputs.size(); ++i) {
     Item& item = call.items.emplace_back();
@@ -129,13 +137,9 @@ bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const R
   // Peers may work on one tensor, unless this rank writes its result over what they still read.
   const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
   const Tensors& read = kept.front();
-  if (!read[0].is_cpu()) {
-    if (!devices_.run(call, read[0].device())) return false;
-  } else {
-    if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
-    run_flags(group_, call);
-  }
-  usable.write_back();
+  if (!read[0].is_cpu()) return devices_.run(call, read[0].device());
+  if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
+  run_flags(group_, call);
   return true;
 }
 
@@ -145,8 +149,11 @@ ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& ten
     const c10::AutoGradMode no_grad(false);
     Usable usable(tensors.front().is_cpu());
     const Announcement mine = announcement(kind, 0, {}, each_alone(tensors));
-    for (const at::Tensor& tensor : usable.written(tensors, kind.op))
-      machines_->allreduce(tensor, kind.op, mine, kind.timeout);
+    group_.do_call(kind.timeout, [&] {
+      for (const at::Tensor& tensor : usable.written(tensors, kind.op))
+        machines_->allreduce(tensor, kind.op, mine, kind.timeout);
+      return true;
+    });
     usable.write_back();
   });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "call.h"
+#include "processes/chaos.h"
 #include "processes/devices.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
@@ -92,6 +93,8 @@ class ProcessBackend final : public c10d::Backend {
   // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
   bool execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                const Lists& outputs, bool reached);
+  bool run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs, const Lists& outputs,
+           Usable& usable);
   Work across(const Kind& kind, const Tensors& tensors);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
@@ -101,12 +104,13 @@ class ProcessBackend final : public c10d::Backend {
                 std::function<Work()> call);
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
 
+  const std::unique_ptr<const Chaos> chaos_ = Chaos::of_environment();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
   Group group_;
   DeviceGroup devices_;
   std::unique_ptr<Machines> machines_;
-  Queue queue_;
+  const std::shared_ptr<Queue> queue_ = Queue::make([this] { group_.abort(); });
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again
   std::mutex plans_mutex_;

@@ -35,9 +35,8 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
     staging->abandon();
     wait_for_last_work(*executor);  // on memory that is free after this
     throw;
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     staging->abandon();
-    group_.fail("rank " + group_.name() + " raised: " + error.what());
     throw;
   }
 }

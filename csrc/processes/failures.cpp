@@ -7,14 +7,35 @@
 
 namespace fastreduce {
 
-std::string Group::trouble_with(int awaited) {
+std::string Group::trouble_with(int awaited) const {
   for (const std::string& trouble : {aborted(), failed_peer()})
     if (!trouble.empty()) return trouble;
-  if (front(awaited).state.load(std::memory_order_acquire) == State::left)
-    return call() + ": rank " + names_[awaited] + " has left the group (" + who_is_where() + ")";
-  pollfd ended{alive_[awaited].get(), POLLIN, 0};
-  if (poll(&ended, 1, 0) > 0) return call() + ": the process of rank " + names_[awaited] + " has ended";
-  return late("rank " + names_[awaited]);
+  // Without any that has not arrived the call cannot be finished, even while another is waited for.
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_ && (peer == awaited || !has_arrived(peer)))
+      if (const std::string trouble = gone(peer); !trouble.empty() && (peer == awaited || !has_arrived(peer)))
+        return trouble;
+  return late(chain_from(awaited));
+}
+
+bool Group::has_arrived(int peer) const { return desk(peer).round.load(std::memory_order_seq_cst) >= round_; }
+
+std::string Group::gone(int peer) const {
+  if (front(peer).state.load(std::memory_order_acquire) == State::left)
+    return call() + ": rank " + names_[peer] + " has left the group (" + who_is_where() + ")";
+  pollfd ended{alive_[peer].get(), POLLIN, 0};
+  return poll(&ended, 1, 0) > 0 ? call() + ": the process of rank " + names_[peer] + " has ended" : "";
+}
+
+// Who is waited for may wait itself, for one that is stopped.
+std::string Group::chain_from(int peer) const {
+  std::string chain = "rank " + names_[peer];
+  for (int links = 1; links < size(); ++links) {
+    peer = front(peer).awaited.load(std::memory_order_relaxed);
+    if (peer < 0 || peer >= size() || peer == rank_) break;
+    chain += ", which waits for rank " + names_[peer];
+  }
+  return chain;
 }
 
 std::string Group::aborted() const { return aborted_.load(std::memory_order_relaxed) ? call() + " was aborted" : ""; }
@@ -31,6 +52,19 @@ std::string Group::late(const std::string& awaited) const {
   if (Clock::now() <= deadline_) return "";
   return call() + " reached its timeout of " + std::to_string(timeout_.count()) + " ms, waiting for " + awaited + ": " +
          who_is_where();
+}
+
+bool Group::do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does) {
+  const uint64_t before = round_;
+  try {
+    return does();
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (round_ == before) begin(timeout);
+    fail("rank " + name() + " raised: " + error.what());
+    throw;
+  }
 }
 
 void Group::raise(const std::string& what) {

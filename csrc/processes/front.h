@@ -5,7 +5,9 @@
 
 namespace fastreduce {
 
-constexpr uint64_t kMagic = 0x6661737472656432;  // also the version of this layout
+constexpr uint64_t kMagic = 0x6661737472656433;  // also the version of this layout
+
+constexpr int32_t kNobody = -1;
 
 // Two areas for staging follow.
 struct alignas(4096) Group::Front {
@@ -15,6 +17,7 @@ struct alignas(4096) Group::Front {
   int32_t rank;
   int32_t size;
   alignas(64) Bell bell;
+  std::atomic<int32_t> awaited{kNobody};  // the rank that this one waits for: for errors
   std::atomic<State> state{State::member};
   uint64_t failed_since = 0;  // the round; calls before it are not affected
   std::array<char, 512> reason;

@@ -181,11 +181,13 @@ void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer)
     if (moved()) return;
     pause();
   }
+  front(rank_).awaited.store(peer, std::memory_order_relaxed);
   while (!moved()) {
     // What the peer did before it left or ended counts, even if it came between the two looks.
     if (const std::string trouble = trouble_with(peer); !trouble.empty() && !moved()) raise(trouble);
     front(peer).bell.sleep(moved, kLook);
   }
+  front(rank_).awaited.store(kNobody, std::memory_order_relaxed);
 }
 
 void Group::wait_here(const std::function<bool()>& done) {

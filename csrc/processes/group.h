@@ -88,6 +88,9 @@ class Group {
 
   // From this call on, every call of every rank raises these words. The first reason stays.
   void fail(const std::string& reason) { fail_since(round_, reason); }
+  // Does one call of this rank. What it raises before peers can have heard of the call, they hear of: else they would
+  // take this rank's next call for this one.
+  bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
   // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
   void abort(const std::string& reason = "");
   // Peers that wait for this rank raise.
@@ -102,7 +105,10 @@ class Group {
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
   // Words for an error; empty if nothing is wrong.
-  std::string trouble_with(int awaited);
+  std::string trouble_with(int awaited) const;
+  std::string gone(int peer) const;
+  std::string chain_from(int peer) const;
+  bool has_arrived(int peer) const;
   std::string aborted() const;
   std::string failed_peer() const;
   std::string late(const std::string& awaited) const;

@@ -40,6 +40,8 @@ void define_processes(py::module& module) {
     const py::gil_scoped_release no_gil;
     body();
   };
+  py::module::import("atexit").attr("register")(
+      py::cpp_function(&Queue::end_all, py::call_guard<py::gil_scoped_release>()));
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
              py::arg("machines") = std::vector<Machine>(), py::arg("across") = BackendPointer());

@@ -12,6 +12,9 @@ std::vector<c10::Device> devices_of(const std::optional<CallStream>& stream) {
   return {stream->stream().device()};
 }
 
+std::mutex all_mutex;
+std::vector<std::weak_ptr<Queue>> all;
+
 }  // namespace
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
@@ -50,14 +53,14 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
-    if (thread_.get_id() == std::this_thread::get_id()) {
+    if (serves_here()) {
       // The callback of an earlier call may wait for this one, and nobody else would serve it.
       waiting_.push_back(work);
       while (!work->isCompleted()) run_first(lock);
       return;
     }
     if (!waits || busy_ || !waiting_.empty()) {
-      if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+      if (!thread_.joinable()) thread_ = std::thread([self = shared_from_this()] { self->serve(); });
       waiting_.push_back(work);
       changed_.notify_all();
       return;
@@ -70,8 +73,11 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   changed_.notify_all();
 }
 
+bool Queue::serves_here() const { return server_ == std::this_thread::get_id(); }
+
 void Queue::serve() {
   std::unique_lock lock(mutex_);
+  server_ = std::this_thread::get_id();
   for (;;) {
     changed_.wait(lock, [this] { return !busy_ && (closed_ || !waiting_.empty()); });
     if (waiting_.empty()) return;
@@ -90,17 +96,51 @@ void Queue::run_first(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+std::shared_ptr<Queue> Queue::make(std::function<void()> abort) {
+  const std::shared_ptr<Queue> made(new Queue(std::move(abort)));
+  const std::lock_guard lock(all_mutex);
+  std::erase_if(all, [](const std::weak_ptr<Queue>& queue) { return queue.expired(); });
+  all.push_back(made);
+  return made;
+}
+
+void Queue::end_all() {
+  std::vector<std::shared_ptr<Queue>> living;
+  {
+    const std::lock_guard lock(all_mutex);
+    for (const std::weak_ptr<Queue>& queue : all)
+      if (auto one = queue.lock()) living.push_back(std::move(one));
+  }
+  for (const std::shared_ptr<Queue>& queue : living) queue->abort_and_close();
+}
+
+void Queue::abort_and_close() {
+  if (getpid() == pid_) {
+    const std::lock_guard lock(mutex_);
+    if (abort_) abort_();
+  }
+  close();
+}
+
 void Queue::close() {
   if (getpid() != pid_) {  // a fork has neither the thread nor, perhaps, a free mutex
     if (thread_.joinable()) thread_.detach();
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+  if (serves_here()) {  // this thread ends when the callback returns
+    while (!waiting_.empty()) run_first(lock);
+    abort_ = nullptr;
+    if (thread_.joinable()) thread_.detach();
+    return;
   }
-  if (thread_.joinable()) thread_.join();
+  changed_.wait(lock, [this] { return !busy_ && waiting_.empty(); });
+  abort_ = nullptr;
+  std::thread ends = std::move(thread_);
+  lock.unlock();
+  if (ends.joinable()) ends.join();
 }
 
 }  // namespace fastreduce

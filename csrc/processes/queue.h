@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -36,26 +37,37 @@ class CallWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-class Queue {
+// In a shared_ptr: the last user may let go of a group in the thread itself, in the callback of a call.
+class Queue : public std::enable_shared_from_this<Queue> {
  public:
+  // `abort` lets the calls that wait raise soon; it does not wait itself.
+  static std::shared_ptr<Queue> make(std::function<void()> abort);
   ~Queue() { close(); }
 
   // In order of the calls. `waits`: the caller will wait at once; if nothing is before it, the call runs here.
   void submit(const c10::intrusive_ptr<CallWork>& work, bool waits);
   // Returns when all calls so far are done; later ones raise.
   void close();
+  void abort_and_close();
+  // All queues of the process, before the interpreter ends: a thread that enters Python later, for a callback or to let
+  // go of a tensor, would end the process by SIGABRT.
+  static void end_all();
 
  private:
+  explicit Queue(std::function<void()> abort) : abort_(std::move(abort)) {}
   void serve();
+  bool serves_here() const;
   void run_first(std::unique_lock<std::mutex>& lock);
 
   const pid_t pid_ = getpid();
   std::mutex mutex_;
+  std::function<void()> abort_;  // none once it is closed
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CallWork>> waiting_;
   bool busy_ = false;
   bool closed_ = false;
   std::thread thread_;  // from the first asynchronous call on
+  std::thread::id server_;
 };
 
 }  // namespace fastreduce

@@ -3,6 +3,7 @@ from collections.abc import Callable, Sequence
 from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
+from fastreduce.algorithms.waves import in_waves
 from fastreduce.program import HOST, Instruction, Program
 
 MACHINE_RANKS = 8  # the GPUs of the usual machine
@@ -14,6 +15,7 @@ def hierarchical(
     machines: int | None = None,
     inside: Callable[[int], Program] = sharded,
     between: Callable[[int], Program] = ring,
+    waves: int = 1,
 ) -> Program:
     """Reduce inside each machine, allreduce between machines shard by shard, spread inside.
 
@@ -28,6 +30,8 @@ def hierarchical(
             ranks each.
         inside: the algorithm for the ranks of one machine.
         between: the algorithm for the owners of a shard.
+        waves: parts of the data that follow each other, so that links in and between machines work
+            at the same time (see `fastreduce.algorithms.waves.in_waves`).
 
     Raises:
         ValueError: the ranks do not divide into so many machines.
@@ -70,7 +74,7 @@ def hierarchical(
         for shard, owner in enumerate(owners)
     ]
     steps = [*everywhere(before), *across, *everywhere(after)]
-    return Program(k, local.shards * wide.shards, steps)
+    return in_waves(Program(k, local.shards * wide.shards, steps), waves)
 
 
 def _placed(x: Instruction, place: Sequence[int], shard: int) -> Instruction:

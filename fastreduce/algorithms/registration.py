@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from fastreduce.names import listed
 from fastreduce.program import Program
+from fastreduce.program_files import cached
 
 Algorithm: TypeAlias = Callable[[int], Program]
 _Algorithm = TypeVar("_Algorithm", bound=Algorithm)
@@ -14,6 +15,9 @@ _Algorithm = TypeVar("_Algorithm", bound=Algorithm)
 registry: dict[str, Algorithm] = {}
 _built_in: set[str] = set()
 _on_change: list[Callable[[], None]] = []
+
+# What stands before the path of a saved program, where a name is wanted.
+FILE = "file:"
 
 # Programs and functions that were passed to calls instead of a name, by the name made for them. The
 # limit is more than a notebook tries; beyond it the oldest is forgotten, and gets a new name if it
@@ -44,8 +48,10 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     >>> x[0]
     tensor([2., 2., 2.])
     """
-    if not isinstance(name, str) or not name or name == "auto":
-        raise ValueError(f"an algorithm needs a name other than 'auto', not {name!r}")
+    if not isinstance(name, str) or not name or name == "auto" or name.startswith(FILE):
+        raise ValueError(
+            f"an algorithm needs a name other than 'auto', and without 'file:', not {name!r}"
+        )
 
     def register(function: _Algorithm) -> _Algorithm:
         if name in _built_in:
@@ -61,14 +67,17 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm of this name.
+    """The algorithm of this name, or the program in the file that "file:PATH" names.
 
     Raises:
-        ValueError: there is none; the message lists the known names.
+        OSError: the file cannot be read.
+        ValueError: there is none, or the file is wrong; the message lists the known names.
 
     >>> find("ring")(2).k
     2
     """
+    if name.startswith(FILE):
+        return _Given(cached(name.removeprefix(FILE), _changed))
     found = registry.get(name) or _unnamed.get(name)
     if found is None:
         known = listed(["auto", *names()], name)
@@ -88,6 +97,8 @@ def name_of(chosen: str | Algorithm | Program) -> str:
     """
     global _count
     if isinstance(chosen, str):
+        if chosen.startswith(FILE):
+            find(chosen)  # a program that was built from what the file held before is forgotten
         return chosen
     if not isinstance(chosen, Program) and not callable(chosen):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The commands ``fastreduce train``, ``plan``, ``tune``, ``diff`` and ``doctor``, one per file."""
+"""The command ``fastreduce``: one file for each of its subcommands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 import fastreduce
-from fastreduce.cli import diff, doctor, plan, train, tune
+from fastreduce.cli import calibrate, diff, doctor, plan, synthesize, train, tune
 from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
 
 __all__ = ["main"]
 
-COMMANDS = (train, plan, tune, diff, doctor)
+COMMANDS = (train, plan, synthesize, tune, calibrate, diff, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

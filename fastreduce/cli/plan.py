@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from fastreduce.cli.paths import to_write
+from fastreduce.cli import plan_machine, plan_options
 
 if TYPE_CHECKING:
-    from fastreduce.topology import Topology
+    from fastreduce.plan.report import Section
 
-MOST_RANKS = 1024
-
-
-class _Help(argparse._HelpAction):
-    """Adds the presets to the help, and only there: they need networkx, which is slow to import."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any, **rest: Any) -> None:
-        from fastreduce.topology import names
-
-        parser.epilog = f"presets: {', '.join(names())}"
-        super().__call__(parser, *arguments, **rest)
+# Where to write, or None, and what writes it.
+Files: TypeAlias = list[tuple[Path | None, Callable[[Path], Any]]]
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,107 +22,81 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "plan",
         help="predict every algorithm on a machine, on paper",
         description="Predict how long each algorithm takes for an allreduce, which limit binds, "
-        "and which is the fastest. Nothing is run.",
+        "and which is the fastest; or what a training step takes on many GPUs. Nothing is run.",
         add_help=False,
     )
     plan.set_defaults(run=_plan, refuse=plan.error)
-    plan.add_argument("-h", "--help", action=_Help, help="show this help and the presets, and exit")
-    plan.add_argument(
-        "--topology",
-        metavar="NAME|FILE",
-        help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's)",
-    )
-    plan.add_argument(
-        "--machines",
-        type=int,
-        default=1,
-        help="how many machines of that preset a network joins (default: 1)",
-    )
-    plan.add_argument(
-        "--gbit", type=float, help="rate of a network card in Gbit/s, each way (default: 400)"
-    )
-    plan.add_argument("--nics", type=int, help="network cards per machine (default: 1)")
-    plan.add_argument(
-        "--size", default="160MB", help="bytes per rank, such as 64MiB (default: 160MB)"
-    )
-    plan.add_argument(
-        "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
-    )
-    plan.add_argument(
-        "--algorithm", metavar="NAME", help="to draw and trace (default: the one that is chosen)"
-    )
-    plan.add_argument(
-        "--draw",
-        metavar="SVG|PNG",
-        type=to_write(".svg", ".png"),
-        help="draw who sends which shard to whom",
-    )
-    plan.add_argument(
-        "--trace", metavar="JSON", type=to_write(".json"), help="write a trace for ui.perfetto.dev"
-    )
-    plan.add_argument(
-        "--timeline",
-        metavar="PNG",
-        type=to_write(".png"),
-        help="draw when each device and link works",
-    )
-
-
-def _ranks(text: str) -> int:
-    # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {MOST_RANKS}")
-    return int(text)
+    plan_options.add(plan)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from fastreduce import draw, explain, simulate
-    from fastreduce.units import parse_size
-
     refuse: Callable[[str], NoReturn] = args.refuse
-    if (args.trace or args.timeline) and not args.topology:
-        refuse("--trace and --timeline show links: they need a --topology")
-    if args.machines != 1 and not args.topology:
-        refuse("--machines says how many machines of a preset there are: it needs a --topology")
-    if args.machines == 1 and (args.nics is not None or args.gbit is not None):
-        refuse("--nics and --gbit describe the network between machines: they need --machines")
     try:
-        nbytes, topology = parse_size(args.size), _topology(args)
-        plan = explain(nbytes, k=args.ranks, topology=topology)
-        shown = plan.candidate(args.algorithm or plan.algorithm)
-        if shown.program is None:
-            raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
+        plan_options.check(args)
+        text, files = _allreduce(args) if args.model is None else _step(args)
     except ValueError as error:
         refuse(str(error))
-    print(plan)
-    written = [path for path in (args.draw, args.trace, args.timeline) if path]
-    for path in written:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if args.draw:
-        draw(shown.program, args.draw)
-    if topology and (args.trace or args.timeline):
-        sizes = [nbytes] if shown.program.whole_tensors else nbytes
-        timeline = simulate(shown.program, topology, sizes, slices=shown.slices)
-        if args.trace:
-            timeline.to_trace(args.trace)
-        if args.timeline:
-            timeline.to_png(args.timeline)
+    print(text)
+    written = []
+    for path, write in files:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+            written.append(path)
     if written:
         print("written:", *written)
     return 0
 
 
-def _topology(args: argparse.Namespace) -> Topology | None:
-    from fastreduce.topology import as_topology, cluster
+def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
+    """The plan of --size, and of --sizes if asked for."""
+    from fastreduce import draw, explain, simulate
+    from fastreduce.plan.report import write
+    from fastreduce.plan.sizes import over_sizes
+    from fastreduce.topology.busy import Busy
+    from fastreduce.units import parse_size
 
-    if args.topology is None:
-        return None
-    if Path(args.topology).is_dir():
-        raise ValueError(
-            f"--topology {args.topology!r} is a folder, want a preset's name, a file, or 'detect'"
-        )
-    if args.machines != 1:
-        gbit = 400.0 if args.gbit is None else args.gbit
-        nics = 1 if args.nics is None else args.nics
-        return cluster(args.topology, args.machines, gbit, nics=nics)
-    return as_topology(args.topology)
+    nbytes, topology = parse_size(args.size or "160MB"), plan_machine.joined(args)
+    plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
+    shown = plan.candidate(args.algorithm or plan.algorithm)
+    program = shown.program
+    if program is None:
+        raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
+    sections: list[Section] = [("Algorithms", plan)]
+    files: Files = [(args.draw, partial(draw, program))]
+    if topology and (args.trace or args.timeline or args.busy or args.html):
+        each = [nbytes] if program.whole_tensors else nbytes
+        timeline = simulate(program, topology, each, slices=shown.slices)
+        busy = Busy(topology, timeline)
+        sections += [("How busy the links are", busy), ("When they are busy", timeline)]
+        files += [(args.trace, timeline.to_trace), (args.timeline, timeline.to_png)]
+        files += [(args.busy, partial(draw, busy))]
+    sections += [(f"The program: {shown.algorithm}", program)]
+    texts = [str(plan)]
+    if args.sizes is not None:
+        sizes = over_sizes(args.sizes, k=args.ranks, topology=topology, progress=True)
+        sections.insert(1, ("Time over size", sizes))
+        files += [(args.plot, partial(draw, sizes))]
+        texts.append(str(sizes))
+    return "\n\n".join(texts), [*files, (args.html, partial(write, plan.title, sections))]
+
+
+def _step(args: argparse.Namespace) -> tuple[str, Files]:
+    """A training step of --model."""
+    from fastreduce import draw
+    from fastreduce.plan.report import write
+    from fastreduce.plan.step import MOST_GPUS, what_if
+
+    one = plan_machine.with_less(plan_machine.machine(args.topology or "dgx-h100"), args)
+    machines, gpus = args.machines, len(one.devices)
+    found = what_if(
+        args.model,
+        args.step,
+        dtype=args.dtype,
+        topology=one,
+        gbit=plan_machine.GBIT if args.gbit is None else args.gbit,
+        nics=args.nics,
+        most_gpus=max(MOST_GPUS, gpus) if machines is None else machines * gpus,
+    )
+    page = partial(write, f"{args.model} on many GPUs", [("A training step", found)])
+    return str(found), [(args.plot, partial(draw, found)), (args.html, page)]

@@ -48,4 +48,5 @@ def compiled(chosen: Program) -> _C.Schedule:
         instructions,
         chosen.launches(),
         chosen.whole_tensors,
+        chosen.sliced or 0,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.algorithms import hierarchical, multi_ring, registry
+from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
+from fastreduce.plan.calibration import OURS
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
@@ -17,6 +19,10 @@ from fastreduce.units import busbw, duration
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
+# A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
+# overlap saves (predicted). A plan should not take long either.
+WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
+
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
 
 
@@ -24,13 +30,15 @@ HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB
 class Candidate:
     """An algorithm's program, the number of slices per shard, and the predicted time.
 
-    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why.
+    ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why. ``error``
+    is the mean error of the calibration that the time is from, None where nothing was measured.
     """
 
     algorithm: str
     program: Program | None
     slices: int
     prediction: Prediction
+    error: float | None = None
 
     def cells(self, nbytes: int) -> tuple[str, ...]:
         """The columns of its row in a `Plan`, after its name."""
@@ -39,13 +47,21 @@ class Candidate:
         time_s, k = self.prediction.time_s, self.program.k
         known = not math.isnan(time_s)
         return (
-            str(len(self.program.launches())),
+            str(self.program.flat.launch_count),
             str(self.program.shards),
             str(self.slices),
-            duration(time_s) if known else "unknown",
+            f"{duration(time_s)}{within(self.error)}" if known else "unknown",
             f"{busbw(nbytes, time_s, k) / 1e9:.2f}" if known and time_s and k > 1 else "-",
             self.prediction.limit,
         )
+
+
+def within(error: float | None) -> str:
+    """
+    >>> within(0.088), within(None)
+    (', +-9 %', '')
+    """
+    return "" if error is None else f", +-{error:.0%}".replace("%", " %")
 
 
 def by_seconds(candidate: Candidate) -> tuple[bool, float]:
@@ -54,11 +70,11 @@ def by_seconds(candidate: Candidate) -> tuple[bool, float]:
     return candidate.program is None, math.inf if math.isnan(time_s) else time_s
 
 
-def for_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
+def for_memory(place: str, k: int, nbytes: int, more: Sequence[str] = ()) -> Iterator[Candidate]:
     """For ranks in one memory. Limits are predicted; so are times, unless `fastreduce tune` has
-    measured them."""
+    measured them. ``more`` are names besides the registered ones."""
     table = tuned()
-    for name, found in _programs(k):
+    for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
             continue
@@ -68,38 +84,50 @@ def for_memory(place: str, k: int, nbytes: int) -> Iterator[Candidate]:
         yield Candidate(name, found, 1, reckoned._replace(time_s=time_s))
 
 
-def for_links(topology: Topology, k: int, tensor_bytes: Sequence[int]) -> Iterator[Candidate]:
-    """For ranks on the first k devices of a topology; times are predicted."""
+def for_links(
+    topology: Topology, k: int, tensor_bytes: Sequence[int], more: Sequence[str] = ()
+) -> Iterator[Candidate]:
+    """For ranks on the first k devices of a topology; times are predicted, or follow curves that
+    were measured on this machine."""
     if k > len(topology.devices):
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
-    for name, found in _programs(k):
+    for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
             continue
         slices = found.slices(sum(tensor_bytes))
         try:
             if k == len(topology.devices):
-                found = _fitted(found, name, topology)
+                found = _fitted(found, name, topology, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices)
         except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
-        yield Candidate(name, found, slices, prediction)
+        yield _measured(Candidate(name, found, slices, prediction), topology, sum(tensor_bytes), k)
 
 
-def _programs(k: int) -> Iterator[tuple[str, Program | Candidate]]:
+def _measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
+    """The candidate with the time of a curve that was measured on this machine, if there is one."""
+    for x in topology.calibrations:
+        if x.engine == f"{OURS} {found.algorithm}" and x.covers(nbytes, k):
+            prediction = found.prediction._replace(time_s=x.curve.time_s(nbytes, k))
+            return replace(found, prediction=prediction, error=x.error.mean)
+    return found
+
+
+def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Candidate]]:
     """Every algorithm's program, or the candidate that says why it was refused."""
-    for name in registry:
+    for name in (*registry, *more):
         try:
             yield name, proven("allreduce", name, k)
         except Exception as error:  # users write algorithms, so anything may be raised
             yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
 
 
-def _fitted(found: Program, name: str, topology: Topology) -> Program:
+def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
     """The program for this topology, if the algorithm takes its rings or machines into account."""
     from fastreduce.topology import machines
 
@@ -109,14 +137,23 @@ def _fitted(found: Program, name: str, topology: Topology) -> Program:
         parts = machines(topology)
         in_order = [device for part in parts for device in part] == list(topology.devices)
         if in_order and len({len(part) for part in parts}) == 1:
-            return hierarchical(found.k, len(parts))
+            whole = hierarchical(found.k, len(parts))
+            return in_waves(whole, _waves(whole, nbytes))
     return found
 
 
-def _rings_both_ways(topology: Topology) -> Program:
-    """Each ring in both directions, because links carry data both ways at once."""
-    from fastreduce.topology import rings
+def _waves(whole: Program, nbytes: int) -> int:
+    most = min(MOST_WAVES, MOST_INSTRUCTIONS // len(whole.instructions))
+    return max(1, min(most, nbytes // whole.shards // WAVE_BYTES))
 
-    each = rings(topology)
+
+def _rings_both_ways(topology: Topology) -> Program:
+    """Each ring in both directions, because links carry data both ways at once. Rail rings go one
+    way: together they use both directions of every card."""
+    from fastreduce.topology import machines, rings
+
+    each, parts = rings(topology), machines(topology)
+    if len(each) > 1 and len(parts) > 1:
+        return multi_ring(len(topology.devices), each)
     both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
     return multi_ring(len(topology.devices), both)

@@ -6,6 +6,7 @@ import os
 
 from fastreduce import _C
 from fastreduce.algorithms import names, registry
+from fastreduce.algorithms.registration import FILE
 from fastreduce.names import listed
 from fastreduce.plan.defaults import default
 from fastreduce.plan.table_files import tuned
@@ -30,7 +31,7 @@ def choose(place: str, k: int, nbytes: int) -> str:
     'sharded'
     """
     named = os.environ.get(VARIABLE) or "auto"
-    if named not in ("auto", *registry):
+    if named not in ("auto", *registry) and not named.startswith(FILE):
         known = listed(["auto", *names()], named)
         raise ValueError(f"{VARIABLE} is {named!r}; known are {known}")
     if named != "auto":

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fastreduce import _C
+from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
-from fastreduce.plan.candidates import HEADINGS, Candidate, by_seconds, for_links, for_memory
+from fastreduce.plan.bounds import Bound, lower_bound
+from fastreduce.plan.calibration import OURS, Calibration
+from fastreduce.plan.candidates import (
+    HEADINGS,
+    Candidate,
+    by_seconds,
+    for_links,
+    for_memory,
+    within,
+)
 from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
 from fastreduce.simulation.predict import MEMORIES
-from fastreduce.units import nbytes_of, size
+from fastreduce.units import busbw, duration, nbytes_of, size
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -28,13 +38,18 @@ Named: TypeAlias = "Topology | str | PathLike[str]"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table."""
+    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
+
+    ``notes`` say how far the times can be trusted, and what others have measured.
+    """
 
     title: str
     nbytes: int
     candidates: tuple[Candidate, ...]
     algorithm: str
     why: str
+    bound: Bound | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Candidate:
@@ -50,14 +65,25 @@ class Plan:
         raise ValueError(f"unknown algorithm {algorithm!r}; known are {known}")
 
     def __str__(self) -> str:
-        row = "{:<18} {:>9} {:>7} {:>6} {:>11} {:>12}  {}".format
+        wide = max((len(x.cells(self.nbytes)[3]) for x in self.candidates), default=0)
+        row = f"{{:<18}} {{:>9}} {{:>7}} {{:>6}} {{:>{max(wide, 11)}}} {{:>12}}  {{}}".format
         lines = [self.title, row(*HEADINGS)]
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
             lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
-        return "\n".join([*lines, f"choice: {self.algorithm}, {self.why}"])
+        return "\n".join([*lines, *self._below()])
 
     __repr__ = __str__
+
+    def _below(self) -> list[str]:
+        return [f"choice: {self.algorithm}, {self.why}", *self._at_best(), *self.notes]
+
+    def _at_best(self) -> list[str]:
+        """What no program can beat, and how far the choice is from it."""
+        if self.bound is None or not self.bound.time_s:
+            return []
+        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
+        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
         def row(cells: Iterable[str], tag: str = "td") -> str:
@@ -66,11 +92,17 @@ class Plan:
         rows = [row((x.algorithm, *x.cells(self.nbytes))) for x in self.candidates]
         return (
             f"<p>{html.escape(self.title)}</p><table>{row(HEADINGS, 'th')}{''.join(rows)}</table>"
-            f"<p>choice: {html.escape(self.algorithm)}, {html.escape(self.why)}</p>"
+            + "".join(f"<p>{html.escape(x)}</p>" for x in self._below())
         )
 
 
-def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -> Plan:
+def explain(
+    what: Any,
+    *,
+    k: int | None = None,
+    topology: Named | None = None,
+    algorithm: str | None = None,
+) -> Plan:
     """Plan an allreduce without running it.
 
     Args:
@@ -80,6 +112,7 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
             a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
             then the choice is what "auto" stands for.
+        algorithm: list this one too: "file:PATH", a program that `Program.save` wrote.
 
     An algorithm whose program is wrong is listed as refused, with the reason.
 
@@ -102,18 +135,40 @@ def explain(what: Any, *, k: int | None = None, topology: Named | None = None) -
         machine = as_topology(topology)
     devices, tensor_bytes = _ranks(what, k, machine)
     count, nbytes = len(devices), sum(tensor_bytes)
+    if algorithm is not None:
+        find(algorithm)
+    more = [algorithm] if algorithm and algorithm not in registry else []
     if count < 1 or nbytes < 1:
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
-        return _here(devices, tensor_bytes)
-    found = sorted(for_links(machine, count, tensor_bytes), key=by_seconds)
+        return _here(devices, tensor_bytes, more)
+    found = sorted(for_links(machine, count, tensor_bytes, more), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
     of = " of those whose time is known" if unknown else ""
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
-    return Plan(title, nbytes, tuple(found), found[0].algorithm, why)
+    notes = _notes(machine.calibrations, found, nbytes, count)
+    bound = None if unknown else lower_bound(machine, count, nbytes)
+    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
+
+
+def _notes(
+    calibrations: Sequence[Calibration], found: Sequence[Candidate], nbytes: int, k: int
+) -> tuple[str, ...]:
+    """Whether the times were measured, and each other engine's curve, which is never ours."""
+    measured = [x.algorithm for x in found if x.error is not None]
+    of = f" but for {', '.join(measured)}" if measured else ""
+    notes = [f"times: predicted, not measured on this machine{of}"]
+    for x in calibrations:
+        if not x.engine.startswith(OURS) and x.covers(nbytes, k):
+            time_s = x.curve.time_s(nbytes, k)
+            notes.append(
+                f"{x.engine}, as measured by others on {x.medium}: {duration(time_s)}"
+                f"{within(x.error.mean)}, {busbw(nbytes, time_s, k) / 1e9:.2f} GB/s busbw"
+            )
+    return tuple(notes)
 
 
 def _ranks(
@@ -141,7 +196,9 @@ def _is_size(x: object) -> bool:
     return isinstance(x, int | str) and not isinstance(x, bool)
 
 
-def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
+def _here(
+    devices: Sequence[torch.device], tensor_bytes: Sequence[int], more: Sequence[str] = ()
+) -> Plan:
     """The plan for these devices. As in a call, the extension says what place they are.
 
     Ranks in one memory: times as `fastreduce tune` measured them, else predicted from
@@ -149,20 +206,25 @@ def _here(devices: Sequence[torch.device], tensor_bytes: Sequence[int]) -> Plan:
     `fastreduce.topology.detect` finds.
     """
     k, nbytes, place = len(devices), sum(tensor_bytes), _C.place(devices)
+    calibrations: Sequence[Calibration] = ()
+    measured = ""
     if place in MEMORIES:
         table = tuned()
         measured = f", times measured on {table.date}" if table and place in table.times_s else ""
         where = f"one {place.upper()}{measured}"
-        candidates = for_memory(place, k, nbytes)
+        candidates = for_memory(place, k, nbytes, more)
     else:
         from fastreduce.topology import detect
 
         machine = detect()
-        where, candidates = machine.name, for_links(machine, k, tensor_bytes)
+        where, candidates = machine.name, for_links(machine, k, tensor_bytes, more)
+        calibrations = machine.calibrations
+    found = sorted(candidates, key=by_seconds)
     return Plan(
         f"{size(nbytes)} on each of {k} ranks, {where}",
         nbytes,
-        tuple(sorted(candidates, key=by_seconds)),
+        tuple(found),
         choose(place, k, nbytes),
         f'what "auto" stands for here (place: {place})',
+        notes=() if measured else _notes(calibrations, found, nbytes, k),
     )

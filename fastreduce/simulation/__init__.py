@@ -3,8 +3,9 @@
 `fastreduce.simulate` gives a `Timeline`; `fastreduce.draw` gives a picture of a program.
 """
 
+from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.pictures import draw
 from fastreduce.simulation.simulate import simulate
 from fastreduce.simulation.timeline import Event, Timeline
 
-__all__ = ["Event", "Timeline", "draw", "simulate"]
+__all__ = ["EVENTS", "Costs", "Event", "Timeline", "draw", "simulate"]

@@ -11,26 +11,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.flows import max_min
-from fastreduce.simulation.play import EVENT_WAIT_S, LAUNCH_S, Routes
+from fastreduce.simulation.run import bytes_per_s
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 
 class Hop(NamedTuple):
-    """One of several transfers that share links: its rate and its latency."""
+    """One of several transfers that share links: its rate, and what passes before it has it."""
 
     bytes_per_s: float
-    latency_s: float
+    delay_s: float
 
-    def time_s(self, nbytes: float) -> float:
+    def time_s(self, nbytes: float, costs: Costs = EVENTS) -> float:
         """Counted from the end of the previous launch on the same device."""
-        return LAUNCH_S + self.latency_s + nbytes / self.bytes_per_s
+        return costs.launch_s + self.delay_s + nbytes / self.bytes_per_s
 
 
-def hops(topology: Topology, pairs: Iterable[tuple[int, int]]) -> list[Hop]:
-    """The rate and the latency from rank to rank while all these pairs transfer at once.
+def hops(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs = EVENTS) -> list[Hop]:
+    """The hop of each pair of ranks while all of them transfer at once. A pair may come twice.
 
     Raises:
         ValueError: a bandwidth is unknown.
@@ -39,13 +40,19 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]]) -> list[Hop]:
     >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
     [8.0, 8.0]
     """
-    devices = topology.devices
-    routes = Routes(topology, [(devices[src], devices[dst]) for src, dst in pairs])
-    rates = max_min(routes.paths, np.ones(len(routes.paths)), np.array(routes.bytes_per_s))
-    return [Hop(*hop) for hop in zip(rates.tolist(), routes.latency_s.values(), strict=True)]
+    named = [(topology.devices[src], topology.devices[dst]) for src, dst in pairs]
+    routes = [topology.route(*pair) for pair in named]
+    used = [route or (pair,) for route, pair in zip(routes, named, strict=True)]
+    width = {link: bytes_per_s(topology, link) for links in used for link in links}
+    number = {link: index for index, link in enumerate(width)}
+    paths = [[number[link] for link in links] for links in used]
+    rates = max_min(paths, np.ones(len(paths)), np.array(list(width.values()))).tolist()
+    ramps_s = [costs.ramp_bytes / min(width[link] for link in links) for links in used]
+    delays_s = [topology.latency_s(x) + y for x, y in zip(routes, ramps_s, strict=True)]
+    return [Hop(*hop) for hop in zip(rates, delays_s, strict=True)]
 
 
-def ring_s(k: int, nbytes: float, around: Sequence[Hop]) -> float:
+def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) -> float:
     """Seconds of `fastreduce.algorithms.ring`: 2(k-1) steps of 1/k of the bytes.
 
     ``around`` are the hops of the ring, or of a part of it that repeats. A step waits for the
@@ -58,13 +65,38 @@ def ring_s(k: int, nbytes: float, around: Sequence[Hop]) -> float:
     """
     if k == 1:
         return 0.0
-    steps, steps_s = 2 * (k - 1), [hop.time_s(nbytes / k) for hop in around]
-    waits_s = (steps - 1) * EVENT_WAIT_S  # the first step waits for nobody
-    return max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
+    steps, steps_s = 2 * (k - 1), [hop.time_s(nbytes / k, costs) for hop in around]
+    waits_s = (steps - 1) * costs.event_wait_s  # the first step waits for nobody
+    return costs.call_s + max(steps * max(steps_s), steps * mean(steps_s) + waits_s)
+
+
+def multi_ring_s(
+    k: int, nbytes: float, into: Sequence[Sequence[Hop]], costs: Costs = EVENTS
+) -> float:
+    """Seconds of `fastreduce.algorithms.multi_ring` with rings of equal rates.
+
+    ``into`` has, for each rank or for a part of the ranks that repeats, its hop of each ring while
+    all rings run. A rank starts its part of all rings in one launch, and goes on when the slowest
+    has come.
+
+    >>> two = [Hop(50e9, 0.5e-6), Hop(25e9, 4e-6)]
+    >>> round(multi_ring_s(16, 1e9, [two]) * 1e3, 1)
+    37.7
+    """
+    if k == 1:
+        return 0.0
+    of_ring = nbytes / len(into[0])
+    slowest = [max(hops, key=lambda hop: hop.time_s(of_ring / k, costs)) for hops in into]
+    return ring_s(k, of_ring, slowest, costs)
 
 
 def hierarchical_s(
-    k: int, machines: int, nbytes: float, inside: Sequence[Hop], between: Sequence[Hop]
+    k: int,
+    machines: int,
+    nbytes: float,
+    inside: Sequence[Hop],
+    between: Sequence[Hop],
+    costs: Costs = EVENTS,
 ) -> float:
     """Seconds of `fastreduce.algorithms.hierarchical`: each rank fetches its share from the others
     of its machine, allreduces it in a ring with one rank of each machine, and fetches the other
@@ -77,6 +109,8 @@ def hierarchical_s(
     7.5
     """
     share_bytes = nbytes / (k // machines)
-    fetch_s = max((hop.time_s(share_bytes) for hop in inside), default=0.0)
-    waits_s = EVENT_WAIT_S * (bool(inside) + (machines > 1))
-    return 2 * fetch_s + ring_s(machines, share_bytes, between) + waits_s
+    fetch_s = max((hop.time_s(share_bytes, costs) for hop in inside), default=0.0)
+    steps = bool(inside) + (machines > 1)
+    ring_of_machines_s = ring_s(machines, share_bytes, between, costs._replace(call_s=0.0))
+    waits_s = costs.event_wait_s * steps
+    return bool(steps) * costs.call_s + 2 * fetch_s + ring_of_machines_s + waits_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import StringIO
 from os import PathLike
 from pathlib import Path
@@ -13,8 +14,12 @@ from fastreduce.simulation.timeline import Timeline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fastreduce.plan.sizes import Sizes
+    from fastreduce.plan.step import WhatIf
     from fastreduce.topology import Topology
+    from fastreduce.topology.busy import Busy
 
+Drawn: TypeAlias = "Program | Timeline | Topology | Busy | Sizes | WhatIf"
 Color: TypeAlias = tuple[float, float, float, float]
 
 INK, FAINT = "#222222", "#dddddd"
@@ -52,13 +57,12 @@ class Picture(str):
 
 
 @overload
-def draw(what: Program | Timeline | Topology) -> Picture: ...
+def draw(what: Drawn) -> Picture: ...
 @overload
-def draw(what: Program | Timeline | Topology, path: str | PathLike[str]) -> None: ...
-def draw(
-    what: Program | Timeline | Topology, path: str | PathLike[str] | None = None
-) -> Picture | None:
-    """Draw a program, a timeline or a topology: into a file, or as a `Picture` for a notebook.
+def draw(what: Drawn, path: str | PathLike[str]) -> None: ...
+def draw(what: Drawn, path: str | PathLike[str] | None = None) -> Picture | None:
+    """Draw a program, a timeline, a topology or a plan: into a file, or as a `Picture` for a
+    notebook.
 
     - A program: who sends which shard to whom, step by step. Each rank has a column, each step a
       row: what waits for nothing is in step 1, what waits for step 1 is in step 2, and so on. A box
@@ -66,9 +70,12 @@ def draw(
       whose shard is read and lead to those it is written to. Each shard has a colour.
     - A timeline: when each device and each link works.
     - A topology: its nodes and links.
+    - `fastreduce.topology.busy.Busy`: a topology with the busy share of each link.
+    - `fastreduce.plan.sizes.Sizes`: each algorithm's time and busbw over the size.
+    - `fastreduce.plan.step.WhatIf`: a training step from one GPU to many.
 
     Args:
-        what: the program, timeline or topology.
+        what: one of these.
         path: ends in ".svg" or ".png". Default: the picture is returned.
 
     Raises:
@@ -91,16 +98,19 @@ def draw(
     return Picture(found.getvalue())
 
 
-def at_a_glance(what: Program | Timeline | Topology) -> str | None:
+def at_a_glance(what: Drawn) -> Picture | None:
     """A picture for a notebook, or None if it would be too full; the notebook then shows text."""
+    marks = 0
     if isinstance(what, Program):
         try:
             what.check_form()
         except ValueError:
             return None
         marks = sum(1 + len(x.srcs) + len(x.dsts) for x in what.instructions) + what.k
-    else:
-        marks = len(what.events) if isinstance(what, Timeline) else len(what.graph.edges)
+    elif isinstance(what, Timeline):
+        marks = len(what.events)
+    elif graph := getattr(getattr(what, "topology", what), "graph", None):
+        marks = len(graph.edges)
     return draw(what) if marks <= MOST_MARKS_AT_A_GLANCE else None
 
 
@@ -119,24 +129,30 @@ def picture_format(path: str | PathLike[str]) -> str:
     return suffix[1:]
 
 
-def figure_of(what: Program | Timeline | Topology) -> Figure:
+def figure_of(what: Drawn) -> Figure:
+    from fastreduce.plan.pictures import sizes_figure, step_figure
+    from fastreduce.plan.sizes import Sizes
+    from fastreduce.plan.step import WhatIf
+    from fastreduce.simulation.program_picture import program_figure
+    from fastreduce.simulation.timeline_picture import timeline_figure
     from fastreduce.topology import Topology
+    from fastreduce.topology.busy import Busy
+    from fastreduce.topology.picture import busy_figure, topology_figure
 
-    if isinstance(what, Program):
-        from fastreduce.simulation.program_picture import program_figure
-
-        return program_figure(what)
-    if isinstance(what, Timeline):
-        from fastreduce.simulation.timeline_picture import timeline_figure
-
-        return timeline_figure(what)
-    if isinstance(what, Topology):
-        from fastreduce.topology.picture import topology_figure
-
-        return topology_figure(what)
+    figures: dict[type, Callable[[Any], Figure]] = {
+        Program: program_figure,
+        Timeline: timeline_figure,
+        Topology: topology_figure,
+        Busy: busy_figure,
+        Sizes: sizes_figure,
+        WhatIf: step_figure,
+    }
+    for kind, figure in figures.items():
+        if isinstance(what, kind):
+            return figure(what)
     raise TypeError(
-        f"found {type(what).__name__}; want a Program, a Timeline (fastreduce.simulate gives one) "
-        "or a Topology to draw"
+        f"found {type(what).__name__}; want a Program, a Timeline (fastreduce.simulate gives one), "
+        f"a Topology, or one of {', '.join(kind.__name__ for kind in list(figures)[3:])} to draw"
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.simulate import simulate
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -62,7 +64,11 @@ def in_one_memory(program: Program, nbytes: int, memory: Memory) -> Prediction:
 
 
 def on_topology(
-    program: Program, topology: Topology, nbytes: int | Sequence[int], slices: int
+    program: Program,
+    topology: Topology,
+    nbytes: int | Sequence[int],
+    slices: int,
+    costs: Costs = EVENTS,
 ) -> Prediction:
     """The events engine's time, by `fastreduce.simulate`, and what takes most of it.
 
@@ -72,29 +78,17 @@ def on_topology(
     Raises:
         ValueError: as `fastreduce.simulate` does.
     """
-    from fastreduce.simulation import simulate
-
-    timeline = simulate(program, topology, nbytes, slices=slices)
-    if not timeline.events:
+    timeline = simulate(program, topology, nbytes, slices=slices, costs=costs)
+    run = timeline.run
+    if run is None or not timeline.events:
         return Prediction(0.0, "nothing to do")
-    ideal = _without_distances(topology)
     single = [1] * len(nbytes) if isinstance(nbytes, Sequence) else 1
-    launch_s = simulate(program, ideal, single, slices=slices).time_s
+    launch_s = run.time_if(single, distances=False)
     link, share = max(timeline.busy_share.items(), key=lambda item: item[1])
     limits = {
         "launch": launch_s,
-        "latency": simulate(program, topology, single, slices=slices).time_s - launch_s,
-        "memory": simulate(program, ideal, nbytes, slices=slices).time_s - launch_s,
-        f"link {link[0]} -> {link[1]}": share * timeline.time_s,
+        "latency": run.time_if(single) - launch_s,
+        "memory": run.time_if(distances=False) - launch_s,
+        f"link {link[0]} -> {link[1]}": share * run.time_s,
     }
-    return Prediction(timeline.time_s, max(limits, key=lambda name: limits[name]))
-
-
-def _without_distances(topology: Topology) -> Topology:
-    """The same machine, with links that cost nothing."""
-    from fastreduce.topology import Topology
-
-    graph = topology.graph.copy()
-    for link in graph.edges:
-        graph.edges[link].update(bytes_per_s=1e30, latency_s=1e-30)
-    return Topology(f"{topology.name} without distances", topology.source, graph)
+    return Prediction(run.time_s, max(limits, key=lambda name: limits[name]))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fastreduce.listing import Listing
+from fastreduce.listing import LazyListing, Listing
 from fastreduce.units import busbw, duration, size
+
+if TYPE_CHECKING:
+    from fastreduce.simulation.run import Run
 
 Link: TypeAlias = tuple[str, str]
 
@@ -38,7 +41,8 @@ class Timeline:
     """A program's run on a topology, as `fastreduce.simulate` predicts it.
 
     ``k`` ranks have ``nbytes`` each. ``events`` on devices and links are sorted by their start.
-    ``link_bytes_per_s`` has every link of the topology, with None for an unknown bandwidth.
+    ``link_bytes_per_s`` has every link of the topology, with None for an unknown bandwidth. ``run``
+    makes events when somebody reads them, and knows totals without them.
     ``repr`` is one line, ``print`` adds the busiest links, and a notebook shows a picture.
 
     >>> import fastreduce
@@ -56,11 +60,18 @@ class Timeline:
     title: str
     k: int
     nbytes: int
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     link_bytes_per_s: Mapping[Link, float | None]
+    run: Run | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "events", Listing(self.events))
+        if not isinstance(self.events, LazyListing):
+            object.__setattr__(self, "events", Listing(self.events))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: the events in place of the run that makes them."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return found | {"events": Listing(self.events), "run": None}
 
     def __repr__(self) -> str:
         count = len(self.events)
@@ -75,6 +86,8 @@ class Timeline:
     @cached_property
     def time_s(self) -> float:
         """From the first launch to the last event's end; 0 if there is nothing to do."""
+        if self.run:
+            return self.run.time_s
         return max((event.end_s for event in self.events), default=0.0)
 
     @property
@@ -90,6 +103,8 @@ class Timeline:
     @cached_property
     def link_bytes(self) -> dict[Link, float]:
         """How many bytes cross each link of the topology."""
+        if self.run:
+            return self.run.link_bytes
         total: dict[Link, float] = defaultdict(float)
         for event in self.events:
             if isinstance(event.who, tuple):

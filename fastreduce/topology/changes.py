@@ -8,6 +8,7 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology.routes import Link
 
 
@@ -23,7 +24,7 @@ def directions(name: str, graph: nx.DiGraph, link: Any) -> list[Link]:
     src, dst = link
     for end in (src, dst):
         if end not in graph:
-            raise ValueError(f"topology {name!r} has no node {end!r}; it has {', '.join(graph)}")
+            raise ValueError(f"topology {name!r} has no node {end!r}; it has {listed(graph, end)}")
     found = [edge for edge in ((src, dst), (dst, src)) if edge in graph.edges]
     if not found:
         linked = ", ".join(graph.to_undirected()[src]) or "nothing"
@@ -63,7 +64,9 @@ def without_peer_access(name: str, graph: nx.DiGraph) -> nx.DiGraph:
     Links from which a CPU can be reached only through a GPU are removed, and so are links between
     GPUs and network cards. A switch that could connect two GPUs becomes two switches: one for data
     that goes up to the CPU, one for data that comes down. Each direction of its links belongs to
-    one of the two, so no bandwidth is counted twice.
+    one of the two, so no bandwidth is counted twice. A CPU whose memory's rate is known gets two
+    ports ("cpu0 in", "cpu0 out"): what goes from one to the other is written to its memory and read
+    again, so all of it shares half of the memory's rate.
     """
     kinds = dict(graph.nodes(data="kind"))
     cpus = {node for node, kind in kinds.items() if kind == "cpu"}
@@ -80,7 +83,8 @@ def without_peer_access(name: str, graph: nx.DiGraph) -> nx.DiGraph:
         """Whether data that comes from below could leave downwards again, away from the CPU."""
         comes = any(far[before] >= far[node] for before in graph.predecessors(node))
         leaves = any(far[after] >= far[node] for after in graph.successors(node))
-        return 0 < far[node] < math.inf and node not in networked and comes and leaves
+        inner = 0 < far[node] < math.inf and node not in networked and not _ports(graph, node)
+        return inner and comes and leaves
 
     split = {node for node in graph if turns(node)}
     changed = nx.DiGraph()
@@ -97,4 +101,33 @@ def without_peer_access(name: str, graph: nx.DiGraph) -> nx.DiGraph:
         enters = f"{dst} down" if far[src] < far[dst] else f"{dst} up"
         ends = leaves if src in split else src, enters if dst in split else dst
         changed.add_edge(*ends, **found)
+    return _through_memory(changed)
+
+
+def _through_memory(graph: nx.DiGraph) -> nx.DiGraph:
+    """The graph in which what passes through a CPU passes through its memory.
+
+    CPUs hand over to each other on the way in: data is kept in the memory of the CPU that sends it
+    down to a GPU.
+    """
+    memory = dict(graph.nodes(data="memory_bytes_per_s"))
+    cpus = [node for node, kind in graph.nodes(data="kind") if kind == "cpu"]
+    kept = [node for node in cpus if memory[node] is not None and not _ports(graph, node)]
+    changed = nx.DiGraph()
+    changed.add_nodes_from(graph.nodes.items())
+    for src, dst, found in graph.edges(data=True):
+        leaves = src if src not in kept else f"{src} in" if dst in cpus else f"{src} out"
+        changed.add_edge(leaves, f"{dst} in" if dst in kept else dst, **found)
+    for cpu in kept:
+        enters, leaves = f"{cpu} in", f"{cpu} out"
+        changed.add_nodes_from((enters, leaves), kind="switch")
+        for link in ((enters, leaves), (enters, cpu), (cpu, enters), (cpu, leaves)):
+            figures = {"bytes_per_s": memory[cpu] / 2, "latency_s": None, "medium": "memory"}
+            changed.add_edge(*link, **figures)
     return changed
+
+
+def _ports(graph: nx.DiGraph, node: str) -> bool:
+    """Whether the node has links to or from a memory."""
+    media = [*graph.in_edges(node, data="medium"), *graph.out_edges(node, data="medium")]
+    return any(medium == "memory" for _, _, medium in media)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import networkx as nx
 
+from fastreduce.plan.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import EFFICIENCY, connect
 from fastreduce.topology.named import as_topology
-from fastreduce.topology.presets import preset
 
 
-def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topology:
-    """``machines`` copies of a preset, each with ``nics`` network cards of ``gbit`` Gbit/s.
+def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 1) -> Topology:
+    """``machines`` copies of one, each with ``nics`` network cards of ``gbit`` Gbit/s.
+
+    ``machine`` may be a name, as `as_topology` takes it.
 
     Machine i's nodes are named "m{i}/..."; its ranks follow those of machine i - 1. A machine's
     cards are spread over its PCIe switches in turn, or over its CPUs where it has no switch. A
@@ -19,7 +21,7 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
     cards and can carry the full rate of all of them at once.
 
     Raises:
-        ValueError: an unknown preset, no machine, no card, or a rate that is not above zero.
+        ValueError: an unknown machine, no machine, no card, or a rate that is not above zero.
 
     >>> two = cluster("dgx-h100", machines=2, gbit=400, nics=8)
     >>> two.devices[7:9]
@@ -27,22 +29,24 @@ def cluster(machine: str, machines: int, gbit: float, *, nics: int = 1) -> Topol
     >>> [node for _, node in two.route("m0/gpu7", "m1/gpu0")]
     ['m0/pcie7', 'm0/nic7', 'network', 'm1/nic0', 'm1/pcie0', 'm1/gpu0']
     """
-    one = preset(machine)
+    one = as_topology(machine)
     for key, value in (("machines", machines), ("nics", nics)):
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"cluster of {machine!r}: {key} is {value!r}, want 1 or more")
+            raise ValueError(f"cluster of {one.name!r}: {key} is {value!r}, want 1 or more")
     if not gbit > 0:
-        raise ValueError(f"cluster of {machine!r}: gbit is {gbit!r}, want a rate above zero")
+        raise ValueError(f"cluster of {one.name!r}: gbit is {gbit!r}, want a rate above zero")
     bytes_per_s = gbit * 1e9 / 8 * EFFICIENCY["network"]
-    inside = _with_nics(one.graph, nics)
+    inside = _with_nics(one.name, one.graph, nics)
     graph = nx.DiGraph()
     for index in range(machines):
         graph.update(nx.relabel_nodes(inside, lambda node, i=index: f"m{i}/{node}"))
     graph.add_node("network", kind="switch")
     for node in [node for node, kind in graph.nodes(data="kind") if kind == "nic"]:
         connect(graph, node, "network", "network", bytes_per_s)
-    source = f"{machines} x {one.name}, {nics} x {gbit:g} Gbit/s each; {one.source}"
-    return Topology(f"{machines} x {one.name}", source, graph)
+    network = f"{nics} x {gbit:g} Gbit/s"
+    source = f"{machines} x {one.name}, {network} each; {one.source}"
+    name = f"{machines} x {one.name}"
+    return Topology(name, source, graph, published(f"{name}, {network}"))
 
 
 def machines(topology: Topology | str) -> list[list[str]]:
@@ -62,15 +66,21 @@ def machines(topology: Topology | str) -> list[list[str]]:
     return sorted(filter(None, found), key=lambda part: topology.devices.index(part[0]))
 
 
-def _with_nics(machine: nx.DiGraph, nics: int) -> nx.DiGraph:
+def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> nx.DiGraph:
     graph = nx.DiGraph(machine)
     pcie = [link for link in graph.edges if graph.edges[link]["medium"] == "pcie"]
     nodes = list(dict.fromkeys(node for link in pcie for node in link))
     switches = [node for node in nodes if graph.nodes[node]["kind"] == "switch"]
     ports = switches or [node for node in nodes if graph.nodes[node]["kind"] == "cpu"]
+    if not ports:
+        raise ValueError(
+            f"cluster of {name!r}: no switch and no CPU has a link of medium 'pcie', want one that "
+            "a network card can be attached to"
+        )
     for index in range(nics):
         port, nic = ports[index % len(ports)], f"nic{index}"
-        bytes_per_s = max(graph.edges[link]["bytes_per_s"] for link in pcie if port in link)
+        rates = [graph.edges[link]["bytes_per_s"] for link in pcie if port in link]
+        bytes_per_s = None if None in rates else max(rates)
         graph.add_node(nic, kind="nic")
         connect(graph, nic, port, "pcie", bytes_per_s)
     return graph

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
+from fastreduce.plan.calibration_files import stored
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
     LATENCY_S,
-    NVLINK_BYTES_PER_S,
     PCIE_LANE_BYTES_PER_S,
     connect,
+    nvlink_bytes_per_s,
     pcie_bytes_per_s,
 )
 
@@ -92,7 +93,8 @@ def _detect(nvml: Any) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    return Topology(f"{len(gpus)} x {gpus[0].name}", source, _graph(nvml, gpus, levels))
+    name = f"{len(gpus)} x {gpus[0].name}"
+    return Topology(name, source, _graph(nvml, gpus, levels), stored())
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
@@ -132,7 +134,7 @@ def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_N
         if _ask(nvml, "DeviceGetNvLinkState", handle, link) != nvml.NVML_FEATURE_ENABLED:
             continue
         version = versions.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
-        rate = NVLINK_BYTES_PER_S[version] * EFFICIENCY["nvlink"] if version else None
+        rate = nvlink_bytes_per_s(version, 1) if version else None
         place = _place(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
         if place is not None and place in places:
             yield _NvLink(places.index(place), rate)

@@ -10,12 +10,14 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.plan.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
 FORMAT = "fastreduce topology"
 VERSION = 1
 # The keys of a file, and those of a link besides its figures, with their types.
 KEYS = {"format": str, "version": int, "name": str, "source": str, "nodes": list, "links": list}
+CALIBRATIONS = "calibrations"  # may be left out
 ENDS = {"src": str, "dst": str}
 
 
@@ -30,7 +32,7 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
     Topology('dgx-a100': 8 GPUs, 15 nodes, 42 links)
     """
     graph = topology.graph
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": topology.name,
@@ -38,6 +40,8 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
         "nodes": [{"name": node, **found} for node, found in graph.nodes.items()],
         "links": [{"src": src, "dst": dst, **found} for (src, dst), found in graph.edges.items()],
     }
+    if topology.calibrations:
+        content[CALIBRATIONS] = to_json(topology.calibrations)
     Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -68,9 +72,10 @@ def _topology(found: Any) -> Topology:
     if found.get("version") != VERSION:
         raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it again")
     _check("the file", found, KEYS)
-    extra = [key for key in found if key not in KEYS]
+    known = (*KEYS, CALIBRATIONS)
+    extra = [key for key in found if key not in known]
     if extra:
-        raise ValueError(f"the file has {extra[0]!r}, which is not known; want {', '.join(KEYS)}")
+        raise ValueError(f"the file has {extra[0]!r}, which is not known; want {', '.join(known)}")
     graph = nx.DiGraph()
     for index, node in enumerate(found["nodes"]):
         _check(f"node {index}", node, {"name": str})
@@ -86,7 +91,8 @@ def _topology(found: Any) -> Topology:
         if graph.has_edge(src, dst):
             raise ValueError(f"link {src!r} -> {dst!r} is there twice, want each direction once")
         graph.add_edge(src, dst, **{key: link[key] for key in link if key not in ENDS})
-    return Topology(found["name"], found["source"], graph)
+    calibrations = from_json(CALIBRATIONS, found.get(CALIBRATIONS, []))
+    return Topology(found["name"], found["source"], graph, calibrations)
 
 
 def _check(where: str, found: Any, keys: Mapping[str, type]) -> None:

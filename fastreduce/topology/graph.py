@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
-from fastreduce.topology.routes import Link, Route, routes_from
+from fastreduce.topology.routes import Link, Route, Routes
+
+if TYPE_CHECKING:
+    from fastreduce.plan.calibration import Calibration
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +26,8 @@ class Topology:
     ``memory_bytes_per_s``, read plus written. Each edge is one direction of a link, with
     ``bytes_per_s``, ``latency_s`` and ``medium`` ("nvlink", "pcie", "network", ...). A figure that
     is None is unknown (see `unknown`). ``source`` says where the figures are from. The graph is
-    copied and frozen.
+    copied and frozen. ``calibrations`` are curves that were measured on such a machine, of this
+    library or of others; a machine that differs in a link has none.
 
     Raises:
         ValueError: a node or link of the graph is wrong: which, what was found, what was wanted.
@@ -37,6 +44,7 @@ class Topology:
     name: str
     source: str
     graph: nx.DiGraph
+    calibrations: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.name, self.source, self.graph)
@@ -77,12 +85,13 @@ class Topology:
         for node in (src, dst):
             if node not in self.graph:
                 raise ValueError(
-                    f"topology {self.name!r} has no node {node!r}; it has {', '.join(self.graph)}"
+                    f"topology {self.name!r} has no node {node!r}; it has "
+                    f"{listed(self.graph, node)}"
                 )
-        routes = self._routes_from(src)
-        if dst not in routes:
+        route = self.routes.find(src, dst)
+        if route is None:
             raise ValueError(f"topology {self.name!r}: no links lead from {src!r} to {dst!r}")
-        return routes[dst]
+        return route
 
     def host_of(self, device: str) -> str:
         """The CPU nearest to a device, whose memory a program's host uses.
@@ -97,15 +106,15 @@ class Topology:
             ValueError: no such device, or no CPU that it can reach.
         """
         self.route(device, device)
-        routes = self._routes_from(device)
         cpus: list[str] = [node for node, kind in self.graph.nodes(data="kind") if kind == "cpu"]
-        reached = [cpu for cpu in cpus if cpu in routes]
-        if not reached:
+        found = {cpu: self.routes.find(device, cpu) for cpu in cpus}
+        routes = {cpu: route for cpu, route in found.items() if route is not None}
+        if not routes:
             raise ValueError(
                 f"topology {self.name!r}: {device!r} reaches no CPU, found CPUs {cpus}; add a node "
                 "of kind 'cpu' with links there and back"
             )
-        return min(reached, key=lambda cpu: (len(routes[cpu]), self.latency_s(routes[cpu])))
+        return min(routes, key=lambda cpu: (len(routes[cpu]), self.latency_s(routes[cpu])))
 
     def latency_s(self, route: Route) -> float:
         """The sum over the route's links, in seconds; an unknown latency counts as zero."""
@@ -161,28 +170,34 @@ class Topology:
     def without_peer_access(self) -> Topology:
         """This machine if no GPU could read or write another one's memory.
 
-        Every route between GPUs then goes up to a CPU and down again. NVLinks are removed, and a
-        PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0 down"). In
-        `fastreduce.simulate` a transfer uses all links of its route at the same time, as if it were
-        cut into many small pieces. Not counted are the CPU's own work and its memory, where each
-        byte is written and read once.
+        Every route between GPUs then goes up into a CPU's memory and down again. NVLinks are
+        removed, and a PCIe switch no longer connects GPUs, so it becomes two ("pcie0 up", "pcie0
+        down"). Each byte is written and read once there: all of them share half of the memory's
+        rate (the link "cpu0 in" to "cpu0 out"), where that is known. In `fastreduce.simulate` a
+        transfer uses all links of its route at the same time, as if it were cut into many small
+        pieces. The CPU's own work is not counted.
 
         Raises:
             ValueError: the machine has no CPU, or a GPU cannot reach one.
 
         >>> from fastreduce.topology import preset
         >>> [node for _, node in preset("book-pcie4").without_peer_access().route("gpu0", "gpu1")]
-        ['pcie0 up', 'cpu0', 'pcie0 down', 'gpu1']
+        ['pcie0 up', 'cpu0 in', 'cpu0 out', 'pcie0 down', 'gpu1']
         """
         graph = changes.without_peer_access(self.name, self.graph)
         what = "without peer access"
         return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
 
     @cached_property
-    def _routes(self) -> dict[str, dict[str, Route]]:
-        return {}
+    def routes(self) -> Routes:
+        """All routes, of which each is found when it is first asked for."""
+        return Routes(self.graph)
 
-    def _routes_from(self, src: str) -> dict[str, Route]:
-        if src not in self._routes:
-            self._routes[src] = routes_from(self.graph, src)
-        return self._routes[src]
+    @cached_property
+    def bytes_per_s(self) -> Mapping[Link, float | None]:
+        """The bandwidth of every link; None if it is unknown."""
+        return {(src, dst): found for src, dst, found in self.graph.edges(data="bytes_per_s")}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without what is found again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

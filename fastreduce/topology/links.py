@@ -5,16 +5,20 @@ from __future__ import annotations
 import networkx as nx
 
 # The share of the nominal rate that collectives achieve.
-# nvlink: NCCL's ring on 8 H100 shows about 370 of 450 GB/s (nccl-tests issue 212), on 8 A100 about
-# 235 of 300 GB/s (NCCL's src/graph/tuning.cc caps it there); NCCL assumes 20 GB/s for each link of
-# 25.
 # pcie: NCCL assumes 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
 # network: NCCL assumes 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s reach
 # at most 96 of 100 GB/s (nccl-tests issue 119).
 # memory: allreduce of 256 MiB on 2, 4 and 8 ranks of one H100 80 GB moves 2.9 to 3.0 of 3.35 TB/s,
 # read plus written, and nothing timed beside it more than 3 % faster (2026-11-23,
 # benchmarks/results/gpu/report.json).
-EFFICIENCY = {"nvlink": 0.8, "pcie": 0.76, "network": 0.96, "memory": 0.88}
+EFFICIENCY = {"pcie": 0.76, "network": 0.96, "memory": 0.88}
+
+# The same for NVLink, by its version. 3 and 4: NCCL's ring on 8 A100 shows about 235 of 300 GB/s
+# (NCCL's src/graph/tuning.cc caps it there), on 8 H100 about 370 of 450 (nccl-tests issue 212). 2:
+# 8 V100 show 135 of 150 GB/s (Oracle's BM.GPU3.8, benchmarks/results/published.json), 4 of them
+# more than the 20 of 25 GB/s that NCCL assumes for each link (src/graph/topo.h; 22 until 2021). 1:
+# NCCL assumes 18 of 20 GB/s. 5: NCCL assumes 40.1 of 50 GB/s.
+NVLINK_EFFICIENCY = {1: 0.9, 2: 0.9, 3: 0.8, 4: 0.8, 5: 0.8}
 
 # A ring step between neighbours takes NCCL about 0.5 us (NVLink), 1.0 us (PCIe) and 2.7 us
 # (network) with its low-latency protocol (hwLat in NCCL's src/graph/tuning.cc). It crosses two
@@ -30,13 +34,17 @@ LATENCY_S = {
 }
 
 # The bandwidth of GPU traffic between two sockets, each way, that NCCL assumes (src/graph/topo.h):
-# Broadwell, Skylake and Cascade Lake, Sapphire Rapids; Zen 2 (Rome), Zen 3 and 4 (Milan, Genoa).
+# Broadwell, Skylake and Cascade Lake, Emerald Rapids; Zen 2 (Rome), Zen 3 and 4 (Milan, Genoa),
+# Zen 5. Sapphire Rapids: NCCL assumes 22, but 8 RTX 5090 on two of them show 28 GB/s busbw (nccl
+# issue 1639), all of which crosses the sockets.
 SOCKETS_BYTES_PER_S = {
     "broadwell": ("qpi", 6e9),
     "skylake": ("upi", 10e9),
-    "sapphire-rapids": ("upi", 22e9),
+    "sapphire-rapids": ("upi", 28e9),
+    "emerald-rapids": ("upi", 40e9),
     "zen2": ("xgmi", 16e9),
     "zen4": ("xgmi", 24e9),
+    "zen5": ("xgmi", 32e9),
 }
 
 # One link, each way, by NVLink's version. Nvidia's white papers on Pascal, Volta, Ampere, Hopper
@@ -61,7 +69,7 @@ def nvlink_bytes_per_s(version: int, links: int) -> float:
     >>> nvlink_bytes_per_s(version=4, links=18) / 1e9
     360.0
     """
-    return NVLINK_BYTES_PER_S[version] * links * EFFICIENCY["nvlink"]
+    return NVLINK_BYTES_PER_S[version] * links * NVLINK_EFFICIENCY[version]
 
 
 def pcie_bytes_per_s(generation: int, lanes: int = 16) -> float:

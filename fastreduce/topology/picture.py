@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
 from fastreduce.simulation.pictures import INK
+from fastreduce.units import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fastreduce.topology.busy import Busy
     from fastreduce.topology.graph import Topology
 
 Places: TypeAlias = dict[str, tuple[float, float]]
@@ -23,6 +27,13 @@ COLORS = {"nvlink": "#4f8a00", "pcie": "#888888", "network": "#d9534f"}
 OTHER_COLOR = "#8e5bb5"  # between CPUs
 ROWS_APART = 1.5  # where neighbours in a row are 1 apart
 BEND = 0.4  # of an arc's length: how far its control point is off the straight line
+ASIDE = 0.05  # how far each direction is off the middle where the two are drawn by themselves
+
+CHARACTERS_AN_INCH = 12  # at 9 points
+
+IDLE = "#d0d0d0"
+BUSY_COLORS = "YlOrRd"  # from yellow to dark red
+LIGHTEST = 0.25  # of these colours: light yellow cannot be seen on white
 
 
 class _Link(NamedTuple):
@@ -33,6 +44,7 @@ class _Link(NamedTuple):
     medium: str
     bytes_per_s: float | None
     one_way: bool
+    color: Any
 
     def label(self) -> str:
         rate = self.bytes_per_s
@@ -41,11 +53,45 @@ class _Link(NamedTuple):
 
 
 def topology_figure(topology: Topology) -> Figure:
+    """Each link in the colour of its medium."""
+    media = nx.get_edge_attributes(topology.graph, "medium")
+    links = _links(topology.graph, {link: COLORS.get(x, OTHER_COLOR) for link, x in media.items()})
+    figure = _figure(topology, links, repr(topology))
+    _add_legend(figure, links)
+    return figure
+
+
+def busy_figure(busy: Busy) -> Figure:
+    """Each link in a colour that says how busy it is."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
+
+    scale = colormaps[BUSY_COLORS]
+    shades = ListedColormap([scale(LIGHTEST + (1 - LIGHTEST) * x / 255) for x in range(256)])
+    shares = {link: round(share, 2) for link, share in busy.timeline.busy_share.items()}
+    colors = {link: shades(share) if share else IDLE for link, share in shares.items()}
+    links = sorted(_links(busy.topology.graph, colors), key=lambda x: shares[x.src, x.dst])
+    took = f"{busy.timeline.title}: {duration(busy.timeline.time_s)}"
+    figure = _figure(busy.topology, links, f"{took}\nthe wider a link, the faster; grey: idle")
+    bar = figure.colorbar(
+        ScalarMappable(cmap=shades),
+        ax=figure.axes,
+        location="bottom",
+        shrink=0.5,
+        aspect=40,
+        pad=0.02,
+        label="share of the time in use",
+    )
+    bar.ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    return figure
+
+
+def _figure(topology: Topology, links: Sequence[_Link], title: str) -> Figure:
     from matplotlib.figure import Figure
 
     places = _places(topology)
     xs, ys = ([place[axis] for place in places.values()] for axis in (0, 1))
-    links = _links(topology.graph)
     bends = {link: _bend(link, places) for link in links}
     # An arc bends half as far off the straight line as its control point.
     high = max([0.0, *bends.values()]) / 2
@@ -57,14 +103,15 @@ def topology_figure(topology: Topology) -> Figure:
     axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
     axes.set_ylim(min(ys) - 0.5 - low, max(ys) + 0.5 + high)
     axes.set_axis_off()
-    axes.set_title(repr(topology), fontsize=9, loc="left")
+    room = int(CHARACTERS_AN_INCH * figure.get_figwidth())
+    lines = [fill(line, room) for line in title.splitlines()]
+    axes.set_title("\n".join(lines), fontsize=9, loc="left")
     for link, bend in bends.items():
         _draw_link(axes, link, places, bend, _line_width(link, links))
     for node, (x, y) in places.items():
-        fill = FILLS[topology.graph.nodes[node]["kind"]]
-        box = {"boxstyle": "round,pad=0.4", "facecolor": fill, "edgecolor": INK, "linewidth": 0.6}
+        inside = FILLS[topology.graph.nodes[node]["kind"]]
+        box = {"boxstyle": "round,pad=0.4", "facecolor": inside, "edgecolor": INK, "linewidth": 0.6}
         axes.text(x, y, node, fontsize=8, color=INK, ha="center", va="center", bbox=box, zorder=3)
-    _add_legend(figure, links)
     return figure
 
 
@@ -125,12 +172,14 @@ def _spread(wanted: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _links(graph: nx.DiGraph) -> list[_Link]:
+def _links(graph: nx.DiGraph, colors: Mapping[tuple[str, str], Any]) -> list[_Link]:
     found: dict[tuple[str, str], _Link] = {}
     for (src, dst), here in graph.edges.items():
-        both_ways = graph.edges.get((dst, src)) == here
+        color = colors[src, dst]
+        both_ways = graph.edges.get((dst, src)) == here and colors[dst, src] == color
         if not (both_ways and (dst, src) in found):
-            found[src, dst] = _Link(src, dst, here["medium"], here["bytes_per_s"], not both_ways)
+            figures = here["medium"], here["bytes_per_s"]
+            found[src, dst] = _Link(src, dst, *figures, not both_ways, color)
     return list(found.values())
 
 
@@ -153,6 +202,10 @@ def _draw_link(axes: Axes, link: _Link, places: Places, bend: float, line_width:
 
     (x, y), (to_x, to_y) = places[link.src], places[link.dst]
     rad = -bend / (to_x - x) if bend else 0.0
+    if link.one_way:  # to the right of its way, so that it does not lie on the way back
+        aside = ASIDE / math.hypot(to_x - x, to_y - y)
+        right, down = (to_y - y) * aside, (x - to_x) * aside
+        x, y, to_x, to_y = x + right, y + down, to_x + right, to_y + down
     axes.add_patch(
         FancyArrowPatch(
             (x, y),
@@ -162,7 +215,7 @@ def _draw_link(axes: Axes, link: _Link, places: Places, bend: float, line_width:
             shrinkA=10 if link.one_way else 0,
             shrinkB=14 if link.one_way else 0,
             connectionstyle=f"arc3,rad={rad}",
-            color=COLORS.get(link.medium, OTHER_COLOR),
+            color=link.color,
             linewidth=line_width,
             linestyle="-" if link.bytes_per_s else "--",
             zorder=1,
@@ -178,7 +231,7 @@ def _add_legend(figure: Figure, links: Sequence[_Link]) -> None:
         Line2D(
             [],
             [],
-            color=COLORS.get(link.medium, OTHER_COLOR),
+            color=link.color,
             linewidth=_line_width(link, links),
             linestyle="-" if link.bytes_per_s else "--",
             label=label,

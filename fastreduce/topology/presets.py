@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import networkx as nx
 
 from fastreduce.names import listed
+from fastreduce.plan.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
@@ -35,7 +37,6 @@ MEMORY = {
     "EPYC 7742": 8 * 25.6e9,
     "EPYC 7763": 8 * 25.6e9,
     "Xeon Platinum 8480C": 8 * 38.4e9,
-    "EPYC 9554": 12 * 38.4e9,
 }
 
 # The book counts only the bandwidth of links. With these figures the rest adds nothing to its
@@ -48,7 +49,7 @@ def preset(name: str) -> Topology:
     """A known machine by its name; `names` lists them, the topology's ``source`` says more.
 
     Except in the book's, rates are nominal rates times the share that is achieved
-    (`fastreduce.topology.links.EFFICIENCY`).
+    (`fastreduce.topology.links.EFFICIENCY` and ``NVLINK_EFFICIENCY``).
 
     Raises:
         ValueError: an unknown name; the message lists the known ones.
@@ -60,14 +61,15 @@ def preset(name: str) -> Topology:
     """
     if name not in _PRESETS:
         raise ValueError(f"unknown topology {name!r}; known are {listed(names(), name)}")
-    return _PRESETS[name]()
+    found = _PRESETS[name]()
+    return replace(found, calibrations=published(found.name))
 
 
 def names() -> list[str]:
     """The names that `preset` knows. Some machines have several.
 
     >>> names()[:3]
-    ['book-pcie4', 'dgx-a100', 'dgx-h100']
+    ['book-dgx1', 'book-pcie4', 'dgx-a100']
     """
     return sorted(_PRESETS)
 
@@ -129,12 +131,21 @@ def _book_pcie4() -> Topology:
     return Topology("book-pcie4", source, graph)
 
 
+def _book_dgx1() -> Topology:
+    source = "Dive into Deep Learning, section 12.7.2: 8 V100, 6 NVLinks each, 18 GB/s per link; "
+    return _dgx1("book-dgx1", source, 18e9)
+
+
 def _dgx1_v100() -> Topology:
-    source = (
-        "Dive into Deep Learning, section 12.7.2: 8 V100, 6 NVLinks each, 18 GB/s per link; which "
-        "GPUs are linked, and the PCIe switches and Xeon E5-2698 v4 CPUs: Nvidia, DGX-1 with Tesla "
-        "V100 System Architecture (WP-08437). Rank r is GPU r + 1 of the book; ranks 0 to 7 are "
-        "GPUs 3 0 4 7 6 5 1 2 of nvidia-smi"
+    source = "Nvidia, DGX-1 with V100: 6 NVLinks each, 25 GB/s per link, of which 90 % are shown; "
+    return _dgx1("dgx1-v100", source, nvlink_bytes_per_s(version=2, links=1))
+
+
+def _dgx1(name: str, source: str, link_bytes_per_s: float) -> Topology:
+    source += (
+        "which GPUs are linked, and the PCIe switches and Xeon E5-2698 v4 CPUs: Nvidia, DGX-1 with "
+        "Tesla V100 System Architecture (WP-08437). Rank r is GPU r + 1 of Dive into Deep "
+        "Learning; ranks 0 to 7 are GPUs 3 0 4 7 6 5 1 2 of nvidia-smi"
     )
     # Nvidia numbers the GPUs by their place on the PCIe bus, the book along its first ring. In the
     # numbering above the links that `nvidia-smi topo -m` shows double on a DGX-1 (0-3 0-4 1-2 1-5
@@ -143,12 +154,13 @@ def _dgx1_v100() -> Topology:
     switches = [(1, 6), (0, 7), (2, 5), (3, 4)]
     pcie = pcie_bytes_per_s(generation=3)
     graph = _machine("V100", 8, "Xeon E5-2698 v4", pcie, "broadwell", switches)
-    for order, bytes_per_s in (((0, 1, 2, 3, 4, 5, 6, 7), 36e9), ((0, 3, 5, 2, 4, 7, 1, 6), 18e9)):
+    for order, links in (((0, 1, 2, 3, 4, 5, 6, 7), 2), ((0, 3, 5, 2, 4, 7, 1, 6), 1)):
         for one, other in zip(order, (*order[1:], 0), strict=True):
             # A direct link takes a whole ring step; up to a switch is half of one.
             latency_s = 2 * LATENCY_S["nvlink"]
-            connect(graph, f"gpu{one}", f"gpu{other}", "nvlink", bytes_per_s, latency_s)
-    return Topology("dgx1-v100", source, graph)
+            ends = f"gpu{one}", f"gpu{other}"
+            connect(graph, *ends, "nvlink", links * link_bytes_per_s, latency_s)
+    return Topology(name, source, graph)
 
 
 def _dgx2_v100() -> Topology:
@@ -214,13 +226,13 @@ def _p2_16xlarge() -> Topology:
     return Topology("p2.16xlarge", source, graph)
 
 
-def _consumer(generation: int, gpu: str, cpu: str) -> Callable[[], Topology]:
+def _consumer(generation: int, gpu: str, cpu: str, sockets: str) -> Callable[[], Topology]:
     def build() -> Topology:
         source = (
             f"An assumed machine: 8 {gpu} on 16 lanes PCIe {generation}.0 each, four on each of 2 "
             f"{cpu}; GPUs reach each other through the CPUs only"
         )
-        graph = _machine(gpu, 8, cpu, pcie_bytes_per_s(generation), "zen4")
+        graph = _machine(gpu, 8, cpu, pcie_bytes_per_s(generation), sockets)
         return Topology(f"pcie{generation}-x8", source, graph)
 
     return build
@@ -228,6 +240,7 @@ def _consumer(generation: int, gpu: str, cpu: str) -> Callable[[], Topology]:
 
 _PRESETS: dict[str, Callable[[], Topology]] = {
     "book-pcie4": _book_pcie4,
+    "book-dgx1": _book_dgx1,
     "dgx1-v100": _dgx1_v100,
     "dgx1": _dgx1_v100,
     "p3.16xlarge": _dgx1_v100,
@@ -237,6 +250,7 @@ _PRESETS: dict[str, Callable[[], Topology]] = {
     "dgx-h200": _dgx_hopper("H200"),
     "g4dn.12xlarge": _g4dn_12xlarge,
     "p2.16xlarge": _p2_16xlarge,
-    "pcie4-x8": _consumer(4, "RTX 4090", "EPYC 7763"),
-    "pcie5-x8": _consumer(5, "RTX 5090", "EPYC 9554"),
+    "pcie4-x8": _consumer(4, "RTX 4090", "EPYC 7763", "zen4"),
+    # The machine of nccl issue 1639.
+    "pcie5-x8": _consumer(5, "RTX 5090", "Xeon Platinum 8480C", "sapphire-rapids"),
 }

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import networkx as nx
 
+from fastreduce.topology.cluster import machines
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.named import as_topology
-from fastreduce.topology.routes import Link
+from fastreduce.topology.routes import Link, Route
 
 # Limits on the search, in steps: for one ring of a given rate, and for all. If direct links form a
 # ring, the search mostly finds it at once, so it gives up early. All steps together take well under
@@ -36,8 +37,9 @@ def rings(topology: Topology | str) -> list[Ring]:
     bandwidth in either direction, so that each may also be used in reverse. The search for them is
     bounded (`STEPS`); on DGX-1 no rings carry more than those it finds. If switches or CPUs join
     the GPUs, any order is a ring: the result goes on to the nearest GPU that is left, and its rate
-    is that of its slowest step while all steps run. A single GPU's ring has no step and an infinite
-    rate.
+    is that of its slowest step while all steps run. On several machines there are as many rings as
+    the machines have network cards, where that carries more: each enters a machine by another card
+    (rail rings). A single GPU's ring has no step and an infinite rate.
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
@@ -50,7 +52,7 @@ def rings(topology: Topology | str) -> list[Ring]:
         ValueError: the bandwidth of a link that is needed is unknown.
     """
     topology = as_topology(topology)
-    found = _direct(topology) or [_nearest(topology)]
+    found = _direct(topology) or max([[_nearest(topology)], *_rails(topology)], key=_total)
     check(topology, found)
     return found
 
@@ -88,16 +90,74 @@ def _nearest(topology: Topology) -> Ring:
 
     def distance(src: int, dst: int) -> tuple[float, int, float, int]:
         route = topology.route(devices[src], devices[dst])
-        width = min(topology.graph.edges[link]["bytes_per_s"] or 0 for link in route)
-        return -width, len(route), topology.latency_s(route), dst
+        return -_width(topology, route), len(route), topology.latency_s(route), dst
 
     order, left = [0], set(range(1, len(devices)))
     while left:
         order.append(min(left, key=lambda rank: distance(order[-1], rank)))
         left.remove(order[-1])
-    uses = _uses(topology, order)
+    return _at_once(topology, [tuple(order)])[0]
+
+
+def _rails(topology: Topology) -> Iterator[list[Ring]]:
+    """Rings through all machines that enter them by different cards, if machines are alike.
+
+    A ring enters and leaves a machine at GPUs with the widest routes to the next one, and passes
+    the machine's other GPUs in between. There is one ring for each card of these GPUs, or one for
+    each GPU of them.
+    """
+    parts = machines(topology)
+    size = len(parts[0])
+    in_order = [device for part in parts for device in part] == list(topology.devices)
+    if len(parts) < 2 or not in_order or any(len(part) != size for part in parts):
+        return
+    inside = _direct(_machine(topology)) or [_nearest(_machine(topology))]
+    local = inside[0].order
+    routes = [topology.route(device, parts[1][0]) for device in parts[0]]
+    cards = [next(link for link in route if _network(topology, link)) for route in routes]
+    widths = [_width(topology, route) for route in routes]
+    gates = [rank for rank in local if widths[rank] == max(widths)]
+    others = [rank for rank in local if rank not in gates]
+    for starts in ({cards[rank]: rank for rank in reversed(gates)}.values(), gates):
+        orders = []
+        for start in map(gates.index, sorted(starts)):
+            around = [gates[start], *others, *gates[start + 1 :], *gates[:start]]
+            orders.append([m * size + rank for m in range(len(parts)) for rank in around])
+        yield _at_once(topology, [tuple(_from_zero(order)) for order in orders])
+
+
+def _width(topology: Topology, route: Route) -> float:
+    """The rate of its slowest link; an unknown one is slower than any other."""
+    return min(topology.graph.edges[link]["bytes_per_s"] or 0 for link in route)
+
+
+def _total(found: Sequence[Ring]) -> float:
+    return sum(ring.bytes_per_s for ring in found)
+
+
+def _at_once(topology: Topology, orders: Sequence[tuple[int, ...]]) -> list[Ring]:
+    """These rings at equal rates, as high as the links allow."""
+    uses = sum((_uses(topology, order) for order in orders), Counter[Link]())
     rate = min((_rate(topology, link) / count for link, count in uses.items()), default=math.inf)
-    return Ring(tuple(order), rate)
+    return [Ring(order, rate) for order in orders]
+
+
+def _from_zero(order: Sequence[int]) -> Sequence[int]:
+    start = order.index(0)
+    return [*order[start:], *order[:start]]
+
+
+def _network(topology: Topology, link: Link) -> bool:
+    return bool(topology.graph.edges[link]["medium"] == "network")
+
+
+def _machine(topology: Topology) -> Topology:
+    """The first machine of several."""
+    inside = nx.DiGraph(topology.graph)
+    inside.remove_edges_from([link for link in topology.graph.edges if _network(topology, link)])
+    nodes = nx.node_connected_component(inside.to_undirected(as_view=True), topology.devices[0])
+    kept = topology.graph.subgraph(node for node in topology.graph if node in nodes)
+    return Topology(f"one of {topology.name}", topology.source, kept)
 
 
 def _uses(topology: Topology, order: Sequence[int]) -> Counter[Link]:

@@ -128,3 +128,43 @@ def test_predictions_for_eight_gpus():
     [small, *_], [large, *_] = table["1 MiB"], table["1 GiB"]
     assert f"1 MiB on each takes {small} in a CUDA graph, where NCCL takes 25 us" in readme
     assert f"1 GiB reaches {large}, where NCCL's ring has 370 and NCCL with NVLS 480" in readme
+
+
+SIZES = {"KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def size_of(name):
+    count, unit = name.split()
+    return int(count) * SIZES[unit]
+
+
+def all_reduces(*files):
+    rows = [row for name in files for row in json.loads((RESULTS / name).read_text())["rows"]]
+    mine = [row for row in rows if row["collective"] == "all_reduce"]
+    return {(row["k"], row["contender"], row["nbytes"]): row for row in mine}
+
+
+def test_processes():
+    found = all_reduces("processes.json", "processes_many.json")
+    table = rows_of("docs/distributed.md", "| bytes of each rank | 2 processes |")
+    assert len(table) == 5
+    for name, cells in table.items():
+        wanted = []
+        for k in (2, 4, 8):
+            staged, in_place = (
+                found[k, contender, size_of(name)]
+                for contender in ("fastreduce", "fastreduce in place")
+            )
+            ratios = f"{staged['over_gloo']:.1f}, in place {in_place['over_gloo']:.1f}"
+            wanted += [short(staged["time_s"]), ratios]
+        assert cells == wanted, name
+
+
+def test_machines():
+    found = all_reduces("machines.json")
+    table = rows_of("docs/distributed.md", "| bytes of each rank, machines |")
+    assert len(table) == 5
+    for name, cells in table.items():
+        rows = [found[k, "fastreduce", size_of(name)] for k in (4, 6)]
+        wanted = [(short(row["time_s"]), f"{row['over_gloo']:.2f}") for row in rows]
+        assert cells == [cell for pair in wanted for cell in pair], name

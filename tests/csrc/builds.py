@@ -50,8 +50,14 @@ class Build:
         return made
 
     def link(self, objects: list[Path], folder: Path) -> Path:
-        self._call("-pthread", *objects, "-o", folder / "test")
+        self._call("-pthread", *objects, "-ldl", "-o", folder / "test")
         return folder / "test"
+
+    def library(self, source: Path, folder: Path, name: str) -> Path:
+        """A shared library of that name."""
+        made = folder / name
+        self._call(*FLAGS, "-shared", "-fPIC", f"-Wl,-soname,{name}", source, "-o", made)
+        return made
 
     def _call(self, *arguments: object) -> None:
         command = [CXX, *SANITIZERS[self.sanitizer], *map(str, arguments)]

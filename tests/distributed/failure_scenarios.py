@@ -24,8 +24,9 @@ def raised(call):
     return str(caught.value)
 
 
-def every_later_call_raises():
-    assert "this group cannot be used any more" in raised(lambda: dist.all_reduce(torch.ones(2)))
+def every_later_call_raises(group=None):
+    words = raised(lambda: dist.all_reduce(torch.ones(2), group=group))
+    assert "this group cannot be used any more" in words, words
 
 
 def one_is_killed(rank, size, when, elems):
@@ -159,8 +160,59 @@ def waiting_for_work_has_a_limit(rank, size):
     dist.barrier()
 
 
+def one_raises_before_the_others_hear_of_the_call(rank, size):
+    """Its next call is not taken for this one."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=group)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="memory"):
+            dist.all_reduce(torch.ones(1).expand(1 << 50), group=group)
+        every_later_call_raises(group)
+    else:
+        words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
+        assert "call 2, allreduce (sum) of Float [3], on rank " in words, words
+        assert "rank 0 gave up: rank 0 raised: " in words and "memory" in words, words
+
+
+def a_group_ends_in_a_callback(rank, size):
+    """Of one of its own calls, in the thread that would serve the next one."""
+    groups, ended = [dist.new_group()], threading.Event()
+    if rank == 1:
+        time.sleep(0.2)  # the others' calls are not done when they return
+    work = dist.all_reduce(torch.ones(3), group=groups[0], async_op=True)
+
+    def end(_):
+        dist.destroy_process_group(groups.pop())
+        ended.set()
+
+    work.get_future().then(end)
+    assert ended.wait(20)
+
+
+def a_group_ends_while_a_call_runs(rank, size):
+    """In another thread: the call is finished before the others hear that this rank has left."""
+    group = dist.new_group()
+    x = torch.ones(3)
+    if rank == 0:
+        end = threading.Timer(0.1, dist.destroy_process_group, (group,))
+        end.start()
+    else:
+        time.sleep(0.3)
+    dist.all_reduce(x, group=group)
+    assert torch.equal(x, torch.full((3,), float(size)))
+    if rank == 0:
+        end.join()
+
+
 ALIVE = [
-    *(one_has_left, everyone_may_leave_once_it_is_done, timeouts),
+    one_raises_before_the_others_hear_of_the_call,
+    *(
+        a_group_ends_in_a_callback,
+        a_group_ends_while_a_call_runs,
+        one_has_left,
+        everyone_may_leave_once_it_is_done,
+        timeouts,
+    ),
     *(aborted_by_another_thread, waiting_for_work_has_a_limit),
 ]
 

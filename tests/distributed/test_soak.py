@@ -1,18 +1,32 @@
-"""For long, by hand: FASTREDUCE_SOAK=100000 pytest --sweep tests/distributed/test_soak.py -n 0"""
+"""A short run of soak.py; for long, by hand."""
 
-import os
+from dataclasses import replace
 
 import pytest
-import soak_scenarios
-from processes import in_a_group
-
-COUNT = int(os.environ.get("FASTREDUCE_SOAK", "2400"))
+import soak
+from chaos_scenarios import TROUBLES
+from soak_scenarios import MORE, leaks
 
 
 @pytest.mark.sweep("processes")
-def test_nothing_is_left_behind(tmp_path):
-    seed = int.from_bytes(os.urandom(4), "little") if "FASTREDUCE_SOAK" in os.environ else 0
-    print(f"seed {seed}")
-    within_s = 60 + COUNT / 20
-    settings = {"backend": "fastreduce", "timeout_s": 30, "within_s": within_s}
-    in_a_group(soak_scenarios.soak, (3, COUNT, seed), 3, tmp_path, **settings)
+def test_a_short_run(capsys):
+    soak.main(["--calls", "600", "--chaos", str(len(TROUBLES)), "--processes", "3"])
+    said = capsys.readouterr().out
+    assert "600 calls, all values right" in said
+    assert all(f"1 times {name}: no wrong value, no hang" in said for name in TROUBLES)
+
+
+@pytest.mark.sweep("processes")
+def test_an_error_that_names_another_rank_is_found():
+    """The control."""
+    other = replace(TROUBLES["aborts"], words="rank 7 called abort")
+    with pytest.raises(AssertionError, match="rank 0 called abort"):
+        soak.trouble(2, 1, 0, "aborts", other)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_leak_is_found(name):
+    """The control."""
+    usual = dict.fromkeys(MORE, 1 << 30)
+    assert leaks([usual] * 3) == []
+    assert leaks([usual, usual, usual | {name: usual[name] + MORE[name] + 1}]) == [name]

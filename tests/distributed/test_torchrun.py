@@ -44,3 +44,8 @@ def test_examples_of_the_docs(tmp_path, word, needs, said):
     script = tmp_path / "train.py"
     script.write_text(example(word))
     assert said in torchrun(script)
+
+
+def test_processes_end_in_order_while_calls_wait():
+    for _ in range(3):
+        torchrun(HERE / "exit_program.py")

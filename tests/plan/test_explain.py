@@ -25,6 +25,10 @@ def book():
     return explain(160 * MB, topology=preset("book-pcie4"))
 
 
+def last_row(plan):
+    return str(plan).splitlines()[1 + len(plan.candidates)]
+
+
 class TestOnPaper:
     def test_every_algorithm_is_a_candidate_the_fastest_first(self, book):
         assert sorted(x.algorithm for x in book.candidates) == names()
@@ -39,13 +43,14 @@ class TestOnPaper:
     def test_prints_as_a_table_with_the_choice_marked(self, book):
         lines = str(book).splitlines()
         assert lines[0] == "160 MB on each of 4 ranks, book-pcie4"
-        assert len(lines) == 2 + len(names()) + 1
+        assert len(lines) == 2 + len(names()) + 2
         marked = [line for line in lines if line.startswith("* ")]
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
-        assert lines[-1].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-2].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
-        _, headings, *rows, _ = lines
+        _, headings, *rows, _, _ = lines
         end = headings.index("launches") + len("launches")
         assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
 
@@ -72,7 +77,7 @@ class TestOnPaper:
             refused = found.candidates[-1]
             assert (refused.algorithm, refused.program) == ("nothing", None)
             assert "'nothing' for 4 ranks is wrong: rank 0 ends" in refused.prediction.limit
-            assert "refused" in str(found).splitlines()[-2]
+            assert "refused" in last_row(found)
             assert {x.algorithm for x in found.candidates} == {*before, "nothing"}
         finally:
             algorithms.registry.clear()
@@ -124,7 +129,7 @@ class TestUnknownRates:
         machine = self.without_rate(preset("dgx1"), ("cpu0", "cpu1"))
         found = explain(MB, topology=machine)
         assert found.algorithm in ("ring", "bidirectional", "multi-ring")
-        last = str(found).splitlines()[-2]
+        last = last_row(found)
         assert "unknown" in last and "cpu0" in last and "bandwidth is unknown" in last
 
     def test_nothing_known_is_an_error(self):

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
 import networkx as nx
-import pytest
 
 from fastreduce import HOST, Instruction, Program, simulate
 from fastreduce.algorithms import sharded
-from fastreduce.simulation import Timeline, play
+from fastreduce.simulation import EVENTS, Costs, Timeline
 from fastreduce.topology import Topology
 
 UNCOUNTED_S = 1e-15
-
-
-@contextmanager
-def overheads_of_nothing() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(play, "LAUNCH_S", 0.0)
-        patch.setattr(play, "EVENT_WAIT_S", 0.0)
-        yield
+NO_COSTS = Costs(call_s=0.0, launch_s=0.0, event_wait_s=0.0, ramp_bytes=0.0)
 
 
 @cache
@@ -59,9 +49,11 @@ def run(*instructions: tuple, shards: int = 1) -> Program:
     return Program(4, shards, [Instruction(*i) for i in instructions])
 
 
-def timed(program: Program, topology: Topology, nbytes: int, slices: int = 1) -> Timeline:
+def timed(
+    program: Program, topology: Topology, nbytes: int, slices: int = 1, costs: Costs = EVENTS
+) -> Timeline:
     """A program that need not be an allreduce; in one slice, store and forward, unless told."""
-    return simulate(program, topology, nbytes, slices=slices, verify=False)
+    return simulate(program, topology, nbytes, slices=slices, verify=False, costs=costs)
 
 
 def one_shard_ring(k: int) -> Program:

@@ -7,6 +7,7 @@ from networks import star
 
 from fastreduce import simulate
 from fastreduce.algorithms import hierarchical, ring
+from fastreduce.simulation import EVENTS, Costs
 from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, ring_s
 from fastreduce.topology import cluster
 
@@ -14,9 +15,9 @@ LOCAL = 4
 SIZES = [1, 1_000_000, 1_000_000_000]
 
 
-def around(topology, leap):
+def around(topology, leap, costs=EVENTS):
     k = len(topology.devices)
-    return hops(topology, [(rank, (rank + leap) % k) for rank in range(k)])
+    return hops(topology, [(rank, (rank + leap) % k) for rank in range(k)], costs)
 
 
 def ring_by_formula(topology, nbytes):
@@ -61,6 +62,25 @@ class TestFormulas:
     def test_hops_share_links(self):
         assert {h.bytes_per_s for h in hops(star(5), permutations(range(5), 2))} == {0.25e9}
         assert hops(star(2), [(0, 1)]) == [Hop(1e9, pytest.approx(0))]
+
+    def test_hops_that_come_twice_count_twice(self):
+        found = hops(star(3), [(0, 1), (1, 2), (0, 1)])
+        assert [hop.bytes_per_s for hop in found] == [0.5e9, 1e9, 0.5e9]
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    @pytest.mark.parametrize("name", Costs._fields)
+    def test_every_cost_counts_as_in_a_simulation(self, name, nbytes):
+        costs = EVENTS._replace(**{name: 1e6 if name == "ramp_bytes" else 50e-6})
+        topology = cluster("g4dn.12xlarge", 2, 100, nics=LOCAL)
+        one_s, two_s = (
+            simulate(x, topology, nbytes, slices=1, costs=costs).time_s
+            for x in (ring(8), hierarchical(8, 2))
+        )
+        assert ring_s(8, nbytes, around(topology, 1, costs), costs) == pytest.approx(one_s, 0.03)
+        inside = hops(topology, permutations(range(4), 2), costs)
+        between = around(topology, 4, costs)
+        found_s = hierarchical_s(8, 2, nbytes, inside, between, costs)
+        assert found_s == pytest.approx(two_s, 0.03)
 
 
 def test_a_ring_of_32_in_slices():

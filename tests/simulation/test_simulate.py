@@ -1,14 +1,15 @@
 """What small programs take, by hand; sizes; and what is refused."""
 
 import itertools
+import math
 
 import pytest
-from networks import run, star, timed, without
+from networks import NO_COSTS, run, star, timed, without
 from sweeps import one_in
 
 from fastreduce import HOST, Instruction, Program, algorithms, explain, simulate
 from fastreduce.algorithms.collectives import program as collective
-from fastreduce.simulation import play
+from fastreduce.simulation import EVENTS, Costs
 from fastreduce.simulation.predict import on_topology
 from fastreduce.topology import preset
 
@@ -52,33 +53,31 @@ BY_HAND = {
 }
 
 
-@pytest.mark.usefixtures("no_overheads")
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name):
     program, slices, expected_s = BY_HAND[name]
-    timeline = timed(program, star(4), GB, slices)
+    timeline = timed(program, star(4), GB, slices, NO_COSTS)
     assert timeline.time_s == pytest.approx(expected_s, abs=1e-6)
 
 
-@pytest.mark.usefixtures("no_overheads")
 class TestMemory:
+    def time_s(self, program, memory_bytes_per_s):
+        star_of_four = star(4, memory_bytes_per_s=memory_bytes_per_s)
+        return timed(program, star_of_four, GB, costs=NO_COSTS).time_s
+
     def test_each_source_is_read_once_and_the_result_written_once(self):
-        slow = star(4, memory_bytes_per_s=1e9)
-        assert timed(run((0, 0, (0,), (0,))), slow, GB).time_s == pytest.approx(2)
-        four = run((0, 0, EVERYONE, (0,)))
-        assert timed(four, slow, GB).time_s == pytest.approx(5)
+        assert self.time_s(run((0, 0, (0,), (0,))), 1e9) == pytest.approx(2)
+        assert self.time_s(run((0, 0, EVERYONE, (0,))), 1e9) == pytest.approx(5)
 
     def test_reduces_while_sources_come_in(self):
-        four = run((0, 0, EVERYONE, (0,)))
-        assert timed(four, star(4, memory_bytes_per_s=2e9), GB).time_s == pytest.approx(3)
+        assert self.time_s(run((0, 0, EVERYONE, (0,))), 2e9) == pytest.approx(3)
 
     def test_lanes_of_two_devices_have_memories_of_their_own(self):
         both = run((0, 0, (0,), (0,)), (1, 0, (1,), (1,)))
-        assert timed(both, star(4, memory_bytes_per_s=1e9), GB).time_s == pytest.approx(2)
+        assert self.time_s(both, 1e9) == pytest.approx(2)
 
     def test_a_copy_to_elsewhere_leaves_the_memory_alone(self):
-        slow = star(4, memory_bytes_per_s=1.0)
-        assert timed(run((0, 0, (0,), (1,))), slow, GB).time_s == pytest.approx(1)
+        assert self.time_s(run((0, 0, (0,), (1,))), 1.0) == pytest.approx(1)
 
 
 class TestOverheads:
@@ -89,21 +88,21 @@ class TestOverheads:
 
     def test_a_launch_and_two_links(self):
         assert self.time_us(run((0, 0, (0,), (1,)))) == pytest.approx(
-            2000 + play.LAUNCH_S * 1e6, abs=0.01
+            2000 + EVENTS.launch_s * 1e6, abs=0.01
         )
 
     def test_latency_there_and_back(self):
         one = Program(2, 1, [Instruction(0, 0, (0, 1), (0, 1))])
-        assert self.time_us(one) == pytest.approx(4000 + play.LAUNCH_S * 1e6, abs=0.01)
+        assert self.time_us(one) == pytest.approx(4000 + EVENTS.launch_s * 1e6, abs=0.01)
 
     def test_a_wait_for_another_device(self):
         chain = run((1, 0, (0,), (1,)), (2, 0, (1,), (2,)))
-        expected_us = 4000 + (2 * play.LAUNCH_S + play.EVENT_WAIT_S) * 1e6
+        expected_us = 4000 + (2 * EVENTS.launch_s + EVENTS.event_wait_s) * 1e6
         assert self.time_us(chain) == pytest.approx(expected_us, abs=0.01)
 
     def test_no_wait_for_itself(self):
         chain = run((1, 0, (0,), (1,)), (1, 0, (1,), (2,)))
-        expected_us = 4000 + 2 * play.LAUNCH_S * 1e6
+        expected_us = 4000 + 2 * EVENTS.launch_s * 1e6
         assert self.time_us(chain) == pytest.approx(expected_us, abs=0.01)
 
     def test_a_wait_that_is_over_costs_nothing(self):
@@ -112,7 +111,7 @@ class TestOverheads:
             (0, 0, (0,), (0,)), (1, 1, (2,), (1,)), (1, 1, (1,), (3,)), (1, 0, (0,), (1,)), shards=2
         )
         assert len(program.launches()) == 3
-        expected_us = 4000 + 2 * play.LAUNCH_S * 1e6
+        expected_us = 4000 + 2 * EVENTS.launch_s * 1e6
         assert self.time_us(program) == pytest.approx(expected_us, abs=0.01)
 
     def test_a_wait_that_is_not_over_when_the_device_is_free(self):
@@ -120,9 +119,50 @@ class TestOverheads:
         program = run(
             (0, 0, (0,), (0,)), (1, 1, (2,), (1,)), (1, 1, (1,), (3,)), (1, 0, (0,), (1,)), shards=2
         )
-        route_s = play.EVENT_WAIT_S / 2
-        expected_us = (2 * play.LAUNCH_S + play.EVENT_WAIT_S + route_s) * 1e6
+        route_s = EVENTS.event_wait_s / 2
+        expected_us = (2 * EVENTS.launch_s + EVENTS.event_wait_s + route_s) * 1e6
         assert self.time_us(program, route_s / 2) == pytest.approx(expected_us, abs=0.01)
+
+
+class TestCosts:
+    """A chain of two copies, 2 ms of latency each, at 1 GB/s."""
+
+    CHAIN = run((1, 0, (0,), (1,)), (2, 0, (1,), (2,)))
+    MACHINE = star(4, latency_s=1e-3, memory_bytes_per_s=1e12)
+
+    def time_ms(self, program=CHAIN, **costs):
+        found = timed(program, self.MACHINE, 1_000_000, costs=NO_COSTS._replace(**costs))
+        return found.time_s * 1e3
+
+    def test_nothing_but_the_links(self):
+        assert self.time_ms() == pytest.approx(6)
+
+    def test_a_call_counts_once_and_the_others_in_each_step(self):
+        assert self.time_ms(call_s=1e-3) == pytest.approx(7)
+        assert self.time_ms(launch_s=1e-3) == pytest.approx(8)
+        assert self.time_ms(event_wait_s=1e-3) == pytest.approx(7)
+
+    def test_a_transfer_takes_as_long_as_one_with_the_ramp_more(self):
+        """At the rate of its slowest link, however many share that; memories have a ramp too."""
+        assert self.time_ms(ramp_bytes=500_000) == pytest.approx(7)
+        shared = run((0, 0, EVERYONE, (0,)))
+        assert self.time_ms(shared) == pytest.approx(2 + 3)
+        assert self.time_ms(shared, ramp_bytes=500_000) == pytest.approx(2 + 3 + 0.5)
+        own = run((0, 0, (0,), (0,)))
+        assert self.time_ms(own, ramp_bytes=10**9) == pytest.approx(1 + 0.002)
+
+    def test_nothing_to_do_costs_nothing(self):
+        assert self.time_ms(Program(4, 1, []), call_s=1.0) == 0
+
+    def test_the_default_is_what_the_events_engine_costs(self):
+        ring = algorithms.ring(4)
+        assert simulate(ring, star(4), GB) == simulate(ring, star(4), GB, costs=EVENTS)
+
+    @pytest.mark.parametrize("found", [-1e-9, math.inf, math.nan])
+    @pytest.mark.parametrize("name", Costs._fields)
+    def test_what_is_no_cost_is_refused(self, name, found):
+        with pytest.raises(ValueError, match=f"costs: {name} is {found}, want a finite number"):
+            self.time_ms(**{name: found})
 
 
 class TestSizes:
@@ -132,17 +172,16 @@ class TestSizes:
         )
         assert whole == parts
 
-    @pytest.mark.usefixtures("no_overheads")
     def test_whole_tensors_go_round_the_shards(self):
         """Tensors 0 and 4 are rank 0's; each rank reads its own from three others."""
-        timeline = simulate(algorithms.by_parameter(4), star(4), [3 * GB, GB, GB, GB, 2 * GB])
+        sizes = [3 * GB, GB, GB, GB, 2 * GB]
+        timeline = simulate(algorithms.by_parameter(4), star(4), sizes, costs=NO_COSTS)
         reads = {e.who: e.bytes for e in timeline.events if e.start_s == 0 and "gpu" in e.who}
         assert reads == {"gpu0": 15 * GB, "gpu1": 3 * GB, "gpu2": 3 * GB, "gpu3": 3 * GB}
         assert timeline.nbytes == 8 * GB
 
-    @pytest.mark.usefixtures("no_overheads")
     def test_fewer_tensors_than_shards(self):
-        timeline = simulate(algorithms.by_parameter(4), star(4), [GB])
+        timeline = simulate(algorithms.by_parameter(4), star(4), [GB], costs=NO_COSTS)
         assert timeline.time_s == pytest.approx(6)
 
     def test_in_words(self):

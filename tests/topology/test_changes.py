@@ -1,6 +1,7 @@
 """Machines with something less: a link, a share of its bandwidth, peer access."""
 
 import itertools
+import re
 
 import networkx as nx
 import pytest
@@ -76,7 +77,7 @@ class TestScaled:
             preset("dgx1").scaled(("gpu0", "gpu1"), factor)
 
     def test_beyond_any_machine(self):
-        with pytest.raises(ValueError, match=r"bytes_per_s is 3\.6e\+38, want bytes a second"):
+        with pytest.raises(ValueError, match=r"bytes_per_s is 4\.5e\+38, want bytes a second"):
             preset("dgx1").scaled(("gpu0", "gpu1"), 1e28)
 
     def test_an_unknown_bandwidth(self):
@@ -121,16 +122,21 @@ def passes_cpus(topology):
     """Whether each way from GPU to GPU passes a CPU of each of the two machines (or the one)."""
     graph = topology.graph
     cpus = [node for node, kind in graph.nodes(data="kind") if kind == "cpu"]
-    rest = graph.subgraph(node for node in graph if node not in cpus)
+    ports = {f"{cpu} {port}" for cpu in cpus for port in ("in", "out")}
+    rest = graph.subgraph(node for node in graph if node not in ports.union(cpus))
     return not any(
         nx.has_path(rest, src, dst) for src, dst in itertools.permutations(topology.devices, 2)
     )
 
 
 def rates(graph):
-    """Of each link, with both halves of a switch under its own name."""
-    whole = {node: node.removesuffix(" up").removesuffix(" down") for node in graph}
-    found = [((whole[s], whole[d]), x["bytes_per_s"]) for (s, d), x in graph.edges.items()]
+    """Of each link but those to memory, with both halves of a node under its own name."""
+    whole = {node: re.sub(" (up|down|in|out)$", "", node) for node in graph}
+    found = [
+        ((whole[s], whole[d]), x["bytes_per_s"])
+        for (s, d), x in graph.edges.items()
+        if x["medium"] != "memory"
+    ]
     assert len(dict(found)) == len(found)  # no direction of a link is there twice
     return dict(found)
 
@@ -195,8 +201,25 @@ class TestWithoutPeerAccess:
     def test_between_machines_network_cards_take_from_the_cpu(self):
         machine = cluster("dgx-h100", 2, 400, nics=8).without_peer_access()
         way = [node for _, node in machine.route("m0/gpu3", "m1/gpu5")]
-        assert way[:3] == ["m0/pcie3 up", "m0/cpu0", "m0/pcie0 down"]
-        assert way[-3:] == ["m1/cpu1", "m1/pcie5 down", "m1/gpu5"]
+        assert way[:4] == ["m0/pcie3 up", "m0/cpu0 in", "m0/cpu0 out", "m0/pcie0 down"]
+        assert way[-3:] == ["m1/cpu1 out", "m1/pcie5 down", "m1/gpu5"]
+
+    @pytest.mark.parametrize(("k", "published"), [(4, 35), (8, 28)])
+    def test_host_memory_limits_eight_rtx_5090_as_published(self, k, published):
+        """nccl issue 1639, GB/s busbw: 4 of them share one socket's memory, 8 cross the sockets."""
+        machine = preset("pcie5-x8").without_peer_access()
+        found = simulate(algorithms.ring(k), machine, "8GB", slices=1).busbw
+        assert found / 1e9 == pytest.approx(published, rel=0.05)
+
+    def test_control_with_peer_access_memory_does_not_limit(self):
+        found = simulate(algorithms.ring(4), "pcie5-x8", "8GB", slices=1).busbw
+        assert found / 1e9 > 1.3 * 35
+
+    def test_memory_of_unknown_rate_does_not_limit(self):
+        graph = preset("book-pcie4").graph.copy()
+        graph.nodes["cpu0"]["memory_bytes_per_s"] = None
+        machine = Topology("half known", "a test", graph).without_peer_access()
+        assert [node for _, node in machine.route("gpu0", "gpu1")][1] == "cpu0"
 
     def test_can_be_saved(self, tmp_path):
         machine = preset("dgx1").without_peer_access()

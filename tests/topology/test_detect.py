@@ -126,7 +126,7 @@ class TestMachines:
         assert found.name == "2 x Tesla Fake"
         assert "driver 570.1" in found.source
         assert found.graph.edges["gpu0", "gpu1"] == {
-            "bytes_per_s": 40e9,
+            "bytes_per_s": 45e9,
             "latency_s": 0.5e-6,
             "medium": "nvlink",
         }
@@ -136,7 +136,7 @@ class TestMachines:
 
     def test_a_link_that_only_one_end_tells_of(self):
         found = _detect(FakeNvml(2, nvlinks={1: [0]}))
-        assert found.graph.edges["gpu0", "gpu1"]["bytes_per_s"] == 20e9
+        assert found.graph.edges["gpu0", "gpu1"]["bytes_per_s"] == 22.5e9
 
     def test_four_on_nvswitch(self):
         links = {gpu: [SWITCHES] * 18 for gpu in range(4)}
@@ -172,10 +172,10 @@ class TestMachines:
         nvlinks = {i: [] for i in range(8)}
         for i, j in permutations(range(8), 2):
             link = book.graph.edges.get((f"gpu{i}", f"gpu{j}"), {"bytes_per_s": 0})
-            nvlinks[i] += [j] * round(link["bytes_per_s"] / 18e9)
+            nvlinks[i] += [j] * round(link["bytes_per_s"] / 22.5e9)
         found = _detect(FakeNvml(8, nvlinks=nvlinks))
         assert [ring.order for ring in rings(found)] == [ring.order for ring in rings(book)]
-        assert sum(ring.bytes_per_s for ring in rings(found)) == 60e9
+        assert sum(ring.bytes_per_s for ring in rings(found)) == 67.5e9
 
     def test_one_gpu(self):
         found = _detect(FakeNvml(1))

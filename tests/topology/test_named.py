@@ -32,7 +32,7 @@ def test_this_machine(monkeypatch):
 
 @pytest.mark.parametrize("name", ["dgx9", "", ".", "no/such.json"])
 def test_unknown_names(name):
-    with pytest.raises(ValueError, match=r"unknown topology .*known are book-pcie4, .* detect"):
+    with pytest.raises(ValueError, match=r"unknown topology .*known are book-dgx1, .* detect"):
         as_topology(name)
 
 

@@ -3,13 +3,14 @@
 import pytest
 
 from fastreduce.topology import names, preset, rings
-from fastreduce.topology.links import EFFICIENCY
+from fastreduce.topology.links import EFFICIENCY, NVLINK_EFFICIENCY
 
 MACHINES = {
     # GPUs, the first GPU's links by medium, GB/s of one of them
     "book-pcie4": (4, {"pcie": 1}, {"pcie": 16}),
+    "book-dgx1": (8, {"pcie": 1, "nvlink": 4}, {"pcie": 11.97}),
     "dgx1-v100": (8, {"pcie": 1, "nvlink": 4}, {"pcie": 11.97}),
-    "dgx2-v100": (16, {"pcie": 1, "nvlink": 1}, {"nvlink": 120}),
+    "dgx2-v100": (16, {"pcie": 1, "nvlink": 1}, {"nvlink": 135}),
     "dgx-a100": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 240, "pcie": 23.95}),
     "dgx-h100": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 360, "pcie": 47.89}),
     "dgx-h200": (8, {"pcie": 1, "nvlink": 1}, {"nvlink": 360, "pcie": 47.89}),
@@ -58,7 +59,7 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["dgx3", "", None])
     def test_unknown_ones_are_refused_with_the_known(self, name):
-        with pytest.raises(ValueError, match=rf"unknown topology {name!r}; known are book-pcie4, "):
+        with pytest.raises(ValueError, match=rf"unknown topology {name!r}; known are book-dgx1, "):
             preset(name)
 
 
@@ -76,18 +77,19 @@ class TestDgx1:
     )
     RANKS = (3, 0, 4, 7, 6, 5, 1, 2)  # nvidia-smi's number of each rank
 
-    def test_has_the_links_of_the_real_one(self):
-        graph = preset("dgx1").graph
+    @pytest.mark.parametrize(("name", "link"), [("dgx1", 22.5e9), ("book-dgx1", 18e9)])
+    def test_has_the_links_of_the_real_one(self, name, link):
+        graph = preset(name).graph
         for i, one in enumerate(self.RANKS):
             for j, other in enumerate(self.RANKS):
-                link = graph.edges.get((f"gpu{i}", f"gpu{j}"), {"bytes_per_s": 0})
-                assert link["bytes_per_s"] == 18e9 * self.SMI[one][other]
+                found = graph.edges.get((f"gpu{i}", f"gpu{j}"), {"bytes_per_s": 0})
+                assert found["bytes_per_s"] == link * self.SMI[one][other]
 
     def test_each_gpu_has_six_nvlinks(self):
         graph = preset("dgx1").graph
         for device in preset("dgx1").devices:
             links = [x for _, _, x in graph.out_edges(device, data=True) if x["medium"] == "nvlink"]
-            assert sum(x["bytes_per_s"] for x in links) == 6 * 18e9
+            assert sum(x["bytes_per_s"] for x in links) == 6 * 22.5e9
 
     def test_has_the_pcie_switches_of_the_real_one(self):
         graph = preset("dgx1").graph
@@ -105,4 +107,5 @@ def test_rings_come_near_the_bus_bandwidth_that_nccl_shows(name, busbw):
 
 
 def test_efficiencies_are_shares():
-    assert all(0.5 < share < 1 for share in EFFICIENCY.values())
+    shares = [*EFFICIENCY.values(), *NVLINK_EFFICIENCY.values()]
+    assert all(0.5 < share < 1 for share in shares)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import full_mesh, graph_of, topologies, two_gpus
 
-from fastreduce.topology import Ring, Topology, names, preset, rings
+from fastreduce.topology import Ring, Topology, cluster, names, preset, rings
 from fastreduce.topology.rings import check
 
 BOOK = [Ring((0, 1, 2, 3, 4, 5, 6, 7), 36e9), Ring((0, 3, 5, 2, 4, 7, 1, 6), 18e9)]
@@ -22,7 +22,7 @@ def total(found):
 
 class TestDgx1:
     def test_has_the_two_rings_of_the_book(self):
-        assert rings(preset("dgx1-v100")) == BOOK
+        assert rings(preset("book-dgx1")) == BOOK
         in_the_book = [[rank + 1 for rank in (*ring.order, 0)] for ring in BOOK]
         assert in_the_book == [[1, 2, 3, 4, 5, 6, 7, 8, 1], [1, 4, 6, 3, 5, 8, 2, 7, 1]]
 
@@ -36,11 +36,13 @@ class TestDgx1:
             graph.add_nodes_from((node, machine.graph.nodes[node]) for node in (*order, *rest))
             graph.add_edges_from(machine.graph.edges(data=True))
             found = rings(Topology("shuffled", "a test", graph))
-            assert [ring.bytes_per_s for ring in found] == [36e9, 18e9]
+            assert [ring.bytes_per_s for ring in found] == [45e9, 22.5e9]
 
 
 class TestOverASwitch:
-    @pytest.mark.parametrize("name", sorted({*names()} - {"dgx1", "dgx1-v100", "p3.16xlarge"}))
+    @pytest.mark.parametrize(
+        "name", sorted({*names()} - {"book-dgx1", "dgx1", "dgx1-v100", "p3.16xlarge"})
+    )
     def test_is_one_ring_in_order(self, name):
         machine = preset(name)
         (ring,) = rings(machine)
@@ -48,7 +50,7 @@ class TestOverASwitch:
 
     def test_has_the_rate_of_its_slowest_step(self):
         # Both steps between the sockets cross their link, one each way.
-        assert rings(preset("pcie5-x8"))[0].bytes_per_s == 24e9
+        assert rings(preset("pcie5-x8"))[0].bytes_per_s == 28e9
         assert rings(preset("book-pcie4"))[0].bytes_per_s == 16e9
 
     def test_counts_a_link_that_several_steps_share(self):
@@ -174,11 +176,27 @@ WRONG = {
 
 class TestCheck:
     def test_takes_the_book(self):
-        check(preset("dgx1"), BOOK)
+        check(preset("book-dgx1"), BOOK)
 
     @pytest.mark.parametrize("case", WRONG)
     def test_control_refuses(self, case):
         index, change, message = WRONG[case]
         wrong = [ring._replace(**change) if i == index else ring for i, ring in enumerate(BOOK)]
         with pytest.raises(ValueError, match=message):
-            check(preset("dgx1"), wrong)
+            check(preset("book-dgx1"), wrong)
+
+
+class TestOnSeveralMachines:
+    @pytest.mark.parametrize("machines, nics", [(2, 8), (4, 8), (3, 4), (2, 1)])
+    def test_there_is_a_ring_for_each_card(self, machines, nics):
+        network = cluster("dgx-h100", machines=machines, gbit=400, nics=nics)
+        found = rings(network)
+        check(network, found)
+        assert len(found) == nics
+        cards = preset("dgx-h100").graph.edges["gpu0", "pcie0"]["bytes_per_s"]
+        assert sum(ring.bytes_per_s for ring in found) == pytest.approx(nics * cards)
+
+    def test_they_leave_unequal_machines_alone(self):
+        graph = nx.DiGraph(cluster("dgx-h100", machines=2, gbit=400, nics=8).graph)
+        graph.remove_node("m1/gpu7")
+        assert len(rings(Topology("unequal", "an example", graph))) == 1

@@ -81,6 +81,13 @@ inline void run_case(const Case& one) {
 // beside_test.cpp
 void calls_beside_each_other();
 
+// captures_test.cpp
+void captures_on_all_devices();
+
+// closed_memory_test.cpp
+void pools();
+void closed_memory();
+
 // failures_test.cpp
 void failures(int ranks);
 void interruptions(int ranks);
@@ -102,5 +109,9 @@ void first_scratch_in_a_capture();
 
 // reuse_test.cpp
 void calls_at_the_same_addresses();
+
+// trials_test.cpp
+void copies_that_hang(const std::string& path, int tried_later);
+void nvlinks(const std::string& nvml);
 
 }  // namespace engines_test

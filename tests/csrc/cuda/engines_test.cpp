@@ -174,6 +174,13 @@ Config machine_for(const std::string& mode) {
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
   if (mode == "same addresses") config = {.devices = 4, .linear = true, .reuse_addresses = true};
+  if (mode == "kernels hang")
+    config = {.devices = 4, .lies = {{.device = 0, .peer = 1, .hangs = true}}, .linear = true};
+  if (mode == "copies hang")
+    config = {.devices = 4,
+              .lies = {{.device = 0, .peer = 1, .writes = false, .copies = true, .hangs = true}},
+              .linear = true};
+  if (mode == "closed memory") config = {.devices = 4, .linear = true, .pools_open = false};
   if (mode == "few peers") config = {.devices = 4, .linear = true, .max_peers = 2};
   if (mode == "lost writes" || mode == "kept failures")
     config = {.devices = 4, .lies = {{.device = 0, .peer = 1}}, .linear = true};
@@ -182,6 +189,10 @@ Config machine_for(const std::string& mode) {
   if (mode == "lost copies")
     config = {.devices = 4, .lies = {{.device = 1, .peer = 3, .writes = false, .copies = true}}, .linear = true};
   return config;
+}
+
+std::string beside(const std::string& path, const std::string& name) {
+  return path.substr(0, path.rfind('/') + 1) + name;
 }
 
 }  // namespace
@@ -215,10 +226,20 @@ int main(int argc, char** argv) {
     kept_proofs(argv[3]);
   } else if (mode == "kept failures") {
     kept_failures(argv[3]);
+  } else if (mode == "kernels hang" || mode == "copies hang") {
+    // The copy engine's way from 0 to 1 is also that of the pair 1 and 0, which hangs then, before the others' turn.
+    copies_that_hang(beside(argv[2], "proofs"), mode == "kernels hang" ? 9 : 3);
+  } else if (mode == "nvlinks" || mode == "nvlinks without NVML") {
+    nvlinks(mode == "nvlinks" ? beside(argv[2], "libnvidia-ml.so.1") : "");
+  } else if (mode == "pools") {
+    pools();
+  } else if (mode == "closed memory") {
+    closed_memory();
   } else if (mode == "capture") {
     unknown_in_a_capture();
     two_captures();
     user_captures();
+    captures_on_all_devices();
   } else if (mode == "beside") {
     calls_beside_each_other();
   } else if (mode == "graphs" || mode == "graphs, no peers") {

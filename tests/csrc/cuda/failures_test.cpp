@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "cases.h"
+#include "cuda/peers.h"
 
 namespace engines_test {
 namespace {
@@ -48,7 +49,7 @@ class Calls {
 bool is_in_a_destructor(const std::string& call) {
   static const std::set<std::string> calls = {
       "cudaSetDevice",    "cudaFree",         "cudaStreamDestroy",    "cudaThreadExchangeStreamCaptureMode",
-      "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy",
+      "cudaEventDestroy", "cudaGraphDestroy", "cudaGraphExecDestroy", "cudaFreeHost",
   };
   return calls.contains(call);
 }
@@ -116,9 +117,20 @@ void for_each_call_of_a_call(int ranks, const std::function<bool(const Case& one
   });
 }
 
+// In each of these calls the peers are found out anew.
+void failures_of_trials() {
+  const Case one{program_of("sharded", 2), kSum, {100}, {0, 0}, {.devices = 2}};
+  int64_t n = 0;
+  do forget_peers();
+  while (fails_cleanly(one, 0, ++n));
+}
+
 }  // namespace
 
-void failures(int ranks) { for_each_call_of_a_call(ranks, fails_cleanly); }
+void failures(int ranks) {
+  for_each_call_of_a_call(ranks, fails_cleanly);
+  failures_of_trials();
+}
 
 void interruptions(int ranks) { for_each_call_of_a_call(ranks, is_undisturbed); }
 

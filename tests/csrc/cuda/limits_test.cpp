@@ -1,6 +1,7 @@
 // What fits one launch: the last row, pointer, operand and instruction, and one more.
 #include "cases.h"
 #include "cuda/launch.h"
+#include "cuda/peers.h"
 
 namespace engines_test {
 namespace {
@@ -10,7 +11,12 @@ namespace {
 struct Form {
   size_t rows, buffers, instructions, srcs, dsts;
   int shards = 1;
+  size_t more_in_last_shard = 0;  // instructions; only the last row is of that shard then
 
+  int shard_of(size_t row) const {
+    if (more_in_last_shard == 0) return static_cast<int>(row) % shards;
+    return row + 1 == rows ? shards - 1 : 0;
+  }
   size_t operands() const { return instructions * (srcs + dsts); }
   std::string name() const {
     return std::to_string(rows) + " rows, " + std::to_string(buffers) + " buffers, " + std::to_string(instructions) +
@@ -35,7 +41,7 @@ Schedule schedule_of(const Form& form) {
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> launches;
   for (int shard = 0; shard < form.shards; ++shard)
-    for (size_t i = 0; i < form.instructions; ++i) {
+    for (size_t i = 0; i < form.instructions + (shard + 1 == form.shards ? form.more_in_last_shard : 0); ++i) {
       launches.push_back({static_cast<int>(instructions.size())});
       instructions.push_back({0, shard, buffers_in_turn(i + form.buffers - 1, form.srcs, form.buffers),
                               buffers_in_turn(i + 1, form.dsts, form.buffers), false});
@@ -58,7 +64,7 @@ class Bytes {
   int64_t run() const {
     Table table{DType::u8, Op::sum, 1, {}, {}};
     for (size_t row = 0; row < form_.rows; ++row) {
-      table.rows.push_back({static_cast<int>(row) % form_.shards, kElems, table.pointers.size()});
+      table.rows.push_back({form_.shard_of(row), kElems, table.pointers.size()});
       for (size_t buffer = 0; buffer < form_.buffers; ++buffer)
         table.pointers.push_back(static_cast<std::byte*>(memory_.get()) + at(row, buffer));
     }
@@ -70,7 +76,7 @@ class Bytes {
   std::vector<uint8_t> wanted() const {
     std::vector<uint8_t> bytes = before_;
     for (size_t row = 0; row < form_.rows; ++row)
-      for (const Instruction* x : schedule_.by_shard[row % form_.shards])
+      for (const Instruction* x : schedule_.by_shard[form_.shard_of(row)])
         for (size_t i = 0; i < kElems; ++i) {
           uint8_t sum = 0;
           for (int src : x->srcs) sum = static_cast<uint8_t>(sum + bytes[at(row, src) + i]);
@@ -99,6 +105,44 @@ class Bytes {
   DeviceMemory memory_;
 };
 
+// The most of one of its numbers with which the form fits.
+Form largest(Form form, size_t Form::* number) {
+  for (form.*number = 1; form.fits(); ++(form.*number)) {
+  }
+  --(form.*number);
+  return form;
+}
+
+template <class Run>
+void expect_refusal(const std::string& where, const Run& run) {
+  std::string thrown;
+  try {
+    run();
+  } catch (const std::invalid_argument& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("do not fit one launch; use fewer ranks per call") == std::string::npos)
+    fail(where + ": thrown: " + thrown);
+}
+
+// One of two GPUs sums up more buffers than a launch can name, after a copy that is right.
+void expect_refused_on_two_gpus() {
+  const Setting setting{.devices = 2};
+  const Machine machine(2, setting);
+  const size_t many = largest({1, 2, 1, 1, 1}, &Form::srcs).srcs + 1;
+  const Schedule schedule(2, 2, 1, {{0, 0, {0}, {1}, false}, {1, 0, buffers_in_turn(0, many, 2), {1}, false}},
+                          {{}, {0}}, {{0}, {1}});
+  const DeviceMemory memory[] = {allocate_device(0, 64), allocate_device(1, 64)};
+  Table table{DType::u8, Op::sum, 1, {{0, 64, 0}}, {}};
+  for (const DeviceMemory& each : memory) table.pointers.push_back(static_cast<std::byte*>(each.get()));
+  prove_peers({0, 1}, machine.placement.current);
+  const int64_t before = virtual_cuda::work_queued();
+  expect_refusal("two GPUs", [&] { run_events(schedule, {table}, machine.placement); });
+  if (virtual_cuda::work_queued() != before) fail("two GPUs: launched all the same");
+  synchronize(2);
+  ++cases;
+}
+
 void expect_launches(const Form& form, int64_t wanted) {
   const Bytes bytes(form);
   const int64_t launches = bytes.run();
@@ -111,24 +155,9 @@ void expect_launches(const Form& form, int64_t wanted) {
 void expect_refused(const Form& form) {
   const Bytes bytes(form);
   const int64_t before = virtual_cuda::work_queued();
-  std::string thrown;
-  try {
-    bytes.run();
-  } catch (const std::invalid_argument& error) {
-    thrown = error.what();
-  }
-  if (thrown.find("do not fit one launch; use fewer ranks per call") == std::string::npos)
-    fail(form.name() + ": thrown: " + thrown);
+  expect_refusal(form.name(), [&] { bytes.run(); });
   if (virtual_cuda::work_queued() != before) fail(form.name() + ": launched all the same");
   bytes.expect(bytes.before());
-}
-
-// The most of one of its numbers with which the form fits.
-Form largest(Form form, size_t Form::* number) {
-  for (form.*number = 1; form.fits(); ++(form.*number)) {
-  }
-  --(form.*number);
-  return form;
 }
 
 Form with_more(Form form, size_t Form::* number, size_t more) {
@@ -148,6 +177,11 @@ void limits_of_a_launch() {
     expect_launches(with_more(most, &Form::rows, most.rows), 2);
     expect_launches(with_more(most, &Form::rows, most.rows + 1), 3);
   }
+  // Whole launches of rows of the first shard come before the one that does not fit.
+  const Form one{1, 2, 1, 2, 1};
+  expect_refused(
+      {2 * largest(one, &Form::rows).rows + 1, 2, 1, 2, 1, 2, largest(one, &Form::instructions).instructions});
+  expect_refused_on_two_gpus();
   // What one row needs must fit one launch.
   const std::pair<Form, size_t Form::*> numbers[] = {{{1, 1, 1, 2, 1}, &Form::buffers},
                                                      {{1, 4, 1, 1, 2}, &Form::srcs},

@@ -1,6 +1,7 @@
 // Ranks on virtual devices, and one call's tensors in their memory.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -77,13 +78,17 @@ struct Machine {
   std::map<int, Stream> streams;
 };
 
+using Allocate = std::function<DeviceMemory(int device, int64_t bytes)>;
+
 // A call's tensors on the devices of their ranks.
 class Buffers {
  public:
-  Buffers(const Content& content, const Placement& placement) : content_(content), placement_(placement) {
+  Buffers(const Content& content, const Placement& placement, const Allocate& allocate = allocate_device)
+      : content_(content), placement_(placement) {
     const Images before = content.before();
     for (int buffer = 0; buffer < content.buffers(); ++buffer) {
-      for (auto* copies : {&memory_, &before_, &after_})
+      memory_.push_back(allocate(device_of(buffer), content.bytes(buffer)));
+      for (auto* copies : {&before_, &after_})
         copies->push_back(allocate_device(device_of(buffer), content.bytes(buffer)));
       cuda_check(cudaMemcpy(before_.back().get(), before[buffer].data(), content.bytes(buffer), cudaMemcpyHostToDevice),
                  "cudaMemcpy");

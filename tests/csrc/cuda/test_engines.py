@@ -17,10 +17,13 @@ SOURCES = {
     **CONTENT,
     "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
     "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
+    "test of captures": Source(HERE / "captures_test.cpp", TEST_OPTIONS),
+    "test of closed memory": Source(HERE / "closed_memory_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
     "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
     "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
     "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
+    "test of trials": Source(HERE / "trials_test.cpp", TEST_OPTIONS),
     "test of addresses": Source(HERE / "reuse_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
@@ -46,7 +49,10 @@ def tests(objects, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    return write_programs(tmp_path_factory.mktemp("programs") / "programs.txt")
+    """The file, and an NVML beside it."""
+    folder = tmp_path_factory.mktemp("programs")
+    Build("plain", folder).library(HERE / "virtual_nvml.cpp", folder, "libnvidia-ml.so.1")
+    return write_programs(folder / "programs.txt")
 
 
 # The machine or the question, the sanitizer, and how many cases at least.
@@ -56,7 +62,7 @@ MODES = {
     # Each case in as many random legal orders as make so many in all.
     "many orders": ("plain", 10_000),
     "threads": ("thread", 150),
-    "capture": ("address", 36),
+    "capture": ("address", 60),
     "failures": ("address", 3000),
     "interruptions": ("plain", 3000),
     "interruptions, no peers": ("plain", 1000),
@@ -69,6 +75,12 @@ MODES = {
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
     "pieces": ("plain", 26),
+    "pools": ("address", 20),
+    "closed memory": ("address", 30),
+    "kernels hang": ("plain", 2),
+    "copies hang": ("plain", 2),
+    "nvlinks": ("plain", 25),
+    "nvlinks without NVML": ("plain", 25),
     "few peers": ("plain", 50),
     "pairs of peers": ("plain", 50),
     "lost writes": ("plain", 50),
@@ -106,6 +118,32 @@ def test_lost_peer_access_is_warned_of_once(tests, programs):
     assert len(warnings) == 1
     assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
     assert "a kernel's writes do not arrive" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "hang", "untried"), [("kernels hang", 2, 9), ("copies hang", 3, 15)]
+)
+def test_pairs_that_hang_are_warned_of(mode, hang, untried, tests, programs):
+    """In two processes, once in each; the others of their devices without having been tried."""
+    warnings = run(tests("plain"), mode, programs).stderr.splitlines()
+    assert "a copy between them did not end within 2 s" in warnings[0]
+    assert "device 0 cannot use the memory of device 1 directly" in warnings[0]
+    assert sum("did not end" in warning for warning in warnings) == hang
+    assert sum("to another device hangs" in warning for warning in warnings) == untried
+
+
+@pytest.mark.parametrize("mode", ["nvlinks", "nvlinks without NVML"])
+def test_missing_answers_of_nvml_are_warned_of_once(mode, tests, programs):
+    warnings = [x for x in run(tests("plain"), mode, programs).stderr.splitlines() if "NVML" in x]
+    assert len(warnings) == 1
+    assert mode != "nvlinks" or "nvmlDeviceGetHandleByPciBusId of 0000:3C:00.0" in warnings[0]
+
+
+def test_closed_memory_is_warned_of_once(tests, programs):
+    assert run(tests("plain"), "pools", programs).stderr == ""
+    warnings = run(tests("plain"), "closed memory", programs).stderr.splitlines()
+    assert len(warnings) == 1
+    assert "has no access to a tensor's memory on device" in warnings[0]
 
 
 def test_a_graph_that_cannot_be_made_is_warned_of_once(tests, programs):

@@ -34,36 +34,66 @@ std::string thrown_by(const std::function<void()>& call) {
 
 using Failure = std::function<void(Group&)>;
 
+// A thread for each rank, all of which have joined.
+void with_ranks(const std::function<void(Group&, std::barrier<>&)>& does) {
+  std::vector<std::string> names{"0", "1", "2"}, invitations(kRanks);
+  std::barrier all_there(kRanks);
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank)
+    ranks.emplace_back([&, rank] {
+      Group group(rank, names, 4096);
+      invitations[rank] = group.invitation();
+      all_there.arrive_and_wait();
+      group.join(invitations);
+      does(group, all_there);
+      all_there.arrive_and_wait();
+    });
+}
+
 // All ranks arrive at round 1. The others pass it, rank 0 fails as told, and then the slowest looks who has arrived.
 // Returns what it raises in round 1, and in round 2.
 std::pair<std::string, std::string> on_the_slowest(const Failure& failure) {
-  std::vector<std::string> names{"0", "1", "2"}, invitations(kRanks), raised(2);
-  std::barrier all_there(kRanks);
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < kRanks; ++rank)
-      ranks.emplace_back([&, rank] {
-        Group group(rank, names, 4096);
-        invitations[rank] = group.invitation();
-        all_there.arrive_and_wait();
-        group.join(invitations);
-        group.begin(kTimeout);
-        group.arrive(announcement());
-        if (rank != kSlowest) group.meet();
-        all_there.arrive_and_wait();
-        if (rank == 0) {
-          failure(group);
-          group.leave();
-        }
-        all_there.arrive_and_wait();
-        if (rank == kSlowest) {
-          raised[0] = thrown_by([&] { group.meet(); });
-          raised[1] = thrown_by([&] { group.agree(announcement(), kTimeout); });
-        }
-        all_there.arrive_and_wait();
-      });
-  }
-  return {raised[0], raised[1]};
+  std::pair<std::string, std::string> raised;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    group.begin(kTimeout);
+    group.arrive(announcement());
+    if (group.rank() != kSlowest) group.meet();
+    all_there.arrive_and_wait();
+    if (group.rank() == 0) {
+      failure(group);
+      group.leave();
+    }
+    all_there.arrive_and_wait();
+    if (group.rank() == kSlowest) {
+      raised.first = thrown_by([&] { group.meet(); });
+      raised.second = thrown_by([&] { group.agree(announcement(), kTimeout); });
+    }
+  });
+  return raised;
+}
+
+// Rank 0 waits for rank 1, which has not come yet, and rank 2 will not come any more.
+std::string while_another_is_waited_for() {
+  std::string raised;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    if (group.rank() == kSlowest) group.leave();
+    all_there.arrive_and_wait();
+    if (group.rank() == 0) raised = thrown_by([&] { group.agree(announcement(), kTimeout); });
+    all_there.arrive_and_wait();
+  });
+  return raised;
+}
+
+// All have arrived. Rank 0 waits for rank 1, and that for rank 2, which does nothing.
+std::string where_one_waits_for_another() {
+  std::string raised;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    group.agree(announcement(), group.rank() == 0 ? std::chrono::seconds(1) : kTimeout);
+    if (group.rank() == 0) raised = thrown_by([&] { group.wait_done(1, 1); });
+    if (group.rank() == 1) thrown_by([&] { group.wait_done(2, 1); });
+    all_there.arrive_and_wait();
+  });
+  return raised;
 }
 
 struct Case {
@@ -103,5 +133,7 @@ int main() {
     check(one.what + ", the call that all have arrived at", first, one.first);
     check(one.what + ", the next call", second, one.second);
   }
-  std::printf("%zu cases right\n", kCases.size());
+  check("one will not come, another is waited for", while_another_is_waited_for(), "rank 2 has left the group");
+  check("one waits for another", where_one_waits_for_another(), "waiting for rank 1, which waits for rank 2: ");
+  std::printf("%zu cases right\n", kCases.size() + 2);
 }

@@ -93,7 +93,12 @@ bool Checker::reachable(const Work& work, const Access& access) {
   if (allocation == nullptr || access.end > allocation->end) return violation("out of bounds: ");
   if (allocation->freed) return violation("use after free: ");
   const bool peer = work.kernel && owner != kHost && owner != work.device;
-  return !peer || enabled_peers.contains({work.device, owner}) || violation("no peer access: ");
+  if (peer && !enabled_peers.contains({work.device, owner})) return violation("no peer access: ");
+  const bool open = std::all_of(work.accesses.begin(), work.accesses.end(), [&](const Access& other) {
+    const int user = work.kernel ? work.device : memory_.device_of(other.begin);
+    return owner < 0 || user < 0 || memory_.open_to(*allocation, user);
+  });
+  return open || violation("no access to foreign memory: ");
 }
 
 std::vector<Checker::Past>& Checker::history(uintptr_t address) {

@@ -1,11 +1,23 @@
-// The part of the CUDA driver API that fastreduce uses: launching a kernel with a buffer of arguments.
+// The part of the CUDA driver API that fastreduce uses: launching a kernel with a buffer of arguments, and what it says
+// of memory that cudaMalloc did not allocate.
 #pragma once
 
 #include "cuda_runtime.h"
 
 using CUfunction = cudaFunction_t;
 using CUstream = cudaStream_t;
+using CUmemoryPool = cudaMemPool_t;
+using CUdeviceptr = unsigned long long;
 enum CUresult { CUDA_SUCCESS = 0 };
+
+enum CUpointer_attribute {
+  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+  CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
+  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
+};
+enum { CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE = 3 };
 
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 

@@ -89,7 +89,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->minor = kMinor;
     properties->multiProcessorCount = rt.config.multiprocessors;
     properties->l2CacheSize = kL2CacheBytes;
-    properties->pciBusID = device;
+    properties->pciBusID = 0x40 - device;
+  });
+}
+
+// Not in the order of the devices' numbers, as under CUDA_VISIBLE_DEVICES.
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+  return call("cudaDeviceGetPCIBusId", [&](Runtime& rt) {
+    std::snprintf(id, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x40 - rt.valid_device(device));
   });
 }
 
@@ -137,6 +144,11 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     require(rt.valid_device(peer) != device, cudaErrorInvalidDevice);
     rt.not_while_capturing("cudaDeviceDisablePeerAccess");
     require(rt.checker.enabled_peers.erase({device, peer}) > 0, cudaErrorPeerAccessNotEnabled);
+    for (const auto& queue : rt.queues)
+      if (const Work* hung = queue->hung())
+        for (const Access& access : hung->accesses)
+          if (hung->device == device && rt.memory.device_of(access.begin) == peer)
+            rt.report("peer access disabled under " + hung->name);
   });
 }
 

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 
 #include "cuda.h"
@@ -35,6 +36,55 @@ CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, un
   }
 }
 
+// Where a pointer lies, as one value of the type that CUDA gives it.
+void describe(const Runtime& rt, const Allocation& allocation, CUpointer_attribute attribute, void* value) {
+  const bool of_pool = allocation.foreign == Foreign::pool;
+  const int user = host_thread().device;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<int*>(value) = !allocation.foreign; return;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(value) = allocation.begin; return;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(value) = allocation.end - allocation.begin; return;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      *static_cast<uintptr_t*>(value) = of_pool ? static_cast<uintptr_t>(allocation.device) + 1 : 0;
+      return;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
+      const bool enabled = allocation.device == user || rt.checker.enabled_peers.contains({user, allocation.device});
+      const bool open = allocation.foreign ? rt.memory.open_to(allocation, user) : enabled;
+      *static_cast<unsigned*>(value) =
+          open ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+      return;
+    }
+  }
+  throw Error{cudaErrorInvalidValue};
+}
+
+const Allocation& allocation_at(Runtime& rt, CUdeviceptr pointer) {
+  const Allocation* found = rt.memory.find(pointer);
+  require(found != nullptr && !found->freed, cudaErrorInvalidValue);
+  return *found;
+}
+
+CUresult get_pointer_attributes(unsigned count, CUpointer_attribute* attributes, void** values, CUdeviceptr pointer) {
+  return static_cast<CUresult>(call("cuPointerGetAttributes", [&](Runtime& rt) {
+    const Allocation& allocation = allocation_at(rt, pointer);
+    for (unsigned i = 0; i < count; ++i) {
+      require(attributes[i] != CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, cudaErrorInvalidValue);  // alone only
+      describe(rt, allocation, attributes[i], values[i]);
+    }
+  }));
+}
+
+CUresult get_pointer_attribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  return static_cast<CUresult>(
+      call("cuPointerGetAttribute", [&](Runtime& rt) { describe(rt, allocation_at(rt, pointer), attribute, value); }));
+}
+
+const std::map<std::string, void*> kFunctions{
+    {"cuLaunchKernel", reinterpret_cast<void*>(&launch_kernel)},
+    {"cuPointerGetAttribute", reinterpret_cast<void*>(&get_pointer_attribute)},
+    {"cuPointerGetAttributes", reinterpret_cast<void*>(&get_pointer_attributes)},
+};
+
 }  // namespace
 
 Launch described(const void* kernel, void** params, void** extra) {
@@ -51,8 +101,9 @@ Launch described(const void* kernel, void** params, void** extra) {
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   return virtual_cuda::call("cudaGetDriverEntryPointByVersion", [&](virtual_cuda::Runtime&) {
-    const bool known = std::string(symbol) == "cuLaunchKernel";
-    *function = known ? reinterpret_cast<void*>(&virtual_cuda::launch_kernel) : nullptr;
+    const auto found = virtual_cuda::kFunctions.find(symbol);
+    const bool known = found != virtual_cuda::kFunctions.end();
+    *function = known ? found->second : nullptr;
     *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   });
 }

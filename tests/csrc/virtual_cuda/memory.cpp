@@ -116,6 +116,12 @@ Allocation* Memory::find(uintptr_t address) {
   return address < candidate.end ? &candidate : nullptr;
 }
 
+bool Memory::open_to(const Allocation& allocation, int device) const {
+  if (!allocation.foreign || allocation.device == device) return true;
+  if (*allocation.foreign == Foreign::pool) return pool_access.contains({allocation.device, device});
+  return *allocation.foreign == Foreign::shared;
+}
+
 int Memory::device_of(uintptr_t address) const {
   for (size_t i = 0; i < arenas_.size(); ++i)
     if (arenas_[i].base <= address && address < arenas_[i].base + kAddresses) return static_cast<int>(i) - 1;

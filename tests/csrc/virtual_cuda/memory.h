@@ -6,8 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "virtual_cuda.h"
 
 namespace virtual_cuda {
 
@@ -18,6 +23,7 @@ struct Allocation {
   uintptr_t begin, end;
   int device;
   bool freed;
+  std::optional<Foreign> foreign = {};  // nullopt: of cudaMalloc or cudaHostAlloc
 };
 
 class Memory {
@@ -26,13 +32,16 @@ class Memory {
   ~Memory();
   Memory(const Memory&) = delete;
 
-  void* allocate(int device, size_t bytes);  // nullptr: no room
-  bool release(Allocation& allocation);      // false: what lies round it was overwritten
-  Allocation* find(uintptr_t address);       // live or freed
+  void* allocate(int device, size_t bytes);                      // nullptr: no room
+  bool release(Allocation& allocation);                          // false: what lies round it was overwritten
+  Allocation* find(uintptr_t address);                           // live or freed
+  bool open_to(const Allocation& allocation, int device) const;  // where peer access is enabled
   int device_of(uintptr_t address) const;
   size_t allocated_bytes(int device) const { return arenas_[device + 1].allocated_bytes; }
   std::string describe(uintptr_t begin, uintptr_t end);
   std::map<uintptr_t, Allocation>& all() { return allocations_; }
+
+  std::set<std::pair<int, int>> pool_access;  // (device of the pool, other device)
 
  private:
   struct Arena {

@@ -51,9 +51,15 @@ void Queue::close() {
   if (worker_.joinable()) last_->has_next.set();
 }
 
+const Work* Queue::hung() const {
+  if (waiting_.empty() || !waiting_.front()->work || finishes_) return nullptr;
+  return waiting_.front()->work->hangs ? waiting_.front()->work.get() : nullptr;
+}
+
 Node* Queue::ready() const {
   if (waiting_.empty()) return nullptr;
   Node* head = waiting_.front();
+  if (hung() != nullptr) return nullptr;
   auto is_done = [](const Node* node) { return node->done.is_set(); };
   return std::all_of(head->after.begin(), head->after.end(), is_done) ? head : nullptr;
 }

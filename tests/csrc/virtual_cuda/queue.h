@@ -53,6 +53,7 @@ struct Work {
   bool kernel;
   std::vector<Access> accesses;
   std::function<void(Rng& rng, bool threads)> run;
+  bool hangs = false;
 };
 
 struct Node {
@@ -73,7 +74,9 @@ class Queue {
   void push(Node* node);
   void close();  // the worker ends once it has run everything
   Node* last() const { return last_; }
-  Node* ready() const;  // without a worker: the head, where it may run
+  Node* ready() const;       // without a worker: the head, where it may run
+  const Work* hung() const;  // without a worker: the head, if it never finishes
+  void let_finish() { finishes_ = true; }
   bool empty() const { return waiting_.empty(); }
   void pop() { waiting_.pop_front(); }
   void forget_done() { last_ = &first_; }  // without a worker, and all done
@@ -88,7 +91,8 @@ class Queue {
 
   Rng rng_;
   const int max_delay_us_;
-  Node first_;  // already done
+  bool finishes_ = false;  // even what hangs
+  Node first_;             // already done
   Node* last_ = &first_;
   std::deque<Node*> waiting_;  // used without a worker, which follows Node::next instead
   std::thread worker_;

@@ -65,6 +65,7 @@ Runtime::Runtime(const Config& config)
 }
 
 Runtime::~Runtime() {
+  let_hung_work_finish();
   wait_all();
   queues.clear();
 }
@@ -115,6 +116,7 @@ void interrupt_call(int64_t n, std::function<void()> what) {
 void reset(const Config& config) {
   std::lock_guard lock(the_mutex);
   if (the_runtime != nullptr) {
+    the_runtime->let_hung_work_finish();
     the_runtime->wait_all();
     the_runtime->report_leaks();
   }
@@ -172,6 +174,13 @@ int64_t calls_made() {
 std::string failed_call() {
   std::lock_guard lock(the_mutex);
   return runtime().failed_call;
+}
+
+void* allocate_foreign(Foreign kind, int device, size_t bytes) {
+  std::lock_guard lock(the_mutex);
+  void* pointer = runtime().memory.allocate(device, bytes);
+  if (pointer != nullptr) runtime().memory.find(reinterpret_cast<uintptr_t>(pointer))->foreign = kind;
+  return pointer;
 }
 
 void host_reads(const void* pointer, size_t bytes) { host_access(pointer, bytes, false); }

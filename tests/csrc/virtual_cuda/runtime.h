@@ -139,7 +139,8 @@ struct Runtime {
   bool is_done(Node* node);  // a little work goes on meanwhile, or a host that polls would never see it
   void wait_queue(Queue& queue);
   void wait_all();
-  void step();
+  void step(bool must = true);  // there must be something to run
+  void let_hung_work_finish();
   void forget_done();
 
   // streams.cpp

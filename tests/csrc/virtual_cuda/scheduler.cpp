@@ -1,9 +1,21 @@
 // Queues work, runs it where there are no workers, and waits for it.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "runtime.h"
 
 namespace virtual_cuda {
+namespace {
+
+// Nobody could go on: the process ends.
+[[noreturn]] void hang() {
+  for (const std::string& text : all_violations()) std::fprintf(stderr, "violation: %s\n", text.c_str());
+  std::fprintf(stderr, "violation: hang: the host waits for what never finishes\n");
+  std::_Exit(97);
+}
+
+}  // namespace
 
 Queue* Runtime::new_queue(int device) {
   queues.push_back(std::make_unique<Queue>(device, checker.new_timeline(), rng(), config.max_delay_us, !config.linear));
@@ -38,7 +50,7 @@ void Runtime::wait(Node* node) {
 
 bool Runtime::is_done(Node* node) {
   if (node == nullptr || node->done.is_set()) return true;
-  if (config.linear) step();
+  if (config.linear) step(false);
   return node->done.is_set();
 }
 
@@ -52,11 +64,19 @@ void Runtime::wait_all() {
   forget_done();
 }
 
+void Runtime::let_hung_work_finish() {
+  for (auto& queue : queues) queue->let_finish();
+}
+
 // Runs one item, at random among those that CUDA could run now.
-void Runtime::step() {
+void Runtime::step(bool must) {
   std::vector<Queue*> ready;
   for (auto& queue : queues)
     if (queue->ready() != nullptr) ready.push_back(queue.get());
+  if (ready.empty()) {
+    if (must) hang();
+    return;
+  }
   Queue& chosen = *ready.at(static_cast<size_t>(rng.below(static_cast<int64_t>(ready.size()))));
   Node* node = chosen.ready();
   chosen.pop();

@@ -182,3 +182,53 @@ TEST(freed_addresses_are_used_again_only_if_asked_for) {
     CHECK(reported("use after free"));
   }
 }
+
+TEST(work_that_hangs_holds_up_its_own_stream_only) {
+  virtual_cuda::reset({.lies = {{.device = 0, .peer = 1, .hangs = true}}, .linear = true});
+  enable_peers(2);
+  static const Buffer* const a = new Buffer(0, 1);  // in use for ever
+  static const Buffer* const b = new Buffer(1, 2);
+  {
+    Buffer c(0, 3);
+    Stream hung(0), other(0);
+    OK(launch(hung, {a->pointer, nullptr, b->pointer}));
+    OK(launch(other, {a->pointer, nullptr, c.pointer}));
+    OK(cudaStreamSynchronize(other));
+    CHECK(c.holds(1));
+    for (int times = 0; times < 10; ++times) CHECK(cudaStreamQuery(hung) == cudaErrorNotReady);
+    CHECK(virtual_cuda::violations().empty());
+    cudaSetDevice(0);
+    OK(cudaDeviceDisablePeerAccess(1));
+    CHECK(reported("peer access disabled under kernel(selftest::Add) on device 0"));
+  }
+  virtual_cuda::reset({});
+  CHECK(reported("leak: memory not freed"));
+}
+
+TEST(foreign_memory_needs_access) {
+  using virtual_cuda::Foreign;
+  virtual_cuda::reset({.linear = true});
+  enable_peers(2);
+  Buffer mine(0, 1);
+  Stream s(0);
+  const auto refused = [&](void* memory) {
+    cudaSetDevice(0);
+    OK(launch(s, {mine.pointer, nullptr, static_cast<int*>(memory)}));
+    const bool kernel = reported("no access to foreign memory: kernel(selftest::Add) on device 0 writes");
+    OK(cudaMemcpyAsync(memory, mine.pointer, kBytes, cudaMemcpyDeviceToDevice, s));
+    OK(cudaStreamSynchronize(s));
+    const bool copy = reported("no access to foreign memory: copy from device 0 to device 1 writes");
+    CHECK(kernel == copy);
+    return kernel;
+  };
+  void* const pool = virtual_cuda::allocate_foreign(Foreign::pool, 1, kBytes);
+  void* const shared = virtual_cuda::allocate_foreign(Foreign::shared, 1, kBytes);
+  void* const closed = virtual_cuda::allocate_foreign(Foreign::closed, 1, kBytes);
+  CHECK(refused(pool) && refused(closed) && !refused(shared));
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, 0}, cudaMemAccessFlagsProtReadWrite};
+  OK(cudaMemPoolSetAccess(reinterpret_cast<cudaMemPool_t>(2), &access, 1));
+  CHECK(!refused(pool) && refused(closed));
+  for (void* memory : {pool, shared, closed}) OK(cudaFree(memory));
+  virtual_cuda::reset({.pools_open = false});
+  CHECK(cudaMemPoolSetAccess(reinterpret_cast<cudaMemPool_t>(2), &access, 1) == cudaErrorNotSupported);
+}

@@ -117,6 +117,20 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
+// A pool's handle is its device's number and one.
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* descriptions, size_t count) {
+  return call("cudaMemPoolSetAccess", [&](Runtime& rt) {
+    require(rt.config.pools_open, cudaErrorNotSupported);
+    const int device = rt.valid_device(static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& [location, flags] = descriptions[i];
+      require(location.type == cudaMemLocationTypeDevice, cudaErrorInvalidValue);
+      require(flags == cudaMemAccessFlagsProtReadWrite, cudaErrorInvalidValue);
+      rt.memory.pool_access.insert({device, rt.valid_device(location.id)});
+    }
+  });
+}
+
 // Between devices the host does not wait, as in CUDA.
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
   return call("cudaMemcpy", [&](Runtime& rt) {

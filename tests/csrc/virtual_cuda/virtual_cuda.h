@@ -41,6 +41,14 @@ struct Lie {
   bool reads = false;    // a kernel's reads: all it writes from them is garbage
   bool copies = false;   // the copy engine
   bool garbage = false;  // lost writes and copies leave garbage, not what was there before
+  bool hangs = false;    // linear only: what would be lost never finishes instead
+};
+
+// Memory that cudaMalloc did not allocate. Peer access alone does not make it usable for other devices.
+enum class Foreign {
+  pool,    // of a pool, one for each device, of which no other has access until it is set
+  shared,  // mapped with access for all devices
+  closed,  // mapped with access for its own device only
 };
 
 struct Config {
@@ -57,6 +65,7 @@ struct Config {
   int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
   size_t memory_bytes = size_t{1} << 30;  // of each device
   bool reuse_addresses = false;           // what is freed last is allocated first, as torch's allocator does
+  bool pools_open = true;                 // other devices can be given access to a pool
 };
 
 // Ends all work, reports what leaked, forgets every object and starts anew; violations stay until
@@ -87,6 +96,8 @@ void interrupt_call(int64_t n, std::function<void()> what);
 std::vector<std::string> calls();
 int64_t calls_made();
 std::string failed_call();  // the last call made to fail; empty: none since reset
+
+void* allocate_foreign(Foreign kind, int device, size_t bytes);  // for cudaFree
 
 // Tells the checker that the host itself is about to touch this memory.
 void host_reads(const void* pointer, size_t bytes);

@@ -25,8 +25,14 @@ void make_garbage(const Access& access) {
 struct Losses {
   std::vector<Access> dropped;  // the destination keeps what it held
   std::vector<Access> garbage;
+  bool hangs = false;
 
-  void add(const Lie& lie, const Access& access) { (lie.garbage ? garbage : dropped).push_back(access); }
+  void add(const Lie& lie, const Access& access, bool as_garbage) {
+    if (lie.hangs)
+      hangs = true;
+    else
+      (as_garbage ? garbage : dropped).push_back(access);
+  }
 };
 
 std::function<void(Rng&, bool)> losing(std::function<void(Rng&, bool)> run, Losses losses) {
@@ -50,8 +56,8 @@ Losses kernel_losses(Runtime& rt, const Work& work) {
     });
     for (const Access& a : work.accesses) {
       if (!a.writes) continue;
-      if (misreads) losses.garbage.push_back(a);
-      if (lie.writes && rt.memory.device_of(a.begin) == lie.peer) losses.add(lie, a);
+      if (misreads) losses.add(lie, a, true);
+      if (lie.writes && rt.memory.device_of(a.begin) == lie.peer) losses.add(lie, a, lie.garbage);
     }
   }
   return losses;
@@ -62,7 +68,7 @@ Losses copy_losses(Runtime& rt, int from, int to, const Access& written) {
   const auto& enabled = rt.checker.enabled_peers;
   const bool staged = !enabled.contains({from, to}) && !enabled.contains({to, from});
   for (const Lie& lie : rt.config.lies)
-    if (lie.copies && !staged && lie.device == from && lie.peer == to) losses.add(lie, written);
+    if (lie.copies && !staged && lie.device == from && lie.peer == to) losses.add(lie, written, lie.garbage);
   return losses;
 }
 
@@ -103,7 +109,8 @@ std::string place(const Runtime& rt, uintptr_t address) {
 }  // namespace
 
 SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch launch, int device) {
-  Work work{"kernel(" + demangled(launch.args_name) + ") on device " + std::to_string(device), device, true, {}, {}};
+  Work work{
+      "kernel(" + demangled(launch.args_name) + ") on device " + std::to_string(device), device, true, {}, {}, false};
   Accesses accesses;
   if (launch.declare)
     launch.declare(device, accesses);
@@ -112,7 +119,9 @@ SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch lau
   work.accesses = std::move(accesses.ranges);
   const unsigned threads = std::min(config.blockDim.x, static_cast<unsigned>(rt.config.block_threads));
   const Grid grid{config.gridDim, threads, std::move(launch.thread)};
-  work.run = losing([grid](Rng& rng, bool threads) { grid.run(rng, threads); }, kernel_losses(rt, work));
+  Losses losses = kernel_losses(rt, work);
+  work.hangs = losses.hangs;
+  work.run = losing([grid](Rng& rng, bool threads) { grid.run(rng, threads); }, std::move(losses));
   return std::make_shared<const Work>(std::move(work));
 }
 
@@ -123,8 +132,9 @@ SharedWork copy_work(Runtime& rt, void* dst, const void* src, size_t bytes, int 
   accesses.writes(dst, bytes);
   auto run = [dst, src, bytes](Rng&, bool) { std::memmove(dst, src, bytes); };
   Losses losses = copy_losses(rt, rt.memory.device_of(from), rt.memory.device_of(to), {to, to + bytes, true});
+  const bool hangs = losses.hangs;
   return std::make_shared<const Work>(Work{"copy from " + place(rt, from) + " to " + place(rt, to), device, false,
-                                           std::move(accesses.ranges), losing(run, std::move(losses))});
+                                           std::move(accesses.ranges), losing(run, std::move(losses)), hangs});
 }
 
 SharedWork upload_work(void* dst, const void* src, size_t bytes, int device) {
@@ -135,7 +145,7 @@ SharedWork upload_work(void* dst, const void* src, size_t bytes, int device) {
     std::memcpy(dst, staged.data(), staged.size());
   };
   return std::make_shared<const Work>(
-      Work{"upload to device " + std::to_string(device), device, false, std::move(accesses.ranges), run});
+      Work{"upload to device " + std::to_string(device), device, false, std::move(accesses.ranges), run, false});
 }
 
 SharedWork memset_work(void* dst, int value, size_t bytes, int device) {
@@ -143,7 +153,7 @@ SharedWork memset_work(void* dst, int value, size_t bytes, int device) {
   accesses.writes(dst, bytes);
   auto run = [dst, value, bytes](Rng&, bool) { std::memset(dst, value, bytes); };
   return std::make_shared<const Work>(
-      Work{"memset on device " + std::to_string(device), device, false, std::move(accesses.ranges), run});
+      Work{"memset on device " + std::to_string(device), device, false, std::move(accesses.ranges), run, false});
 }
 
 }  // namespace virtual_cuda

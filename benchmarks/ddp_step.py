@@ -1,0 +1,145 @@
+"""What does a step of DistributedDataParallel cost by the backend "fastreduce", and by Gloo?
+
+    python benchmarks/ddp_step.py --out benchmarks/results/ddp_step      # some minutes
+
+Two processes of one thread each train the same networks on random data: through either backend, and
+each alone, without synchronisation. The contenders take turns, in another order in each round, and
+the time of a step is that of the slower rank. "synchronisation" is what the step takes longer than
+alone in the same round: what DDP does not hide behind the backward pass. Times are medians.
+
+Before anything is timed, each takes two steps; through either backend, all ranks must then have the
+same parameters, to the bit, and those of the other backend but for rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from data_parallel import CHECKED_STEPS, bare, vector
+from measure import Row, machine, preamble, save
+from nets import SHAPES, task
+from processes import sample_s
+from torch import Tensor, nn
+from torch.multiprocessing import start_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from fastreduce.distributed import register
+
+PROCESSES = 2
+MODELS = ("LeNet", "ResNet-18", "transformer")
+STEPS = {"LeNet": 10, "ResNet-18": 1, "transformer": 1}  # of a sample
+ALONE = "alone"
+
+
+def started(model: str, rank: int, group: Any) -> tuple[Callable[[], Any], nn.Module]:
+    """A step on this rank's part of the batch; without a group, on its own."""
+    net, X, y = task(model)
+    wrapped = net if group is None else DistributedDataParallel(net, process_group=group)
+    return bare(wrapped, X.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank])
+
+
+def check(params: dict[str, Tensor]) -> None:
+    for name, found in params.items():
+        ranks = [torch.empty_like(found) for _ in range(PROCESSES)]
+        dist.all_gather(ranks, found)
+        if not all(torch.equal(found, other) for other in ranks):
+            raise SystemExit(f"{name}: the ranks have different parameters")
+    first, *others = params.values()
+    for name, found in zip(list(params)[1:], others, strict=True):
+        if not torch.allclose(found, first, 1e-3, 1e-4):
+            raise SystemExit(f"{name}: the parameters are not those of {next(iter(params))}")
+
+
+def rows_of(model: str, rounds: int, groups: dict[str, Any]) -> Iterator[Row]:
+    rank = dist.get_rank()
+    contenders, params = {}, {}
+    for name, group in groups.items():
+        contenders[name], net = started(model, rank, group)
+        for _ in range(CHECKED_STEPS):
+            contenders[name]()
+        if group is not None:
+            params[name] = vector(net)
+    check(params)
+    samples: dict[str, list[float]] = {name: [] for name in groups}
+    for number in range(rounds + 1):
+        for name in random.Random(number).sample(list(groups), len(groups)):
+            samples[name].append(sample_s(contenders[name], STEPS[model]))
+    slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    found = dict(zip(samples, slowest, strict=True))
+    step_s = {name: times.median().item() for name, times in found.items()}
+    sync_s = {name: (times - found[ALONE]).median().item() for name, times in found.items()}
+    for name in groups:
+        yield {
+            "model": model,
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "contender": name,
+            "step_s": step_s[name],
+            "sync_s": sync_s[name],
+            "step_over_gloo": step_s[name] / step_s["gloo"],
+            "sync_over_gloo": sync_s[name] / sync_s["gloo"],
+        }
+
+
+def work(rank: int, models: list[str], rounds: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    register()
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("fastreduce", meeting, rank=rank, world_size=PROCESSES)
+    gloo = dist.new_group(backend="gloo")
+    groups = {"fastreduce": dist.group.WORLD, "gloo": gloo, ALONE: None}
+    rows = [row for model in models for row in rows_of(model, rounds, groups)]
+    if rank == 0:
+        Path(folder, "rows.json").write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure = Figure(figsize=(3.4 * len(models), 3.2), layout="constrained")
+    for axes, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+        own = {row["contender"]: row for row in rows if row["model"] == model}
+        alone_ms = 1e3 * own[ALONE]["step_s"]
+        for name in ("fastreduce", "gloo"):
+            axes.bar(name, alone_ms, color="lightgrey")
+            axes.bar(name, max(0.0, 1e3 * own[name]["sync_s"]), bottom=alone_ms, color="C0")
+        axes.set(title=f"{model}: grey, each rank alone", ylabel="ms of a step")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-m", nargs="+", choices=SHAPES, default=list(MODELS), help="models")
+    parser.add_argument("-n", type=int, default=15, help="rounds; median shown (15)")
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    args = parser.parse_args()
+    about = machine() | {"processes": PROCESSES, "threads": 1}
+    print(preamble(about))
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(work, (args.m, args.n, folder), PROCESSES, start_method="spawn")
+        rows = json.loads(Path(folder, "rows.json").read_text())
+    print(f"# {'model':<12}{'contender':<12}{'step ms':>9}{'sync ms':>9}{'step/gloo':>11}", end="")
+    print(f"{'sync/gloo':>11}")
+    for x in rows:
+        times = f"{1e3 * x['step_s']:>9.2f}{1e3 * x['sync_s']:>9.2f}"
+        ratios = f"{x['step_over_gloo']:>11.2f}{x['sync_over_gloo']:>11.2f}"
+        print(f"  {x['model']:<12}{x['contender']:<12}{times}{ratios}")
+    if args.out:
+        save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
+        draw(rows, args.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

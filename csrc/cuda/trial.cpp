@@ -1,0 +1,139 @@
+#include "cuda/trial.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cuda/lanes.h"
+#include "cuda/launch.h"
+
+namespace fastreduce {
+namespace {
+
+// Not measured: many pages of 4 KiB and every thread of several blocks, and still nothing beside making a context.
+constexpr int64_t kTrialBytes = 64 * 1024;
+// Each step takes microseconds. A driver that is busy elsewhere may take long, but not seconds.
+constexpr double kDeadline_s = 2;
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double (*clock_s)() = seconds;
+
+// Each value depends on its address, so that a transfer to the wrong place shows.
+std::vector<std::byte> pattern(unsigned salt) {
+  std::vector<std::byte> bytes(kTrialBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 2654435761u + salt * 40503u) >> 11);
+  return bytes;
+}
+
+struct Hangs {};
+
+// The host waits only by asking, so that it can give up. For that the host's side is pinned: copies of other memory
+// make the host wait inside CUDA.
+class Trial {
+ public:
+  Trial(int device, int other) : here_(device), there_(other), host_(allocate_host(kTrialBytes)) {}
+
+  std::string problem() {
+    fill(here_, 1);
+    fill(there_, 2);
+    copy_by_kernel(here_, there_);
+    if (!holds(here_, 2)) return "a kernel reads wrong data";
+    fill(here_, 3);
+    copy_by_kernel(there_, here_);
+    if (!holds(there_, 3)) return "a kernel's writes do not arrive";
+    fill(here_, 4);
+    copy_by_engine(there_, here_);
+    if (!holds(there_, 4)) return "the copy engine's writes do not arrive";
+    fill(there_, 5);
+    copy_by_engine(here_, there_);
+    if (!holds(here_, 5)) return "the copy engine reads wrong data";
+    return "";
+  }
+
+ private:
+  struct Side {
+    explicit Side(int device) : device(device), memory(allocate_device(device, kTrialBytes)) {
+      const DeviceGuard guard(device);
+      stream = make_stream();
+    }
+    int device;
+    DeviceMemory memory;
+    Stream stream;
+  };
+
+  void finish(const Side& side) const {
+    const double end_s = clock_s() + kDeadline_s;
+    for (cudaError_t status; (status = cudaStreamQuery(side.stream.get())) != cudaSuccess;) {
+      if (status != cudaErrorNotReady) cuda_check(status, "cudaStreamQuery");
+      cudaGetLastError();  // that it is not ready is kept as an error
+      if (clock_s() > end_s) throw Hangs();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  void copy(const Side& side, void* dst, const void* src, cudaMemcpyKind kind) const {
+    const DeviceGuard guard(side.device);
+    cuda_check(cudaMemcpyAsync(dst, src, kTrialBytes, kind, side.stream.get()), "cudaMemcpyAsync");
+    finish(side);
+  }
+
+  void fill(const Side& side, unsigned salt) const {
+    std::memcpy(host_.get(), pattern(salt).data(), kTrialBytes);
+    copy(side, side.memory.get(), host_.get(), cudaMemcpyHostToDevice);
+  }
+
+  bool holds(const Side& side, unsigned salt) const {
+    copy(side, host_.get(), side.memory.get(), cudaMemcpyDeviceToHost);
+    return std::memcmp(host_.get(), pattern(salt).data(), kTrialBytes) == 0;
+  }
+
+  void copy_by_kernel(const Side& dst, const Side& src) const {
+    const Instruction instruction{0, 0, {0}, {1}, false};
+    const std::vector<const Instruction*> instructions{&instruction};
+    std::byte* const pointers[] = {static_cast<std::byte*>(src.memory.get()),
+                                   static_cast<std::byte*>(dst.memory.get())};
+    Line line(here_.device, here_.stream.get());
+    Launcher launcher(DType::u8, Op::sum, 1, line);
+    launcher.add(instructions, 1, pointers, 2, kTrialBytes);
+    launcher.flush();
+    finish(here_);
+  }
+
+  void copy_by_engine(const Side& dst, const Side& src) const {
+    copy(here_, dst.memory.get(), src.memory.get(), cudaMemcpyDeviceToDevice);
+  }
+
+  Side here_, there_;
+  HostMemory host_;
+};
+
+// What a trial may still work on is never given up: freeing memory waits for the device, which may hang for ever, and
+// later work on memory that is used again would be overwritten.
+void abandon(std::unique_ptr<Trial> trial) {
+  static auto* const abandoned = new std::vector<std::unique_ptr<Trial>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(trial));
+}
+
+}  // namespace
+
+Finding try_pair(int device, int other) {
+  auto trial = std::make_unique<Trial>(device, other);
+  try {
+    return {trial->problem()};
+  } catch (const Hangs&) {
+    abandon(std::move(trial));
+    return {"a copy between them did not end within 2 s", true};
+  } catch (...) {
+    abandon(std::move(trial));
+    throw;
+  }
+}
+
+void tell_time_by(double (*now_s)()) { clock_s = now_s; }
+
+}  // namespace fastreduce

@@ -1,0 +1,77 @@
+"""``fastreduce calibrate``: fits curves to measured times, so that plans can say their error."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastreduce.cli.paths import to_write
+
+if TYPE_CHECKING:
+    from fastreduce.plan.calibration import Calibration
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="fit curves to measured times: plans then say by how much they may be off",
+        description="Fit curves to the output of nccl-tests, tables of `fastreduce tune`, or JSON "
+        "of our benchmarks, and say by how much they are off on points that were held out.",
+    )
+    calibrate.set_defaults(run=_calibrate, refuse=calibrate.error)
+    calibrate.add_argument("files", nargs="+", metavar="FILE", help="measured times of allreduce")
+    calibrate.add_argument(
+        "--medium",
+        metavar="WORDS",
+        help="what was measured, such as '8 H100 on NVSwitch', where a file does not say it; files "
+        "with the same words are fitted together (default: the file's name)",
+    )
+    calibrate.add_argument(
+        "--topology",
+        metavar="NAME|FILE",
+        help="write this topology with the curves added; needs --out",
+    )
+    calibrate.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        type=to_write(".json"),
+        help="the curves as JSON (default: where plans for this machine look for them)",
+    )
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from fastreduce.plan.calibrate import calibrate
+    from fastreduce.plan.calibration_files import save_calibrations
+    from fastreduce.plan.runs import read
+    from fastreduce.topology import as_topology, save
+
+    if args.topology and not args.out:
+        args.refuse("--topology writes a topology's file: it needs --out")
+    topology = as_topology(args.topology) if args.topology else None
+    runs = [run for path in args.files for run in read(Path(path), args.medium)]
+    found, _ = calibrate(runs)
+    print(_table(found))
+    if topology is None:
+        print("written:", save_calibrations(found, args.out))
+    else:
+        new = {(x.medium, x.engine) for x in found}
+        kept = [x for x in topology.calibrations if (x.medium, x.engine) not in new]
+        save(replace(topology, calibrations=(*kept, *found)), args.out)
+        print("written:", args.out)
+    return 0
+
+
+def _table(found: Iterable[Calibration]) -> str:
+    """A line for each curve; errors are of points that it was not fitted to."""
+    line = "{:<32} {:<22} {:>5} {:>10} {:>11} {:>6} {:>6}  {}".format
+    lines = [line("medium", "engine", "ranks", "call (us)", "rate (GB/s)", "mean", "worst", "held")]
+    for x in found:
+        ranks = "-".join(dict.fromkeys(str(k) for k in x.ranks))
+        figures = f"{x.curve.call_s * 1e6:.1f}", f"{x.curve.bytes_per_s / 1e9:.2f}"
+        error = f"{x.error.mean:.0%}", f"{x.error.worst:.0%}"
+        lines.append(line(x.medium, x.engine, ranks, *figures, *error, x.error.held_out))
+    return "\n".join(lines)

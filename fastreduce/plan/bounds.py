@@ -1,0 +1,91 @@
+"""How fast an allreduce can be at best on a topology, whatever the program."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.units import duration
+
+if TYPE_CHECKING:
+    from fastreduce.synthesis.packing import Floats, Links, Packing
+    from fastreduce.topology import Topology
+
+
+# A plan should not take long: for more devices than so many, only prices that come to mind.
+PROGRAMS, MANY = 10, 32
+
+
+class Bound(NamedTuple):
+    """Seconds that no program can beat in the model of `fastreduce.simulate`, and what they are
+    for: "cut", "latency" or "memory"."""
+
+    time_s: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{duration(self.time_s)} ({self.what})"
+
+
+def lower_bound(
+    topology: Topology,
+    k: int,
+    nbytes: int,
+    costs: Costs = EVENTS,
+    packing: Packing | None = None,
+) -> Bound:
+    """What no program for the first ``k`` devices can beat, in the model of `fastreduce.simulate`,
+    unless the host does its work.
+
+    The cut: however the devices are divided into m parts, each byte of the result takes at least
+    m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
+    carry (`fastreduce.synthesis.packing.Packing`). Latency: the way to the farthest rank. Memory:
+    each byte is read k times to be summed, at least, and written once. ``packing`` is the
+    topology's, if it is known already.
+
+    Raises:
+        ValueError: the bandwidth of a link is unknown.
+
+    >>> from fastreduce.topology import preset
+    >>> print(lower_bound(preset("book-pcie4"), 4, 160_000_000))
+    15.0 ms (cut)
+    """
+    if k == 1:
+        return Bound(0.0, "nothing to do")
+    links, cut_s = _cut(topology, k)
+    cut_s = packing.bound_s if packing else cut_s
+    memories = [topology.graph.nodes[x]["memory_bytes_per_s"] for x in topology.devices[:k]]
+    # What is unknown is taken to be fast enough.
+    memory_s = 0.0 if None in memories else (k + 1) * nbytes / sum(memories)
+    nearest_s = float(links.latency_s[~np.eye(k, dtype=bool)].min())
+    start_s = costs.call_s + costs.launch_s
+    found = {
+        "cut": start_s + nearest_s + nbytes * cut_s,
+        "latency": start_s + _farthest_s(links.latency_s, costs),
+        "memory": start_s + memory_s,
+    }
+    what = max(found, key=lambda name: found[name])
+    return Bound(found[what], what)
+
+
+@lru_cache(maxsize=8)
+def _cut(topology: Topology, k: int) -> tuple[Links, float]:
+    """The links, and the seconds of the cut for each byte. Kept, because plans are made for many
+    sizes."""
+    from fastreduce.synthesis.packing import Links, pack
+
+    links = Links(topology, k)
+    return links, pack(links, programs=PROGRAMS if k <= MANY else 0).bound_s
+
+
+def _farthest_s(latency_s: Floats, costs: Costs) -> float:
+    """The least time from any rank to any other, directly or through ranks that pass it on."""
+    best = latency_s.copy()
+    for rank in range(len(best)):
+        passed_on = best[:, rank, None] + best[None, rank, :] + costs.launch_s
+        best = np.minimum(best, passed_on)
+    return float(best.max(initial=-math.inf, where=~np.eye(len(best), dtype=bool)))

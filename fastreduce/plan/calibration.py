@@ -1,0 +1,134 @@
+"""Measured curves: how long an allreduce takes on a medium with an engine, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+# The engine whose curves are this library's own: "fastreduce" and an algorithm's name.
+OURS = "fastreduce"
+
+
+class Curve(NamedTuple):
+    """Seconds of an allreduce over its size, in two pieces of which the faster counts.
+
+    A call takes ``call_s``, and ``hop_s`` for each of the 2(k-1) steps of a ring. Then either the
+    bytes of a bus (2(k-1)/k of a rank's) go at ``small_bytes_per_s`` at once, as with a protocol
+    for small messages; or they go at ``bytes_per_s`` after a ramp, which takes as long as
+    ``ramp_bytes`` more would. So a curve is two pairs of an offset and a rate.
+
+    >>> curve = Curve(10e-6, 0.0, 5e9, 400e9, 16e6)
+    >>> round(curve.time_s(1024, 8) * 1e6, 1), round(curve.time_s(1 << 30, 8) * 1e3, 2)
+    (10.4, 4.75)
+    """
+
+    call_s: float
+    hop_s: float
+    small_bytes_per_s: float
+    bytes_per_s: float
+    ramp_bytes: float
+
+    def time_s(self, nbytes: float, k: int) -> float:
+        """Seconds for ``nbytes`` on each of ``k`` ranks."""
+        bus_bytes = 2 * (k - 1) / k * nbytes
+        small_s = bus_bytes / self.small_bytes_per_s
+        large_s = (self.ramp_bytes + bus_bytes) / self.bytes_per_s
+        return self.call_s + 2 * (k - 1) * self.hop_s + min(small_s, large_s)
+
+
+class Error(NamedTuple):
+    """By what share of the measured time a curve is off, on points that it was not fitted to.
+
+    ``held_out`` says which points these were: "machines" or "every other point".
+    """
+
+    mean: float
+    worst: float
+    points: int
+    held_out: str
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A curve, what it was fitted to, and its error.
+
+    ``medium`` and ``engine`` are in words; ``ranks`` and ``sizes_bytes`` are the least and the most
+    that were measured, ``sources`` the files or pages that the measurements are from.
+    """
+
+    medium: str
+    engine: str
+    ranks: tuple[int, int]
+    sizes_bytes: tuple[int, int]
+    curve: Curve
+    error: Error
+    sources: tuple[str, ...]
+
+    def covers(self, nbytes: int, k: int) -> bool:
+        """Whether this size and number of ranks lie within what was measured.
+
+        Between numbers of ranks there is nothing to go by without a latency of a hop.
+        """
+        ranks = self.ranks[0] <= k <= self.ranks[1]
+        return ranks and self.sizes_bytes[0] <= nbytes <= self.sizes_bytes[1]
+
+
+def to_json(calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
+    """As JSON has them: the fields by name, and rates in bytes a second."""
+    return [
+        asdict(x)
+        | {"curve": x.curve._asdict(), "error": x.error._asdict()}
+        | {"ranks": list(x.ranks), "sizes_bytes": list(x.sizes_bytes), "sources": list(x.sources)}
+        for x in calibrations
+    ]
+
+
+def from_json(where: str, found: Any) -> tuple[Calibration, ...]:
+    """The calibrations that `to_json` gave; a ValueError says what is wrong, and where."""
+    if not isinstance(found, list):
+        raise ValueError(f"{where}: found {found!r}, want a list of objects")
+    return tuple(_calibration(f"{where}: calibration {i}", x) for i, x in enumerate(found))
+
+
+def _calibration(where: str, found: Any) -> Calibration:
+    kinds = {"medium": str, "engine": str, "ranks": list, "sizes_bytes": list, "curve": dict}
+    kinds |= {"error": dict, "sources": list}
+    _check_keys(where, found, kinds)
+    curve, error = found["curve"], found["error"]
+    _check_keys(f"{where}: curve", curve, dict.fromkeys(Curve._fields, (int, float)))
+    for key, value in curve.items():
+        least = 1e-30 if key.endswith("bytes_per_s") else 0
+        if isinstance(value, bool) or not least <= value <= 1e30:
+            raise ValueError(f"{where}: curve: {key} is {value!r}, want a number above zero")
+    numbers = {"mean": (int, float), "worst": (int, float), "points": int, "held_out": str}
+    _check_keys(f"{where}: error", error, numbers)
+    for key in ("ranks", "sizes_bytes"):
+        pair = found[key]
+        if (
+            len(pair) != 2
+            or not all(isinstance(x, int) for x in pair)
+            or not 0 < pair[0] <= pair[1]
+        ):
+            raise ValueError(f"{where}: {key} is {pair!r}, want the least and the most, above zero")
+    return Calibration(
+        found["medium"],
+        found["engine"],
+        tuple(found["ranks"]),
+        tuple(found["sizes_bytes"]),
+        Curve(**curve),
+        Error(**error),
+        tuple(str(source) for source in found["sources"]),
+    )
+
+
+def _check_keys(where: str, found: Any, kinds: Mapping[str, Any]) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is {found!r}, want an object with {', '.join(kinds)}")
+    if set(found) != set(kinds):
+        wrong = sorted(set(found) ^ set(kinds))[0]
+        state = "not known" if wrong in found else "missing"
+        raise ValueError(f"{where}: {wrong!r} is {state}; want {', '.join(kinds)}")
+    for key, kind in kinds.items():
+        if not isinstance(found[key], kind):
+            raise ValueError(f"{where}: {key} is {found[key]!r}, which is of the wrong kind")

@@ -1,0 +1,175 @@
+"""A model's parameters as tensors without memory: of a known model, of a file, or of a module."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fastreduce.names import listed
+from fastreduce.plan import models
+
+Source: TypeAlias = "str | PathLike[str] | nn.Module | Iterable[Tensor]"
+
+DTYPES = {
+    **{"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16},
+    **{"bf16": torch.bfloat16, "float64": torch.float64, "float32": torch.float32},
+    **{"float16": torch.float16, "bfloat16": torch.bfloat16},
+}
+
+# What a BatchNorm keeps beside its parameters. It has no gradients.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+NESTED = ("state_dict", "model")  # where training scripts put a model's entries in a file
+
+
+def parameters(source: Source, dtype: torch.dtype | str | None = None) -> list[Tensor]:
+    """The parameters in the order of the model or file, on the device "meta".
+
+    Args:
+        source: a name that `fastreduce.plan.models.names` lists; a file: ``.safetensors`` (only its
+            header is read), ``.json`` (a list of shapes), or what `torch.save` made of a
+            ``state_dict``; a module; or tensors.
+        dtype: of the gradients, such as "bf16" or `torch.bfloat16`. Default: each parameter's own;
+            float32 for a list of shapes.
+
+    Of a file, BatchNorm's statistics and whole numbers are left out, and what shares memory is
+    counted once.
+
+    Raises:
+        OSError: the file cannot be read.
+        TypeError: the source is none of these.
+        ValueError: an unknown model or dtype, a file of another kind, or nothing in it.
+
+    >>> found = parameters("gpt2", "bf16")
+    >>> found[0].shape, sum(x.nbytes for x in found)
+    (torch.Size([50257, 768]), 248879616)
+    """
+    wanted = dtype_of(dtype)
+    found = [torch.empty_like(x, device="meta", dtype=wanted) for x in _tensors(source)]
+    if not sum(x.nbytes for x in found):
+        raise ValueError(f"{_title(source)}: found no parameters, want at least one with elements")
+    return found
+
+
+def dtype_of(found: torch.dtype | str | None) -> torch.dtype | None:
+    """
+    >>> dtype_of("bf16"), dtype_of(torch.float16)
+    (torch.bfloat16, torch.float16)
+    """
+    if isinstance(found, str) and found in DTYPES:
+        return DTYPES[found]
+    if found is None or (isinstance(found, torch.dtype) and found.is_floating_point):
+        return found
+    raise ValueError(f"unknown dtype {found!r}; known are {listed(DTYPES, found)}")
+
+
+def _title(source: Source) -> str:
+    return str(source) if isinstance(source, str | PathLike) else type(source).__name__
+
+
+def _tensors(source: Source) -> list[Tensor]:
+    if isinstance(source, nn.Module):
+        return list(source.parameters())
+    if isinstance(source, str | PathLike):
+        return list(_named(source))
+    tensors = list(source) if isinstance(source, Iterable) else [source]
+    if not all(isinstance(x, Tensor) for x in tensors):
+        raise TypeError(
+            f"found {type(source).__name__}; want a model's name, a file, a module, or its "
+            "parameters"
+        )
+    return tensors
+
+
+def _named(source: str | PathLike[str]) -> Iterator[Tensor]:
+    if source in models.names():
+        known = models.model(str(source))
+        return (torch.empty(x, dtype=known.dtype, device="meta") for x in known.shapes)
+    path = Path(source)
+    if path.is_dir():
+        raise ValueError(f"{str(source)!r} is a folder, want one file with a model's parameters")
+    if not path.is_file():
+        raise ValueError(
+            f"unknown model {str(source)!r}: no such file, and known are "
+            f"{listed(models.names(), source)}"
+        )
+    if path.suffix.lower() == ".safetensors":
+        return _of_header(path)
+    return _of_shapes(path) if path.suffix.lower() == ".json" else _of_state_dict(path)
+
+
+def _of_header(path: Path) -> Iterator[Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            for name in file.offset_keys():
+                part = file.get_slice(name)
+                own = _SAFETENSORS.get(part.get_dtype())
+                if own and not name.endswith(STATISTICS):
+                    yield torch.empty(part.get_shape(), dtype=own, device="meta")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file: {error}") from None
+
+
+_SAFETENSORS = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2},
+}
+
+
+def _of_shapes(path: Path) -> Iterator[Tensor]:
+    want = "want a list of shapes, such as [[768, 768], [768]]"
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON ({error}), {want}") from None
+    if not isinstance(found, list):
+        raise ValueError(f"{path}: found {type(found).__name__}, {want}")
+    for number, shape in enumerate(found):
+        dims: list[Any] = shape if isinstance(shape, list) else [None]
+        if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in dims):
+            raise ValueError(f"{path}: shape {number} is {str(shape)[:60]}, {want}")
+        try:
+            yield torch.empty(dims, device="meta")
+        except (RuntimeError, OverflowError):  # more elements than 63 bits count
+            raise ValueError(f"{path}: shape {number} is too large: {str(shape)[:60]}") from None
+
+
+def _of_state_dict(path: Path) -> Iterator[Tensor]:
+    want = (
+        "want a .safetensors file, a .json list of shapes, or a state_dict as torch.save writes it "
+        "since torch 1.6"
+    )
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} holds no model, {want}")
+    try:
+        # Tensors stay in the file; nothing but tensors and containers is unpickled.
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError):
+        raise ValueError(f"{path} holds more than tensors by name, or is damaged, {want}") from None
+    entries = _entries(found)
+    if entries is None:
+        raise ValueError(f"{path}: found {type(found).__name__} without tensors by name, {want}")
+    once: dict[Any, Tensor] = {}
+    for name, tensor in entries.items():
+        if tensor.is_floating_point() and not str(name).endswith(STATISTICS):
+            once.setdefault((tensor.data_ptr(), tensor.shape, tensor.dtype), tensor)
+    return iter(once.values())
+
+
+def _entries(found: Any) -> dict[Any, Tensor] | None:
+    """The tensors by name, of the file or of the model in it."""
+    if not isinstance(found, Mapping):
+        return None
+    tensors = {name: x for name, x in found.items() if isinstance(x, Tensor)}
+    nested = [_entries(found[name]) for name in NESTED if name in found]
+    return next(filter(None, [tensors, *nested]), None)

@@ -1,0 +1,162 @@
+"""Pictures of plans: time over size, and a training step from one GPU to many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fastreduce.plan.sizes import Sizes
+from fastreduce.plan.step import WhatIf
+from fastreduce.simulation.pictures import FAINT, INK
+from fastreduce.units import busbw, duration, size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
+GREY = "#bbbbbb"
+MEASURED = ", as others measured it"
+
+MOST_TICKS = 6  # more sizes would run into each other
+
+
+def sizes_figure(sizes: Sizes) -> Figure:
+    """The time, where small sizes differ, and the busbw, where large ones do."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 4.6), layout="constrained")
+    times, rates = figure.subplots(1, 2)
+    nbytes = [plan.nbytes for plan in sizes.plans]
+    shown = _shown(sizes)
+    for name in sorted(sizes.algorithms, key=lambda name: name in shown):
+        seconds = sizes.times_s(name)
+        style = _style(name, shown)
+        times.plot(nbytes, seconds, **style)
+        _plot_rate(rates, sizes.k, nbytes, seconds, **style)
+    for curve in sizes.others:
+        covered = [n for n in nbytes if curve.covers(n, sizes.k)]
+        seconds = [curve.curve.time_s(n, sizes.k) for n in covered]
+        style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
+        times.plot(covered, seconds, **style)
+        _plot_rate(rates, sizes.k, covered, seconds, **style)
+    _size_axis(times, "time", nbytes)
+    _size_axis(rates, "busbw (GB/s)", nbytes)
+    times.set_yscale("log")
+    times.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    rates.set_ylim(bottom=0)
+    figure.suptitle(f"{sizes.title}: predicted", fontsize=10, x=0.01, ha="left", color=INK)
+    handles, labels = times.get_legend_handles_labels()
+    by_name = dict(zip(labels, handles, strict=True))
+    named = sorted(by_name, key=lambda name: (name.endswith(MEASURED), name == "others"))
+    named.sort(key=lambda name: shown.index(name) if name in shown else len(shown))
+    figure.legend(
+        [by_name[name] for name in named],
+        named,
+        loc="outside lower left",
+        ncols=len(named),
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def _plot_rate(
+    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: object
+) -> None:
+    if k > 1:
+        pairs = zip(nbytes, seconds, strict=True)
+        axes.plot(nbytes, [busbw(n, s, k) / 1e9 for n, s in pairs], **style)
+
+
+def _shown(sizes: Sizes) -> list[str]:
+    """The algorithms with a colour: all that are chosen for some size, then the fastest."""
+    chosen = {plan.algorithm for plan in sizes.plans}
+
+    def behind(name: str) -> float:
+        """How many times slower than the fastest, over all sizes."""
+        best = [plan.candidates[0].prediction.time_s for plan in sizes.plans]
+        pairs = zip(sizes.times_s(name), best, strict=True)
+        return sum(math.log(mine / least) if mine > 0 else math.inf for mine, least in pairs)
+
+    ordered = sorted(sizes.algorithms, key=lambda name: (name not in chosen, behind(name)))
+    return ordered[: max(MOST_COLORED, len(chosen))]
+
+
+def _style(name: str, shown: Sequence[str]) -> dict[str, object]:
+    if name not in shown:
+        return {"color": GREY, "linewidth": 0.9, "label": "others", "zorder": 1}
+    place = shown.index(name)
+    dashes = ("-", "--", ":")[place % 3]  # lines that lie on each other show both colours
+    return {
+        "color": f"C{place}",
+        "linestyle": dashes,
+        "linewidth": 1.8,
+        "marker": "o",
+        "markersize": 3,
+        "label": name,
+        "zorder": 3,
+    }
+
+
+def _size_axis(axes: Axes, what: str, nbytes: Sequence[int]) -> None:
+    from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    few = len(nbytes) <= MOST_TICKS
+    axes.xaxis.set_major_locator(FixedLocator(nbytes) if few else LogLocator(1000, numticks=20))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda nbytes, _: size(nbytes))
+    axes.set_xlabel("bytes on each rank")
+    axes.set_title(what, fontsize=9, loc="left")
+    _plain(axes)
+
+
+def step_figure(found: WhatIf) -> Figure:
+    """The efficiency, and where the time of a step goes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 4.6), layout="constrained")
+    shares, times = figure.subplots(1, 2)
+    gpus = [scale.gpus for scale in found.scales]
+    places = range(len(gpus))
+    shares.plot(places, [100 * x.efficiency for x in found.scales], marker="o", color="C0")
+    shares.set_ylim(0, 105)
+    shares.set_title("scaling efficiency (%)", fontsize=9, loc="left")
+    ms = {
+        "computing": [x.alone_s * 1e3 for x in found.scales],
+        "sums that nothing hides": [(x.step_s - x.alone_s) * 1e3 for x in found.scales],
+    }
+    times.bar(places, ms["computing"], color="#9cc4ee", label="computing")
+    times.bar(
+        places,
+        ms["sums that nothing hides"],
+        bottom=ms["computing"],
+        color="#d9534f",
+        label="sums that nothing hides",
+    )
+    times.plot(
+        places,
+        [x.allreduce_s * 1e3 for x in found.scales],
+        color=INK,
+        marker="o",
+        markersize=3,
+        linewidth=1,
+        label="all sums",
+    )
+    times.set_title("a step (ms)", fontsize=9, loc="left")
+    for axes in (shares, times):
+        axes.set_xticks(places, [f"{count:,}" for count in gpus], rotation=45 * (len(gpus) > 9))
+        axes.set_xlabel("GPUs")
+        _plain(axes)
+    figure.suptitle(f"{found.title}\n{found.machine}", fontsize=10, x=0.01, ha="left", color=INK)
+    handles, labels = times.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,177 @@
+"""Runs: measured times of allreduce over its size, and the files that they are read from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastreduce.plan.calibration import OURS
+
+
+class Point(NamedTuple):
+    """Bytes on each rank, and seconds."""
+
+    nbytes: int
+    time_s: float
+
+
+class Run(NamedTuple):
+    """What one machine took with one engine and number of ranks, by size.
+
+    Machines with the same ``medium`` and ``engine`` are fitted together.
+    """
+
+    machine: str
+    medium: str
+    engine: str
+    ranks: int
+    points: tuple[Point, ...]
+    source: str
+
+
+def read(path: str | PathLike[str], medium: str | None = None) -> list[Run]:
+    """The runs in a file: nccl-tests' output, a table of `fastreduce tune`, rows of our benchmarks,
+    or published runs (benchmarks/results/published.json).
+
+    Args:
+        medium: in words, for files that do not say it. Default: the file's name.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no times, or a line or row is wrong: which, and what was found.
+    """
+    path = Path(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    medium = medium or path.stem
+    try:
+        if not text.strip():
+            raise ValueError("the file is empty, want times of allreduce")
+        if text.lstrip().startswith(("{", "[")):
+            runs = list(_json(text, path, medium))
+        else:
+            runs = [_nccl_tests(text, path, medium)]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not runs:
+        raise ValueError(f"{path}: no times of allreduce in it")
+    return runs
+
+
+# A row of nccl-tests: size, count, type, then perhaps operation and root; then, out of place and in
+# place, time in us, algbw and busbw in GB/s, and the number of wrong results.
+_ROW = re.compile(
+    r"(?:^|[\s:>])(\d+)\s+(\d+)\s+(float|half|double|bfloat16|u?int\d+|fp8\w*)\s+(.*)$"
+)
+_RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
+
+
+def _nccl_tests(text: str, path: Path, medium: str) -> Run:
+    """A point is the row's time in place, which comes second and so meets a warm machine."""
+    ranks, points, others = 0, [], ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _RANK.search(line):
+            ranks = max(ranks, int(found[1]) + 1)
+        if "test starting:" in line and "all_reduce" not in line:
+            others = line.strip("# ")
+        if row := _ROW.search(line):
+            points.append(_point(f"line {number}", line, int(row[1]), row[4].split(), ranks))
+    if others:
+        raise ValueError(f"this is no allreduce, but: {others}")
+    if not points:
+        raise ValueError("no row of nccl-tests: size, count, type, ..., time, algbw, busbw")
+    return Run(path.name, medium, "NCCL", ranks, _sorted(points), path.name)
+
+
+def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> Point:
+    if words and not re.match(r"^-?\d", words[0]):  # the operation
+        words = words[1:]
+    if len(words) in (9, 5) or (len(words) > 8 and re.fullmatch(r"-?\d+", words[0])):  # the root
+        words = words[1:]
+    try:
+        time_us, _, busbw = (float(x) for x in words[4 if len(words) >= 7 else 0 :][:3])
+    except ValueError:
+        raise ValueError(
+            f"{where}: {line.strip()!r} has no time, algbw and busbw; want a row of nccl-tests"
+        ) from None
+    if not 0 < time_us < math.inf:
+        raise ValueError(f"{where}: the time is {time_us} us, want one above zero")
+    if ranks < 2:
+        raise ValueError(
+            f"{where}: a time before 2 ranks are named ('#  Rank  0 ...'); want the whole output"
+        )
+    found = nbytes * 2 * (ranks - 1) / ranks / time_us / 1e3
+    # Both are rounded: busbw to two digits after the point, a time to four digits.
+    if abs(found - busbw) > 0.0051 + 5e-3 * busbw:
+        raise ValueError(
+            f"{where}: {nbytes} bytes in {time_us} us on {ranks} ranks are {found:.2f} GB/s busbw, "
+            f"but the line says {busbw}; is it an allreduce of {ranks} ranks?"
+        )
+    return Point(nbytes, time_us / 1e6)
+
+
+def _json(text: str, path: Path, medium: str) -> Iterator[Run]:
+    found = json.loads(text)
+    kind = found.get("format") if isinstance(found, dict) else None
+    if kind == "fastreduce published":
+        yield from _published(found)
+    elif kind == "fastreduce table":
+        for place, by_algorithm in found["times_s"].items():
+            for name, by_k in by_algorithm.items():
+                for k, by_size in by_k.items():
+                    points = [Point(int(n), _seconds(name, s)) for n, s in by_size.items()]
+                    engine = f"{OURS} {name}"
+                    yield Run(found["device"], place, engine, int(k), _sorted(points), path.name)
+    elif isinstance(found, dict) and isinstance(found.get("rows"), list):
+        yield from _rows(found, path, medium)
+    else:
+        raise ValueError(
+            "this JSON is neither a table of `fastreduce tune`, nor rows of a benchmark, nor "
+            "published runs"
+        )
+
+
+def _published(found: Any) -> Iterator[Run]:
+    for number, run in enumerate(found["runs"]):
+        k, where = run["ranks"], f"run {number} ({run.get('machine')})"
+        points = []
+        for nbytes, time_s, busbw in run["points"]:
+            if not busbw > 0:
+                raise ValueError(f"{where}: busbw is {busbw!r} at {nbytes} bytes, want it above 0")
+            points.append(Point(nbytes, time_s or 2 * (k - 1) / k * nbytes / busbw / 1e9))
+        yield Run(run["machine"], run["medium"], run["engine"], k, tuple(points), run["source"])
+
+
+def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
+    """Rows of float32 in one tensor, by contender and number of ranks."""
+    grouped = defaultdict(list)
+    for number, row in enumerate(found["rows"]):
+        called = row.get("called") or row
+        nbytes = row.get("size_bytes", row.get("nbytes"))
+        other = row.get("collective", "all_reduce") != "all_reduce" or "k" not in row
+        if other or nbytes is None or "time_s" not in called or row.get("tensors", 1) != 1:
+            continue
+        if row.get("type", "float32") == "float32":
+            own = OURS if row.get("engine") in ("tiles", "events") else row.get("engine", "")
+            name = row.get("contender") or f"{own} {row.get('algorithm', '')}".strip()
+            seconds = _seconds(f"row {number}", called["time_s"])
+            grouped[name, row["k"]].append(Point(nbytes, seconds))
+    machine = found.get("machine", {})
+    on = machine.get("gpu") or machine.get("cpu") or path.stem
+    for (name, k), points in grouped.items():
+        yield Run(on, medium, name, k, _sorted(points), path.name)
+
+
+def _seconds(where: str, found: Any) -> float:
+    if not isinstance(found, int | float) or not 0 < found < math.inf:
+        raise ValueError(f"{where}: the time is {found!r}, want seconds above zero")
+    return float(found)
+
+
+def _sorted(points: list[Point]) -> tuple[Point, ...]:
+    return tuple(sorted(points))

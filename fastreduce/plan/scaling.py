@@ -1,0 +1,85 @@
+"""Seconds of an allreduce on a part of a machine, and on many equal machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastreduce.plan.explain import explain
+from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
+from fastreduce.topology.cluster import cluster
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+Seconds: TypeAlias = Callable[[float], float]
+
+
+class Network(NamedTuple):
+    """What joins equal machines: cards in each of them, and the rate of a card."""
+
+    nics: int
+    gbit: float
+
+
+def counts(machine: Topology, most_gpus: int) -> Iterator[int]:
+    """2, 4 and so on to all GPUs of a machine; then 2, 4 and so on machines.
+
+    >>> from fastreduce.topology import preset
+    >>> list(counts(preset("book-pcie4"), 20))
+    [2, 4, 8, 16]
+    """
+    whole = len(machine.devices)
+    inside = [1 << power for power in range(whole.bit_length()) if 1 << power < whole]
+    outside = [whole << power for power in range(most_gpus.bit_length())]
+    return (count for count in [*inside, *outside] if 1 < count <= most_gpus)
+
+
+def in_one_machine(machine: Topology, gpus: int, sizes: Sequence[int]) -> Seconds:
+    """The time of an allreduce by its bytes on the first GPUs of a machine, simulated.
+
+    The fastest algorithm counts, at the least, the median and the largest of the ``sizes``; between
+    these, time grows evenly.
+
+    >>> from fastreduce.topology import preset
+    >>> seconds = in_one_machine(preset("book-pcie4"), 4, [1_000_000, 160_000_000])
+    >>> round(seconds(160_000_000) * 1e3)
+    15
+    """
+    points = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
+    plans = [explain(nbytes, k=gpus, topology=machine) for nbytes in points]
+    times_s = [plan.chosen.prediction.time_s for plan in plans]
+    return lambda nbytes: float(np.interp(nbytes, points, times_s))
+
+
+def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]:
+    """For each number of machines, the time of an allreduce over all their GPUs, by formula.
+
+    The faster counts of a flat ring and of two levels. Two machines show the rates in and between
+    all of them, because they are equal.
+
+    Raises:
+        ValueError: no card, or a rate that is not above zero.
+
+    >>> from fastreduce.topology import preset
+    >>> seconds = in_machines(preset("book-pcie4"), Network(nics=1, gbit=100))
+    >>> round(seconds(2)(160_000_000) * 1e3), round(seconds(4)(160_000_000) * 1e3)
+    (23, 25)
+    """
+    local = len(machine.devices)
+    pair = 2 * local
+    two = cluster(machine, 2, network.gbit, nics=network.nics)
+    around = hops(two, [(r, (r + 1) % pair) for r in range(pair)])
+    inside = hops(two, permutations(range(local), 2))
+    between = hops(two, [(r, (r + local) % pair) for r in range(pair)])
+
+    def seconds(machines: int, nbytes: float) -> float:
+        k = machines * local
+        levels_s = hierarchical_s(k, machines, nbytes, inside, between)
+        return min(ring_s(k, nbytes, around), levels_s)
+
+    return lambda machines: partial(seconds, machines)

@@ -1,0 +1,130 @@
+"""Every algorithm's time over a range of sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fastreduce.plan.calibration import OURS, Calibration
+from fastreduce.plan.explain import Plan, explain
+from fastreduce.plan.html_table import html_table
+from fastreduce.units import duration, parse_size, size
+
+if TYPE_CHECKING:
+    from fastreduce.plan.explain import Named
+
+FACTOR = 4  # from one size to the next
+
+
+@dataclass(frozen=True, repr=False)
+class Sizes:
+    """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
+
+    ``others`` are curves of other engines for as many ranks, as others have measured them.
+    """
+
+    title: str
+    plans: tuple[Plan, ...]
+    others: tuple[Calibration, ...] = ()
+
+    @property
+    def k(self) -> int:
+        """The number of ranks."""
+        return next(x.program.k for x in self.plans[0].candidates if x.program)
+
+    @property
+    def algorithms(self) -> list[str]:
+        """Those whose time is known, the fastest at the largest size first."""
+        named = [x.algorithm for x in self.plans[-1].candidates]
+        return [name for name in named if not all(map(math.isnan, self.times_s(name)))]
+
+    def times_s(self, algorithm: str) -> list[float]:
+        """The seconds of an algorithm for each size; NaN where it was refused or is unknown."""
+        return [plan.candidate(algorithm).prediction.time_s for plan in self.plans]
+
+    def rows(self) -> Iterator[list[str]]:
+        """Headings, then a row for each size, with what was chosen at its end."""
+        yield ["size", *self.algorithms, "choice"]
+        for plan in self.plans:
+            times_s = [plan.candidate(name).prediction.time_s for name in self.algorithms]
+            cells = ["-" if math.isnan(time_s) else duration(time_s) for time_s in times_s]
+            yield [size(plan.nbytes), *cells, plan.algorithm]
+
+    def __str__(self) -> str:
+        rows = list(self.rows())
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for *cells, choice in rows:
+            lines.append("  ".join([*map(str.rjust, cells, widths), choice]))
+        return "\n".join([self.title, *lines])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        headings, *rows = self.rows()
+        return html_table([self.title], headings, rows)
+
+
+def over_sizes(
+    sizes: str | Sequence[int],
+    *,
+    k: int | None = None,
+    topology: Named | None = None,
+    progress: bool = False,
+) -> Sizes:
+    """Plan an allreduce for each of many sizes, as `fastreduce.explain` does for one.
+
+    Args:
+        sizes: bytes of each rank's data; or a range such as "1KB:8GB": from the first, four times
+            as much each time, to the last.
+        k: number of ranks, as `fastreduce.explain` takes it.
+        topology: the machine, as `fastreduce.explain` takes it.
+        progress: show on a terminal how far it is.
+
+    Raises:
+        TypeError: ``topology`` is not a topology.
+        ValueError: no range, no size, or what `fastreduce.explain` refuses.
+
+    >>> found = over_sizes("1MB:16MB", topology="book-pcie4")
+    >>> print(found.title), [plan.algorithm for plan in found.plans]
+    1 MB to 16 MB on each of 4 ranks, book-pcie4
+    (None, ['sharded', 'sharded', 'sharded'])
+    """
+    from tqdm import tqdm
+
+    from fastreduce.topology import as_topology
+
+    between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
+    if not between:
+        raise ValueError("found no size, want at least one")
+    silent = None if progress else True  # None: unless stderr is a terminal
+    shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
+    machine = None if topology is None else as_topology(topology)
+    plans = tuple(explain(nbytes, k=k, topology=machine) for nbytes in shown)
+    _, on, where = plans[0].title.partition(" on each of ")
+    found = Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    curves = machine.calibrations if machine else ()
+    others = (x for x in curves if not x.engine.startswith(OURS) and _has_ranks(x, found.k))
+    return replace(found, others=tuple(others))
+
+
+def _has_ranks(curve: Calibration, k: int) -> bool:
+    return curve.covers(curve.sizes_bytes[0], k)
+
+
+def sizes_of(text: str) -> list[int]:
+    """The sizes of a range in words.
+
+    >>> sizes_of("1KiB:20KiB")
+    [1024, 4096, 16384, 20480]
+    """
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise ValueError(f"{text!r} is no range of sizes; want two with a colon, such as 1KB:8GB")
+    low, high = parse_size(first), parse_size(last)
+    if not 1 <= low <= high:
+        raise ValueError(f"{text!r}: want a first size of at least 1 byte, and a last one no less")
+    steps = math.floor(math.log(high / low, FACTOR) + 1e-9)
+    return sorted({*(low * FACTOR**step for step in range(steps + 1)), high})

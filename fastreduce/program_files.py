@@ -1,0 +1,145 @@
+"""Programs as JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+if TYPE_CHECKING:
+    from fastreduce.program import Program
+
+FORMAT = "fastreduce program"
+VERSION = 1
+# The keys of a file, with their types.
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "format": str,
+    "version": int,
+    "k": int,
+    "shards": int,
+    "whole_tensors": bool,
+    "sliced": (int, type(None)),
+    "instructions": list,
+}
+
+
+def save(program: Program, path: str | PathLike[str]) -> None:
+    _prove(program)
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "k": program.k,
+        "shards": program.shards,
+        "whole_tensors": program.whole_tensors,
+        "sliced": program.sliced,
+    }
+    # One instruction a line: rank, shard, sources, destinations.
+    lines = ",\n".join(json.dumps(instruction) for instruction in program.instructions)
+    text = f'{json.dumps(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
+    path = Path(path)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load(path: str | PathLike[str]) -> Program:
+    content = Path(path).read_bytes()
+    try:
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"this is not JSON, or not all of it: {error}") from None
+        program = _program(found)
+        _prove(program)
+        return program
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+class _Stamp(NamedTuple):
+    """Of a file: when it was changed, in nanoseconds, and its bytes."""
+
+    changed_ns: int
+    nbytes: int
+
+
+_cache: dict[str, tuple[_Stamp, Program]] = {}
+
+
+def cached(path: str, when_changed: Callable[[], None]) -> Program:
+    """The program in a file, read again only after the file has changed.
+
+    ``when_changed`` is called where the file held another program the last time.
+    """
+    status = os.stat(path)
+    stamp = _Stamp(status.st_mtime_ns, status.st_size)
+    known = _cache.get(path)
+    if known and known[0] == stamp:
+        return known[1]
+    program = load(path)
+    _cache[path] = stamp, program
+    if known:
+        when_changed()
+    return program
+
+
+def _prove(program: Program) -> None:
+    try:
+        program.verify()
+    except ValueError as error:
+        raise ValueError(f"the program is no allreduce: {error}") from None
+
+
+def _program(found: Any) -> Program:
+    from fastreduce.program import Program
+
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f'this is no program, want an object with "format": "{FORMAT}"')
+    if found.get("version") != VERSION:
+        raise ValueError(
+            f"version is {found.get('version')!r}, want {VERSION}; save the program again with "
+            "this version of fastreduce"
+        )
+    if wrong := set(found) ^ set(KEYS):
+        what = "with" if min(wrong) in found else "without"
+        raise ValueError(f"the file is {what} {min(wrong)!r}; want {', '.join(KEYS)}")
+    for key, kind in KEYS.items():
+        is_flag = isinstance(found[key], bool)  # which Python takes for a number
+        if not isinstance(found[key], kind) or is_flag != (kind is bool):
+            raise ValueError(f"{key} is {found[key]!r}, want {_in_words(kind)}")
+    steps = [_instruction(index, step) for index, step in enumerate(found["instructions"])]
+    return Program(
+        found["k"],
+        found["shards"],
+        steps,
+        whole_tensors=found["whole_tensors"],
+        sliced=found["sliced"],
+    )
+
+
+def _in_words(kind: type | tuple[type, ...]) -> str:
+    words = {int: "a whole number", bool: "true or false", list: "a list", str: "words"}
+    return "a whole number or null" if isinstance(kind, tuple) else words[kind]
+
+
+def _instruction(index: int, step: Any) -> Any:
+    from fastreduce.program import Instruction
+
+    if isinstance(step, list) and len(step) == 4:
+        rank, shard, srcs, dsts = step
+        if _are_numbers([rank, shard]) and _are_numbers(srcs) and _are_numbers(dsts):
+            return Instruction(rank, shard, tuple(srcs), tuple(dsts))
+    raise ValueError(
+        f"instruction {index} is {step!r}, want [rank, shard, [sources], [destinations]] in whole "
+        "numbers"
+    )
+
+
+def _are_numbers(found: Any) -> TypeGuard[list[int]]:
+    return isinstance(found, list) and all(type(number) is int for number in found)

@@ -1,0 +1,159 @@
+"""A program on a topology's links: what the extension's simulation is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fastreduce import _C
+from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.units import nbytes_of
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+    from fastreduce.topology.routes import Link
+
+
+class Run:
+    """``program`` with ``nbytes`` on each rank and ``slices`` of each shard, on ``topology``.
+
+    Rank r's buffer and rank r's output lie on the topology's device r.
+
+    Raises:
+        ValueError: a malformed program, more ranks than devices, sizes that are not above zero or
+            do not fit the program, nodes that no links join, or an unknown bandwidth.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        topology: Topology,
+        nbytes: int | str | Sequence[int | str],
+        slices: int | None = None,
+        costs: Costs = EVENTS,
+    ) -> None:
+        program.check_form()
+        if program.k > len(topology.devices):
+            raise ValueError(
+                f"the program is for {program.k} ranks, topology {topology.name!r} has "
+                f"{len(topology.devices)} devices: want at least one device per rank"
+            )
+        self.nbytes, shard_bytes = _sizes(program, nbytes)
+        self.program, self.topology, self.costs = program, topology, costs.check()
+        self.slices = program.slices(self.nbytes) if slices is None else slices
+        self.slice_bytes = [shard / self.slices for shard in shard_bytes]
+        self.simulation = _simulation(program, topology)
+
+    @cached_property
+    def time_s(self) -> float:
+        """From the first launch to the last transfer's end; 0 if there is nothing to do."""
+        return self.simulation.seconds(self.slice_bytes, self.slices, self.costs)
+
+    def time_if(
+        self, nbytes: int | Sequence[int] | None = None, *, distances: bool = True
+    ) -> float:
+        """The time with another size, or if links between nodes cost nothing."""
+        slice_bytes = self.slice_bytes
+        if nbytes is not None:
+            slice_bytes = [shard / self.slices for shard in _sizes(self.program, nbytes)[1]]
+        return self.simulation.seconds(slice_bytes, self.slices, self.costs, distances)
+
+    @cached_property
+    def link_bytes(self) -> dict[Link, float]:
+        """How many bytes cross each link of the topology."""
+        crossed = self.simulation.link_bytes(self.slice_bytes, self.slices)
+        return dict(zip(self.topology.routes.links, crossed, strict=True))
+
+    @cached_property
+    def busy_share(self) -> dict[Link, float]:
+        """Each link's bytes as a share of what it could carry in ``time_s``, from 0 to 1."""
+        rates = self.topology.bytes_per_s
+        return {
+            link: nbytes / ((rates[link] or math.inf) * self.time_s) if nbytes else 0.0
+            for link, nbytes in self.link_bytes.items()
+        }
+
+
+def seconds(
+    program: Program,
+    topology: Topology,
+    nbytes: int | str | Sequence[int | str],
+    slices: int | None = None,
+    costs: Costs = EVENTS,
+) -> float:
+    """`fastreduce.simulate`'s time alone, for those who try many programs: nothing is proven.
+
+    >>> from fastreduce.algorithms import sharded
+    >>> from fastreduce.topology import preset
+    >>> round(seconds(sharded(4), preset("book-pcie4"), "160MB") * 1e3)
+    15
+    """
+    return Run(program, topology, nbytes, slices, costs).time_s
+
+
+def _simulation(program: Program, topology: Topology) -> _C.Simulation:
+    flat, routes, devices = program.flat, topology.routes, topology.devices
+    places = [routes.number[device] for device in devices[: program.k]]
+    node_of = [places[buffer % program.k] for buffer in range(program.buffers)]
+    host = routes.number[topology.host_of(devices[0])] if flat.uses_host else -1
+    found = _C.Simulation(flat, routes.machine, node_of, host)
+    names = list(topology.graph)
+    if found.unreached is not None:
+        topology.route(*(names[node] for node in found.unreached))
+    if found.unknown is not None:
+        memory = found.unknown < 0
+        bytes_per_s(
+            topology, (names[~found.unknown],) * 2 if memory else routes.links[found.unknown]
+        )
+    return found
+
+
+def bytes_per_s(topology: Topology, link: Link) -> float:
+    """The bandwidth of a link; that from a node to itself is its memory.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    src, dst = link
+    what = f"the link {src!r} -> {dst!r}" if src != dst else f"the memory of {src!r}"
+    found: float | None = (
+        topology.bytes_per_s[link]
+        if src != dst
+        else topology.graph.nodes[src]["memory_bytes_per_s"]
+    )
+    if found is None:
+        raise ValueError(
+            f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
+            "want it in bytes a second (save the topology, fill it in, load it)"
+        )
+    return found
+
+
+def _sizes(program: Program, nbytes: int | str | Sequence[int | str]) -> tuple[int, list[float]]:
+    """The bytes of a rank's data, and of each of its shards."""
+    tensors: list[int] = []
+    if isinstance(nbytes, Sequence) and not isinstance(nbytes, str):
+        tensors = [_tensor_bytes(number, found) for number, found in enumerate(nbytes)]
+        total = sum(tensors)
+    else:
+        total = nbytes_of(nbytes)
+    if total <= 0:
+        raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes for each rank")
+    if not program.whole_tensors:
+        return total, [total / program.shards] * program.shards
+    if not tensors:
+        raise ValueError(
+            f"nbytes is {nbytes!r}, but the program's shards are whole tensors: want a sequence, "
+            "the bytes of each tensor"
+        )
+    return total, [float(sum(tensors[s :: program.shards])) for s in range(program.shards)]
+
+
+def _tensor_bytes(number: int, found: int | str) -> int:
+    try:
+        return nbytes_of(found)
+    except ValueError as error:
+        raise ValueError(f"nbytes of tensor {number}: {error}") from None

@@ -1,0 +1,209 @@
+"""Searches for the fastest program on a topology, and proves what it found."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fastreduce.algorithms.waves import staggered
+from fastreduce.plan.bounds import Bound, lower_bound
+from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.run import seconds as simulated_s
+from fastreduce.synthesis.estimate import Shape, estimate_s, shape_of
+from fastreduce.synthesis.packing import Links, pack
+from fastreduce.synthesis.seeds import Seed, rounded, seeds
+from fastreduce.units import duration, nbytes_of
+
+if TYPE_CHECKING:
+    from fastreduce.topology import Topology
+
+# Which seed starts in which round, once for each copy of it.
+Starts: TypeAlias = tuple[tuple[int, int], ...]
+
+WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+# What an engine can be given, and a simulation can judge in seconds.
+MOST_INSTRUCTIONS = 60_000
+# From how many starts the search goes on, how many changes it tries on each, and how many of the
+# results are simulated, each with so many slices.
+CLIMBS, CHANGES, SIMULATED, SLICES = 6, 300, 4, (1, 2)
+
+
+class Synthesis(NamedTuple):
+    """A proven program, its predicted time, what it is made of, and what no program can beat."""
+
+    program: Program
+    time_s: float
+    made_of: str
+    bound: Bound
+
+    def __str__(self) -> str:
+        gap = self.time_s / self.bound.time_s - 1
+        return (
+            f"{self.program!r}\nmade of: {self.made_of}\npredicted: {duration(self.time_s)}, "
+            f"{gap:+.1%} beside what no program without the host can beat: {self.bound}"
+        )
+
+
+def synthesize(
+    topology: Topology | str,
+    nbytes: int | str,
+    *,
+    seed: int = 0,
+    seconds: float = math.inf,
+    costs: Costs = EVENTS,
+    progress: bool = False,
+) -> Synthesis:
+    """Search for the fastest allreduce of ``nbytes`` on each of a topology's devices.
+
+    The search begins with the registered algorithms and what `fastreduce.synthesis.seeds` makes for
+    the topology, starts copies of them in different rounds and together, and moves them about. A
+    quick estimate chooses what is simulated, the simulation chooses the program, and the program is
+    proven. The same ``seed`` finds the same program, unless the search ran out of ``seconds``.
+
+    Raises:
+        ValueError: fewer than 2 devices, an unknown bandwidth, or what `simulate` raises.
+
+    >>> found = synthesize("book-pcie4", "160MB")
+    >>> round(found.time_s * 1e3, 1), found.bound.what
+    (15.0, 'cut')
+    """
+    from fastreduce.topology import as_topology
+
+    topology, total = as_topology(topology), nbytes_of(nbytes)
+    k = len(topology.devices)
+    if k < 2:
+        raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")
+    ends = perf_counter() + seconds
+    links = Links(topology, k)
+    packing = pack(links)
+    starting = list(seeds(topology, k, packing))
+    search = _Search(starting, links, total, costs, random.Random(seed))
+    found = _judged(search.best(ends, progress), search, topology, costs)
+    time_s, program, made_of = min(found, key=lambda each: each[0])
+    program.verify()
+    return Synthesis(program, time_s, made_of, lower_bound(topology, k, total, costs, packing))
+
+
+def _judged(
+    best: Sequence[Starts], search: _Search, topology: Topology, costs: Costs
+) -> Iterator[tuple[float, Program, str]]:
+    """The simulated times of the best, and of the algorithms as a plan takes them."""
+    from fastreduce.plan.candidates import for_links
+
+    for starts in best:
+        program = staggered([seed.program for seed in search.seeds], starts)
+        for slices in SLICES:
+            time_s = simulated_s(program, topology, search.nbytes, slices, costs)
+            chosen = Program(program.k, program.shards, program.instructions, sliced=slices)
+            yield time_s, chosen, search.in_words(starts)
+    for candidate in for_links(topology, len(topology.devices), [search.nbytes]):
+        if candidate.program and not math.isnan(candidate.prediction.time_s):
+            yield candidate.prediction.time_s, candidate.program, candidate.algorithm
+
+
+class _Search:
+    def __init__(
+        self,
+        found: Sequence[Seed],
+        links: Links,
+        nbytes: int,
+        costs: Costs,
+        draws: random.Random,
+    ) -> None:
+        self.seeds, self.nbytes, self.costs, self.draws = found, nbytes, costs, draws
+        self.shapes = [shape_of(seed.program, links) for seed in found]
+        self.sizes = [len(seed.program.instructions) for seed in found]
+
+    def in_words(self, starts: Starts) -> str:
+        names = [self.seeds[which].name for which, _ in starts]
+        return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+    def best(self, ends: float, progress: bool) -> list[Starts]:
+        """The best that is found, the best first."""
+        from tqdm import tqdm
+
+        first = sorted((self.seconds(x), x) for x in {*self._waves(), *self._mixtures()})
+        chosen = first[:CLIMBS]
+        with tqdm(total=len(chosen) * CHANGES, disable=not progress, desc="search") as bar:
+            found = [self._climb(*each, ends, bar.update) for each in chosen]
+        return [starts for _, starts in sorted({*found, *first[:1]})[:SIMULATED]]
+
+    def seconds(self, starts: Starts) -> float:
+        return estimate_s(self.shapes, starts, self.nbytes, self.costs)
+
+    def _fits(self, starts: Starts) -> bool:
+        return sum(self.sizes[which] for which, _ in starts) <= MOST_INSTRUCTIONS
+
+    def _waves(self) -> Iterator[Starts]:
+        for which in range(len(self.seeds)):
+            for count in WAVES:
+                starts = tuple((which, start) for start in range(count))
+                if self._fits(starts) or count == 1:
+                    yield starts
+
+    def _mixtures(self) -> Iterator[Starts]:
+        """Seeds side by side, in the proportions that load the busiest link the least."""
+        shares = _best_shares(self.shapes)
+        copies = [share / shape.shards for share, shape in zip(shares, self.shapes, strict=True)]
+        for count in WAVES[3:]:
+            counts = rounded([x / sum(copies) for x in copies], count)
+            evenly = sorted(
+                ((i + 0.5) / n, which) for which, n in enumerate(counts) for i in range(n)
+            )
+            for rounds in WAVES:
+                starts = tuple((which, i * rounds // count) for i, (_, which) in enumerate(evenly))
+                if rounds <= count and self._fits(starts):
+                    yield starts
+
+    def _climb(
+        self, time_s: float, starts: Starts, ends: float, step: Callable[[int], object]
+    ) -> tuple[float, Starts]:
+        for _ in range(CHANGES):
+            step(1)
+            if perf_counter() > ends:
+                break
+            changed = self._changed(starts)
+            if self._fits(changed) and (changed_s := self.seconds(changed)) < time_s:
+                time_s, starts = changed_s, changed
+        return time_s, starts
+
+    def _changed(self, starts: Starts) -> Starts:
+        """A copy more, a copy less, or one that starts in another round or is of another seed."""
+        found, draws = list(starts), self.draws
+        last = max(start for _, start in found)
+        at = draws.randrange(len(found))
+        which, start = found[at]
+        what = draws.random()
+        if what < 0.25:
+            found.append((which, draws.randint(0, last + 1)))
+        elif what < 0.4 and len(found) > 1:
+            found.pop(at)
+        elif what < 0.5:
+            found[at] = draws.randrange(len(self.seeds)), start
+        else:
+            found[at] = which, draws.randint(0, last + 1)
+        earliest = min(start for _, start in found)
+        return tuple(sorted((which, start - earliest) for which, start in found))
+
+
+def _best_shares(shapes: Sequence[Shape]) -> list[float]:
+    """The shares of the data that keep the busiest link busy for the shortest time."""
+    from scipy.optimize import linprog
+
+    busy = np.array([shape.busy_s.sum(axis=0) / shape.shards for shape in shapes]).T
+    links, count = busy.shape
+    found = linprog(
+        np.eye(count + 1)[count],
+        A_ub=np.hstack([busy / busy.max(), -np.ones((links, 1))]),
+        b_ub=np.zeros(links),
+        A_eq=np.array([[1.0] * count + [0.0]]),
+        b_eq=[1.0],
+        method="highs",
+    )
+    return [max(0.0, float(x)) for x in found.x[:-1]]

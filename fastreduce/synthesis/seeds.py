@@ -1,0 +1,160 @@
+"""What a search starts from: programs that are good on some topology at some size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import networkx as nx
+
+from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry
+from fastreduce.program import HOST, Instruction, Program
+from fastreduce.synthesis.packing import Packing, Tree
+from fastreduce.topology import Topology, rings
+
+# Links within a machine that join its halves.
+BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")
+# No seed may have more instructions: a search tries many, in waves.
+MOST_INSTRUCTIONS = 20_000
+
+
+class Seed(NamedTuple):
+    name: str
+    program: Program
+
+
+def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
+    """Programs for the first ``k`` devices; each is an allreduce, or left out."""
+    for name, algorithm in registry.items():
+        program = algorithm(k)
+        plain = not program.whole_tensors and all(x.rank != HOST for x in program.instructions)
+        if plain and len(program.instructions) <= MOST_INSTRUCTIONS:
+            yield Seed(name, program)
+    yield from _meshes(k)
+    for shards in (k, 4 * k, 16 * k):
+        yield Seed(f"{len(packing.trees)} trees", along(packing, k, shards))
+    if k == len(topology.devices):
+        yield from _two_levels(topology, k)
+        yield from _rings(topology, k)
+
+
+def _rings(topology: Topology, k: int) -> Iterator[Seed]:
+    found = rings(topology)
+    both = [*found, *((order[::-1], rate) for order, rate in found)]
+    for name, chosen in (("rings", found), ("rings both ways", both)):
+        if 2 * k * k * len(chosen) <= MOST_INSTRUCTIONS:
+            yield Seed(f"{len(found)} {name}", multi_ring(k, chosen))
+
+
+def _meshes(k: int) -> Iterator[Seed]:
+    """Some of the ranks sum a part each, and all ranks fetch it: few steps, any pair of ranks."""
+    whole = hierarchical(k, 1)
+    owners = k
+    while owners:
+        kept = range(0, k, k // owners)
+        shards = {rank: number for number, rank in enumerate(kept)}
+        steps = [x._replace(shard=shards[x.shard]) for x in whole.instructions if x.shard in shards]
+        yield Seed(f"mesh of {owners}", Program(k, len(kept), steps))
+        owners //= 2
+
+
+def _two_levels(topology: Topology, k: int) -> Iterator[Seed]:
+    def mesh(m: int) -> Program:
+        return hierarchical(m, 1)
+
+    parts = list(_groupings(topology))
+    for groups in parts:
+        for name, between in (("mesh", mesh), ("halving-doubling", halving_doubling)):
+            yield Seed(f"{groups} groups, {name}", hierarchical(k, groups, mesh, between))
+    for outer in parts:
+        for inner in parts:
+            if inner > outer and inner % outer == 0:
+                inside = partial(hierarchical, machines=inner // outer, inside=mesh, between=mesh)
+                found = hierarchical(k, outer, inside, mesh)
+                yield Seed(f"{outer} groups of {inner // outer}, mesh", found)
+
+
+def _groupings(topology: Topology) -> Iterator[int]:
+    """Into how many equal groups of neighbours the devices fall: machines, sockets, switches."""
+    graph, devices = topology.graph, topology.devices
+    media = nx.get_edge_attributes(graph, "medium")
+    kinds = dict(graph.nodes(data="kind"))
+    leaves = {node for node in graph if any(kinds[x] == "gpu" for x in graph.predecessors(node))}
+    found = set()
+    for cut in (("network",), ("network", *BETWEEN_SOCKETS)):
+        for kept in (set(graph), {x for x in graph if kinds[x] != "cpu"}, leaves | {*devices}):
+            inside = nx.Graph()
+            inside.add_nodes_from(kept)
+            ends = [x for x in graph.edges if media[x] not in cut and kept.issuperset(x)]
+            inside.add_edges_from(ends)
+            group = {x: i for i, part in enumerate(nx.connected_components(inside)) for x in part}
+            found.add(_equal_runs([group[device] for device in devices]))
+    yield from sorted(found - {0, 1, len(devices)})
+
+
+def _equal_runs(groups: Sequence[int]) -> int:
+    """The number of groups, or 0 if they are not equally long runs."""
+    count = len(set(groups))
+    size = len(groups) // count
+    runs = [set(groups[i : i + size]) for i in range(0, len(groups), size)]
+    return count if len(runs) == count and all(len(run) == 1 for run in runs) else 0
+
+
+def along(packing: Packing, k: int, shards: int) -> Program:
+    """Sums go up each tree to the middle of it, and come down again.
+
+    Trees get shards in proportion to their shares, at least those that come to one.
+    """
+    steps: list[Instruction] = []
+    number = 0
+    for tree, count in zip(packing.trees, rounded(packing.shares, shards), strict=True):
+        shape = _up_and_down(tree, k) if count else []
+        for _ in range(count):
+            steps += [x._replace(shard=number) for x in shape]
+            number += 1
+    return Program(k, number, steps)
+
+
+def rounded(shares: Sequence[float], total: int) -> list[int]:
+    """Whole numbers in proportion, which add up to ``total`` (largest remainders).
+
+    >>> rounded([0.5, 0.3, 0.2], 4)
+    [2, 1, 1]
+    """
+    counts = [int(share * total) for share in shares]
+    order = sorted(range(len(shares)), key=lambda i: counts[i] - shares[i] * total)
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _up_and_down(tree: Tree, k: int) -> list[Instruction]:
+    linked: list[list[int]] = [[] for _ in range(k)]
+    for one, other in tree:
+        linked[one].append(other)
+        linked[other].append(one)
+    root = min(range(k), key=lambda rank: _depth(linked, rank))
+    order, parent = [root], {root: -1}
+    for rank in order:
+        for other in linked[rank]:
+            if other not in parent:
+                parent[other] = rank
+                order.append(other)
+    up = []
+    for rank in reversed(order):
+        below = [other for other in linked[rank] if other != parent[rank]]
+        if below:
+            up.append(Instruction(rank, 0, tuple(sorted([rank, *below])), (rank,)))
+    return [*up, *(Instruction(rank, 0, (parent[rank],), (rank,)) for rank in order[1:])]
+
+
+def _depth(linked: Sequence[Sequence[int]], root: int) -> float:
+    far, order = {root: 0}, [root]
+    for rank in order:
+        for other in linked[rank]:
+            if other not in far:
+                far[other] = far[rank] + 1
+                order.append(other)
+    return max(far.values()) if len(far) == len(linked) else inf

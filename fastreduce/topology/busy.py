@@ -1,0 +1,31 @@
+"""A topology with the busy share of each link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastreduce.topology.graph import Topology
+
+if TYPE_CHECKING:
+    from fastreduce.simulation.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A run on a topology: `fastreduce.draw` colours each link by the share of its time in use.
+
+    >>> import fastreduce
+    >>> from fastreduce.topology import preset
+    >>> machine = preset("book-pcie4")
+    >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(4), machine, "160MB")
+    >>> "share of the time in use" in fastreduce.draw(Busy(machine, timeline))
+    True
+    """
+
+    topology: Topology
+    timeline: Timeline
+
+    def __post_init__(self) -> None:
+        if self.timeline.link_bytes_per_s.keys() != set(self.topology.graph.edges):
+            raise ValueError(f"the timeline has other links than topology {self.topology.name!r}")

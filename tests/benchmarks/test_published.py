@@ -1,0 +1,68 @@
+"""The corpus of published times: its form, and that each figure agrees with the others."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastreduce.plan.calibration_files import PUBLISHED, load_calibrations
+from fastreduce.plan.runs import read
+
+CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
+RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
+# Published busbw has two digits after the point, and is of a time that was not yet rounded.
+ROUNDING = 0.0051, 5e-3
+
+
+def agree(run, nbytes, time_s, busbw):
+    found = 2 * (run["ranks"] - 1) / run["ranks"] * nbytes / time_s / 1e9
+    return abs(found - busbw) <= ROUNDING[0] + ROUNDING[1] * busbw
+
+
+def test_is_of_many_points_and_machines():
+    assert sum(len(run["points"]) for run in RUNS) >= 150
+    assert len({run["machine"] for run in RUNS}) >= 10
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["machine"])
+class TestEach:
+    def test_names_its_source_and_what_it_is_of(self, run):
+        assert run["source"].startswith("https://github.com/")
+        for key in ("machine", "medium", "devices", "links", "engine", "column"):
+            assert run[key]
+        assert run["ranks"] >= 2 and run["ranks"] % run["machines"] == 0
+
+    def test_sizes_grow_and_are_bytes(self, run):
+        sizes = [nbytes for nbytes, _, _ in run["points"]]
+        assert sizes == sorted(set(sizes)) and all(n % 1024 == 0 for n in sizes)
+
+    def test_times_are_seconds_and_busbw_follows_from_them(self, run):
+        for nbytes, time_s, busbw in run["points"]:
+            assert 0 < busbw < 2000
+            assert time_s is None or (1e-6 < time_s < 10 and agree(run, nbytes, time_s, busbw))
+
+
+def test_control_a_wrong_number_of_ranks_would_not_agree():
+    run = next(x for x in RUNS if x["ranks"] == 8 and x["points"][0][1])
+    nbytes, time_s, busbw = run["points"][-1]
+    assert agree(run, nbytes, time_s, busbw)
+    assert not agree(run | {"ranks": 16}, nbytes, time_s, busbw)
+
+
+def test_the_shipped_curves_are_of_these_points():
+    runs = read(CORPUS)
+    for x in load_calibrations(PUBLISHED):
+        own = [run for run in runs if (run.medium, run.engine) == (x.medium, x.engine)]
+        sizes = [point.nbytes for run in own for point in run.points]
+        assert x.sizes_bytes == (min(sizes), max(sizes))
+        assert set(x.sources) == {run.source for run in own}
+
+
+@pytest.mark.parametrize("found", load_calibrations(PUBLISHED), ids=lambda x: x.medium)
+def test_a_shipped_curve_is_what_a_fit_finds(found):
+    pytest.importorskip("scipy")
+    from fastreduce.plan.calibrate import errors_of, fit
+
+    own = [run for run in read(CORPUS) if (run.medium, run.engine) == (found.medium, found.engine)]
+    shipped, anew = (sum(errors_of(curve, own)) for curve in (found.curve, fit(own)))
+    assert shipped == pytest.approx(anew, rel=0.05)

@@ -1,0 +1,78 @@
+"""``fastreduce calibrate``: what it prints and writes, and what it refuses in words."""
+
+import pytest
+
+from fastreduce.cli import main
+from fastreduce.plan.calibration import Curve
+from fastreduce.plan.calibration_files import load_calibrations, stored
+from fastreduce.topology import load
+
+pytest.importorskip("scipy")
+
+CURVE = Curve(20e-6, 0.0, 5e9, 100e9, 4e6)
+
+
+@pytest.fixture
+def output(tmp_path):
+    """What nccl-tests would print of a machine with this curve."""
+    lines = [f"#  Rank {rank:2} Group  0 Pid  1 on node device  {rank}" for rank in range(8)]
+    for nbytes in (1 << e for e in range(10, 31, 2)):
+        time_us = CURVE.time_s(nbytes, 8) * 1e6
+        rates = f"{nbytes / time_us / 1e3:.2f} {nbytes / time_us / 1e3 * 1.75:.2f}"
+        row = f"{time_us:.2f} {rates} 0"
+        lines.append(f"{nbytes:12} {nbytes // 4} float sum -1 {row} {row}")
+    path = tmp_path / "node.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_prints_the_error_and_writes_the_curve(capsys, tmp_path, output):
+    out = tmp_path / "new" / "mine.json"
+    assert main(["calibrate", str(output), "--medium", "8 GPUs", "-o", str(out)]) == 0
+    heading, row, last = capsys.readouterr().out.splitlines()
+    assert heading.split()[:2] == ["medium", "engine"]
+    assert row.startswith("8 GPUs") and row.endswith("every other point") and "%" in row
+    assert last == f"written: {out}"
+    (found,) = load_calibrations(out)
+    assert found.curve.bytes_per_s == pytest.approx(100e9, rel=0.05)
+
+
+def test_without_out_plans_for_this_machine_find_it(home, output):
+    assert stored() == ()
+    assert main(["calibrate", str(output)]) == 0
+    assert [x.medium for x in stored()] == ["node"]
+
+
+def test_adds_it_to_a_topology(tmp_path, output):
+    out = tmp_path / "mine.json"
+    assert main(["calibrate", str(output), "--topology", "dgx-h100", "-o", str(out)]) == 0
+    assert [x.medium for x in load(out).calibrations] == ["8 Hopper on NVSwitch", "node"]
+
+
+def test_a_topology_needs_a_file_to_be_written_to(capsys, output):
+    with pytest.raises(SystemExit):
+        main(["calibrate", str(output), "--topology", "dgx-h100"])
+    assert "it needs --out" in capsys.readouterr().err
+
+
+def test_a_wrong_line_is_named_and_nothing_is_written(capsys, tmp_path, output):
+    output.write_text(output.read_text().replace(" 0 ", " x ", 8))
+    out = tmp_path / "mine.json"
+    text = output.read_text().splitlines()
+    text[8] = text[8].replace(text[8].split()[5], "0.00")
+    output.write_text("\n".join(text).replace("  1024 256 float sum -1", "1024 256 float sum -1"))
+    assert main(["calibrate", str(output), "-o", str(out)]) == 1
+    assert "node.txt: line 9: " in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_an_empty_file_is_refused(capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("\n")
+    assert main(["calibrate", str(tmp_path / "a.txt")]) == 1
+    assert "the file is empty" in capsys.readouterr().err
+
+
+def test_without_scipy_it_says_what_to_install(capsys, monkeypatch, output):
+    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
+    assert main(["calibrate", str(output)]) == 1
+    assert "pip install 'fastreduce[plan]'" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""The lower bound: no program beats it, and some come close."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import right_program
+
+from fastreduce import explain, simulate
+from fastreduce.algorithms import registry, ring, sharded
+from fastreduce.plan.bounds import lower_bound
+from fastreduce.topology import cluster, names, preset
+
+MB = 10**6
+TOPOLOGIES = [*map(preset, names()), cluster("pcie5-x8", machines=2, gbit=100, nics=2)]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: topology.name)
+@pytest.mark.parametrize("nbytes", [1, 64_000, 64 * MB])
+def test_no_algorithm_beats_it(topology, nbytes):
+    bound = lower_bound(topology, len(topology.devices), nbytes)
+    for name in {*registry} - {"host", "by-parameter"}:
+        program = registry[name](len(topology.devices))
+        for slices in (1, 4):
+            time_s = simulate(program, topology, nbytes, slices=slices, verify=False).time_s
+            assert time_s >= bound.time_s * (1 - 1e-9), name
+
+
+@given(randoms=st.randoms(use_true_random=False), nbytes=st.sampled_from([1, MB, 1000 * MB]))
+@settings(deadline=None, max_examples=30)
+def test_no_random_program_does(randoms, nbytes):
+    k = randoms.randint(2, 8)
+    program = right_program(randoms, k, randoms.randint(1, 4))
+    topology = preset(randoms.choice(["dgx1", "dgx-h100", "pcie4-x8"]))
+    time_s = simulate(program, topology, nbytes, slices=randoms.randint(1, 3)).time_s
+    assert time_s >= lower_bound(topology, k, nbytes).time_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "program, name",
+    [(sharded(8), "dgx-h100"), (sharded(4), "book-pcie4"), (ring(16), "p2.16xlarge")],
+)
+def test_it_is_tight(program, name):
+    """The control: a bound that is 5 % higher is beaten."""
+    time_s = simulate(program, name, 8000 * MB, slices=1).time_s
+    assert time_s < 1.05 * lower_bound(preset(name), program.k, 8000 * MB).time_s
+
+
+def test_latency_counts_where_bytes_are_few():
+    network = cluster("dgx-h100", machines=2, gbit=400, nics=8)
+    assert lower_bound(network, 16, 1).what == "latency"
+    assert lower_bound(network, 16, MB * 1000).what == "cut"
+
+
+def test_one_rank_has_nothing_to_do():
+    assert lower_bound(preset("dgx1"), 1, MB).time_s == 0
+
+
+def test_a_plan_names_it():
+    plan = explain("64MB", topology="dgx-h100")
+    assert plan.bound == lower_bound(preset("dgx-h100"), 8, 64 * MB)
+    assert "without the host no program can beat 312 us (cut); the choice is +" in str(plan)
+    assert "no program can beat" in plan._repr_html_()
+    assert explain("64MB", k=2).bound is None

@@ -1,0 +1,150 @@
+"""Curves: what they say, that a fit finds them, and how errors are held out."""
+
+import json
+
+import pytest
+
+from fastreduce import explain
+from fastreduce.plan.calibrate import LEAST_POINTS, calibrate, errors_of, fit
+from fastreduce.plan.calibration import Calibration, Curve, Error, from_json, to_json
+from fastreduce.plan.calibration_files import load_calibrations, published, save_calibrations
+from fastreduce.plan.runs import Point, Run
+from fastreduce.topology import cluster, load, preset, save
+
+pytest.importorskip("scipy")
+
+CURVE = Curve(12e-6, 0.0, 20e9, 400e9, 30e6)
+HOPS = Curve(5e-6, 2e-6, 2e9, 25e9, 1e6)
+SIZES = [1 << e for e in range(10, 31)]
+
+
+def run(curve, machine="a", ranks=8, sizes=SIZES, factor=1.0):
+    points = (Point(nbytes, factor * curve.time_s(nbytes, ranks)) for nbytes in sizes)
+    return Run(machine, "NVLink", "NCCL", ranks, tuple(points), "made up")
+
+
+def calibration(engine="NCCL", curve=CURVE):
+    error = Error(0.08, 0.2, 21, "machines")
+    return Calibration("NVLink", engine, (2, 8), (1024, 1 << 30), curve, error, ("a page",))
+
+
+class TestCurve:
+    def test_small_messages_take_the_call_and_large_ones_the_rate(self):
+        assert CURVE.time_s(4, 8) == pytest.approx(12e-6, rel=1e-3)
+        assert 2 * 7 / 8 * (1 << 40) / CURVE.time_s(1 << 40, 8) == pytest.approx(400e9, rel=1e-3)
+
+    def test_the_better_piece_counts(self):
+        slow = CURVE._replace(small_bytes_per_s=1e3)
+        assert CURVE.time_s(1 << 10, 8) < slow.time_s(1 << 10, 8)
+        assert CURVE.time_s(1 << 30, 8) == slow.time_s(1 << 30, 8)
+
+    def test_each_step_of_a_ring_takes_a_hop(self):
+        assert HOPS.time_s(0, 8) - HOPS.time_s(0, 2) == pytest.approx(12 * 2e-6)
+
+
+class TestFit:
+    def test_finds_the_curve_that_the_times_are_from(self):
+        assert max(errors_of(fit([run(CURVE)]), [run(CURVE)])) < 0.01
+
+    def test_tells_a_hop_from_a_call_where_numbers_of_ranks_differ(self):
+        found = fit([run(HOPS, ranks=k) for k in (2, 4, 8)])
+        assert found.hop_s == pytest.approx(HOPS.hop_s, rel=0.05)
+        assert found.call_s == pytest.approx(HOPS.call_s, rel=0.1)
+
+    def test_control_one_pair_alone_would_be_far_off(self):
+        one = Curve(12e-6, 0.0, 400e9, 400e9, 0.0)
+        assert max(errors_of(one, [run(CURVE)])) > 0.5
+
+
+class TestHeldOut:
+    def test_a_machine_is_told_from_the_others(self):
+        runs = [run(CURVE, "a"), run(CURVE, "b"), run(CURVE, "slow", factor=1.5)]
+        _, held_out = calibrate(runs)
+        by_machine = {x.machine: max(x.errors) for x in held_out}
+        assert by_machine["slow"] == pytest.approx(1 / 3, rel=0.05)
+        assert {x.held_out for x in held_out} == {"machines"}
+
+    def test_one_machine_is_held_out_every_other_point(self):
+        (found,), (only,) = calibrate([run(CURVE)])
+        assert only.held_out == found.error.held_out == "every other point"
+        assert len(only.errors) == len(SIZES) and found.error.worst < 0.05
+
+    def test_sizes_that_no_other_machine_has_are_not_told_from_them(self):
+        runs = [run(CURVE, "short", sizes=SIZES[10:]), run(CURVE, "long")]
+        _, held_out = calibrate(runs)
+        assert [(x.machine, x.held_out, len(x.errors)) for x in held_out] == [
+            ("short", "machines", 11),
+            ("long", "machines", 11),
+            ("long", "every other point", 10),
+        ]
+
+    def test_too_few_points_are_refused(self):
+        with pytest.raises(ValueError, match=f"at least {LEAST_POINTS} points"):
+            calibrate([run(CURVE, sizes=SIZES[:5])])
+
+
+class TestFiles:
+    def test_come_back_as_they_were(self, tmp_path):
+        path = save_calibrations([calibration()], tmp_path / "mine.json")
+        assert load_calibrations(path) == (calibration(),)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"engine": 7}, "calibration 0: engine is 7"),
+            ({"ranks": [8, 2]}, r"ranks is \[8, 2\], want the least and the most"),
+            ({"speed": 1}, "'speed' is not known"),
+            ({"curve": CURVE._asdict() | {"bytes_per_s": 0}}, "bytes_per_s is 0, want a number"),
+        ],
+    )
+    def test_wrong_ones_are_refused_in_words(self, change, words):
+        with pytest.raises(ValueError, match=words):
+            from_json("mine", [to_json([calibration()])[0] | change])
+
+    def test_a_topology_keeps_them(self, tmp_path):
+        save(preset("dgx-h100"), tmp_path / "a.json")
+        found = load(tmp_path / "a.json")
+        assert found.calibrations == preset("dgx-h100").calibrations != ()
+
+    def test_files_without_them_still_load(self, tmp_path):
+        save(preset("book-pcie4"), tmp_path / "a.json")
+        assert "calibrations" not in json.loads((tmp_path / "a.json").read_text())
+        assert load(tmp_path / "a.json").calibrations == ()
+
+    def test_a_machine_that_was_changed_has_none(self):
+        assert preset("dgx-h100").scaled(("gpu0", "nvswitch"), 0.5).calibrations == ()
+
+
+class TestExplain:
+    def machine(self, *calibrations):
+        from dataclasses import replace
+
+        return replace(preset("book-pcie4"), calibrations=calibrations)
+
+    def test_says_what_nobody_measured(self):
+        plan = explain("1MB", topology="book-pcie4")
+        assert plan.notes == ("times: predicted, not measured on this machine",)
+        assert "+-" not in str(plan)
+
+    def test_prints_the_error_beside_a_time_that_was_measured(self):
+        ours = calibration("fastreduce ring")
+        plan = explain("1MB", topology=self.machine(ours))
+        found = plan.candidate("ring")
+        assert found.prediction.time_s == CURVE.time_s(1_000_000, 4)
+        assert found.cells(plan.nbytes)[3].endswith(", +-8 %")
+        assert plan.notes == ("times: predicted, not measured on this machine but for ring",)
+
+    def test_names_anothers_curve_and_never_takes_it_for_ours(self):
+        plan = explain("1MB", topology=self.machine(calibration()))
+        assert plan.candidates == explain("1MB", topology="book-pcie4").candidates
+        assert plan.notes[1].startswith("NCCL, as measured by others on NVLink: ")
+        assert ", +-8 %, " in plan.notes[1]
+
+    @pytest.mark.parametrize("size", ["1KB", "2GB"])
+    def test_is_silent_beyond_what_was_measured(self, size):
+        assert len(explain(size, topology=self.machine(calibration())).notes) == 1
+
+    def test_known_machines_have_what_is_published(self):
+        assert [x.engine for x in published("dgx-h100")] == ["NCCL"]
+        assert cluster("dgx-h100", 2, 400, nics=8).calibrations[0].medium.startswith("2 x 8 Hopper")
+        assert cluster("dgx-h100", 2, 100, nics=8).calibrations == ()

@@ -1,0 +1,109 @@
+"""A model's parameters, of files that are read without their tensors."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fastreduce.plan.parameters import parameters
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 2))
+
+
+def shapes(found):
+    return [tuple(x.shape) for x in found]
+
+
+@pytest.fixture
+def files(model, tmp_path):
+    """By name, files that hold the model, or do not."""
+    state = model.state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    torch.save({"epoch": 3, "model": state}, tmp_path / "nested.pt")
+    torch.save({"first": state["0.weight"], "tied": state["0.weight"]}, tmp_path / "tied.pt")
+    torch.save({"steps": torch.zeros(3, dtype=torch.int64)}, tmp_path / "integers.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save(model, tmp_path / "module.pt")
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    save_file({name: x.bfloat16() for name, x in state.items()}, tmp_path / "half.safetensors")
+    (tmp_path / "shapes.json").write_text(json.dumps([list(x.shape) for x in model.parameters()]))
+    (tmp_path / "text.safetensors").write_text("these are no tensors")
+    (tmp_path / "text.txt").write_text("these are no tensors")
+    (tmp_path / "empty").touch()
+    for name, content in {
+        "object": {"a": 1},
+        "negative": [[3, -1]],
+        "words": [[3], "4x4"],
+        "huge": [[1 << 40, 1 << 40]],
+        "nothing": [],
+        "zero": [[0, 4]],
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "torn.json").write_text("[[3, 4")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["state.pt", "nested.pt", "shapes.json"])
+def test_a_file_has_what_the_model_has(model, files, name):
+    found = parameters(files / name)
+    assert shapes(found) == shapes(model.parameters()) and found[0].is_meta
+
+
+def test_of_safetensors_the_dtype_too(model, files):
+    found = parameters(str(files / "half.safetensors"))
+    assert sorted(shapes(found)) == sorted(shapes(model.parameters()))
+    assert {x.dtype for x in found} == {torch.bfloat16}
+
+
+def test_what_shares_memory_counts_once(files):
+    assert shapes(parameters(files / "tied.pt")) == [(8, 3, 3, 3)]
+
+
+def test_a_module_or_its_parameters(model):
+    for source in (model, model.parameters()):
+        assert shapes(parameters(source, "bf16")) == shapes(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("list.pt", "found list without tensors by name, want"),
+        ("module.pt", "holds more than tensors by name, or is damaged, want"),
+        ("old.pt", "holds no model, want .* since torch 1.6"),
+        ("integers.pt", "found no parameters"),
+        ("text.safetensors", "is no safetensors file: .*header"),
+        ("text.txt", "holds no model, want a .safetensors file, a .json list"),
+        ("empty", "holds no model"),
+        ("torn.json", "is no JSON"),
+        ("object.json", "found dict, want a list of shapes"),
+        ("negative.json", r"shape 0 is \[3, -1\], want"),
+        ("words.json", "shape 1 is 4x4, want a list of shapes, such as"),
+        ("huge.json", "shape 0 is too large"),
+        ("nothing.json", "found no parameters"),
+        ("zero.json", "found no parameters, want at least one with elements"),
+        ("", "is a folder, want one file"),
+        ("gpt22", "unknown model .*: no such file, and known are gpt2, "),
+    ],
+)
+def test_what_is_no_model_is_said(files, name, words):
+    with pytest.raises(ValueError, match=words):
+        parameters(files / name)
+
+
+def test_near_models_and_dtypes_are_named():
+    with pytest.raises(ValueError, match="did you mean 'resnet50'"):
+        parameters("resnet-50")
+    for dtype in ("bf61", torch.int32):
+        with pytest.raises(ValueError, match=r"unknown dtype .*known are fp64, fp32"):
+            parameters("gpt2", dtype)
+
+
+@pytest.mark.parametrize("source", [3, [1, 2], None])
+def test_what_is_neither_is_refused(source):
+    with pytest.raises(TypeError, match="want a model's name, a file, a module"):
+        parameters(source)

@@ -1,0 +1,65 @@
+"""Pictures of plans: time over size, and a step from one GPU to many."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from fastreduce import draw
+from fastreduce.plan.pictures import MOST_COLORED, sizes_figure, step_figure
+from fastreduce.plan.sizes import over_sizes
+from fastreduce.plan.step import what_if
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    return over_sizes("1KB:160MB", topology="book-pcie4")
+
+
+@pytest.fixture(scope="module")
+def step():
+    return what_if("resnet50", "20ms", topology="book-pcie4", nics=1, gbit=100)
+
+
+def words(what):
+    svg = ElementTree.fromstring(draw(what))
+    return {e.text for e in svg.iter() if e.tag.endswith("text")}
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_all_algorithms_have_a_line_and_the_chosen_ones_a_colour(sizes):
+    figure = sizes_figure(sizes)
+    times, rates = figure.axes
+    assert len(times.lines) == len(rates.lines) == len(sizes.algorithms)
+    named = legend(figure)
+    assert {plan.algorithm for plan in sizes.plans} <= set(named)
+    assert len(named) == MOST_COLORED + 1 and named[-1] == "others"
+
+
+def test_lines_are_where_the_plans_are(sizes):
+    times, rates = sizes_figure(sizes).axes
+    line = next(x for x in times.lines if x.get_label() == "sharded")
+    assert list(line.get_ydata()) == sizes.times_s("sharded")
+    line = next(x for x in rates.lines if x.get_label() == "sharded")
+    assert line.get_ydata()[-1] == pytest.approx(16, rel=0.01)  # the rate of a link
+
+
+def test_one_rank_has_no_busbw():
+    times, rates = sizes_figure(over_sizes([1000, 2000], k=1)).axes
+    assert times.lines and not rates.lines
+
+
+def test_a_step_shows_what_nothing_hides(step):
+    figure = step_figure(step)
+    shares, times = figure.axes
+    assert list(shares.lines[0].get_ydata()) == [100 * x.efficiency for x in step.scales]
+    tops_ms = [bar.get_y() + bar.get_height() for bar in times.patches[len(step.scales) :]]
+    assert tops_ms == pytest.approx([x.step_s * 1e3 for x in step.scales])
+    assert legend(figure) == ["all sums", "computing", "sums that nothing hides"]
+
+
+def test_pictures_say_what_they_show(sizes, step):
+    assert {"1 KB", "busbw (GB/s)", "bytes on each rank"} <= words(sizes)
+    assert {"1,024", "GPUs", "scaling efficiency (%)"} <= words(step)

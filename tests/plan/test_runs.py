@@ -1,0 +1,87 @@
+"""Measured times as files hold them: what is read, and what is refused with the line."""
+
+import json
+
+import pytest
+
+from fastreduce.plan.runs import Point, read
+
+HEAD = """# nThread 1 nGpus 1 minBytes 1024 maxBytes 8589934592 step: 2(factor)
+#  Rank  0 Group  0 Pid  29262 on node0 device  0 [0000:19:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  29263 on node0 device  1 [0000:3b:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)
+"""
+ROW = "   1048576        262144     float     sum      -1    71.93   14.58   14.58      0"
+NEW = HEAD + ROW + "    65.54   16.00   16.00      0\n"
+OLD = (
+    HEAD
+    + "   1048576   262144   float   sum    71.93   14.58   14.58  2e-07    65.54   16.00   16.00"
+)
+
+
+def write(folder, text):
+    path = folder / "two_h100.txt"
+    path.write_text(text)
+    return path
+
+
+class TestNcclTests:
+    @pytest.mark.parametrize("text", [NEW, OLD, NEW.replace("   1048576", "node0: 0:   1048576")])
+    def test_takes_the_time_in_place_of_each_row(self, tmp_path, text):
+        (run,) = read(write(tmp_path, text))
+        assert run.points == (Point(1 << 20, pytest.approx(65.54e-6)),)
+        assert (run.ranks, run.engine, run.medium) == (2, "NCCL", "two_h100")
+
+    def test_takes_the_only_time_where_there_is_one(self, tmp_path):
+        (run,) = read(write(tmp_path, HEAD + ROW))
+        assert run.points[0].time_s == pytest.approx(71.93e-6)
+
+    def test_the_medium_can_be_named(self, tmp_path):
+        assert read(write(tmp_path, NEW), "NVLink")[0].medium == "NVLink"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "the file is empty, want times of allreduce"),
+            (HEAD, "no row of nccl-tests"),
+            (HEAD + ROW.replace("71.93", " nine"), "line 6: .* has no time, algbw and busbw"),
+            (HEAD + ROW.replace("71.93", " 0.00"), "line 6: the time is 0.0 us, want one above"),
+            (HEAD + ROW.replace("14.58      0", "29.16      0"), "line 6: .* is it an allreduce"),
+            (ROW, "line 1: a time before 2 ranks are named"),
+            ("# Collective test starting: broadcast_perf\n" + NEW, "this is no allreduce, but"),
+            ("{not json", "Expecting property name"),
+            ("{}", "neither a table of `fastreduce tune`"),
+            ('{"rows": []}', "no times of allreduce in it"),
+            ('{"rows": [{"k": 2, "nbytes": 4, "time_s": 0}]}', "row 0: the time is 0"),
+        ],
+    )
+    def test_wrong_files_are_refused_in_words(self, tmp_path, text, words):
+        path = write(tmp_path, text)
+        with pytest.raises(ValueError, match=words) as refused:
+            read(path)
+        assert str(path) in str(refused.value)
+
+
+class TestJson:
+    def test_a_table_of_tune_has_a_run_for_each_algorithm_and_number_of_ranks(self, tmp_path):
+        times = {"pcie": {"ring": {"2": {"1024": 2e-6, "4096": 3e-6}, "4": {"1024": 5e-6}}}}
+        table = {"format": "fastreduce table", "device": "4 x T4", "times_s": times}
+        two, four = read(write(tmp_path, json.dumps(table)))
+        assert (two.medium, two.engine, two.ranks) == ("pcie", "fastreduce ring", 2)
+        assert two.points == (Point(1024, 2e-6), Point(4096, 3e-6))
+        assert four.ranks == 4
+
+    def test_rows_of_a_benchmark_are_grouped_by_contender(self, tmp_path):
+        rows = [
+            {"k": 2, "collective": "all_reduce", "contender": x, "nbytes": n, "time_s": n / 1e9}
+            for n in (4096, 1024)
+            for x in ("gloo", "fastreduce")
+        ]
+        rows.append({**rows[0], "collective": "broadcast"})
+        found = read(write(tmp_path, json.dumps({"machine": {"cpu": "Zen"}, "rows": rows})))
+        assert [(x.machine, x.engine, len(x.points)) for x in found] == [
+            ("Zen", "gloo", 2),
+            ("Zen", "fastreduce", 2),
+        ]
+        assert found[0].points[0].nbytes == 1024

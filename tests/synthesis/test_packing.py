@@ -1,0 +1,92 @@
+"""Trees packed into a topology: together they fit, and the bound proves the packing."""
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastreduce.synthesis.packing import Links, cheapest_tree, pack
+from fastreduce.topology import Topology, cluster, names, preset
+
+NETWORK = cluster("dgx-h100", machines=4, gbit=400, nics=8)
+BROKEN = preset("dgx1").without(("gpu0", "gpu3")).scaled(("gpu5", "gpu6"), 0.5)
+
+
+@pytest.mark.parametrize(
+    "topology", [*map(preset, names()), NETWORK, BROKEN], ids=lambda topology: topology.name
+)
+def test_the_packing_is_as_good_as_its_bound(topology):
+    links = Links(topology, len(topology.devices))
+    found = pack(links)
+    assert found.bound_s == pytest.approx(found.time_s, rel=5e-3)
+    assert found.bound_s <= found.time_s * (1 + 1e-9)
+    assert sum(found.shares) == pytest.approx(1)
+    for tree in found.trees:
+        assert nx.is_tree(nx.Graph(tree)) and len(tree) == links.k - 1
+    busy = sum(s * links.tree_s(tree) for s, tree in zip(found.shares, found.trees, strict=True))
+    assert busy.max() == pytest.approx(found.time_s, rel=1e-3)
+
+
+def complete(rates):
+    """Devices with a link between each two."""
+    k = len(rates)
+    graph = nx.DiGraph()
+    graph.add_nodes_from((f"gpu{i}" for i in range(k)), kind="gpu", memory_bytes_per_s=1e15)
+    for i, j in itertools.permutations(range(k), 2):
+        link = {"bytes_per_s": rates[min(i, j)][max(i, j)], "latency_s": 1e-9, "medium": "nvlink"}
+        graph.add_edge(f"gpu{i}", f"gpu{j}", **link)
+    return Topology("complete", "an example", graph)
+
+
+def divisions(items):
+    """All ways to divide the items into parts."""
+    if not items:
+        yield []
+        return
+    first, *rest = items
+    for found in divisions(rest):
+        yield [[first], *found]
+        for i in range(len(found)):
+            yield [*found[:i], [first, *found[i]], *found[i + 1 :]]
+
+
+def by_divisions(rates):
+    """2 (m - 1) messages between m parts, over all links between them: the worst division."""
+    found = 0.0
+    for parts in divisions(list(range(len(rates)))):
+        part_of = {rank: number for number, part in enumerate(parts) for rank in part}
+        pairs = itertools.combinations(range(len(rates)), 2)
+        between = sum(2 * rates[i][j] for i, j in pairs if part_of[i] != part_of[j])
+        found = max(found, 2 * (len(parts) - 1) / between if between else 0.0)
+    return found
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_it_is_the_worst_division(data):
+    k = data.draw(st.integers(2, 5))
+    rate = st.integers(1, 9).map(lambda x: x * 1e9)
+    rates = data.draw(st.lists(st.lists(rate, min_size=k, max_size=k), min_size=k, max_size=k))
+    found = pack(Links(complete(rates), k))
+    assert found.bound_s == pytest.approx(by_divisions(rates), rel=5e-3)
+
+
+def test_two_islands_are_bound_by_their_bridge():
+    rates = [[9e9] * 4 for _ in range(4)]
+    for i, j in ((0, 2), (0, 3), (1, 2), (1, 3)):
+        rates[i][j] = 1e9
+    # Each byte crosses once in each direction: 4 GB/s each way.
+    assert pack(Links(complete(rates), 4)).bound_s == pytest.approx(1 / 4e9)
+
+
+def test_the_cheapest_tree():
+    rng = np.random.default_rng(0)
+    for k in (2, 5, 9):
+        prices = rng.random((k, k))
+        prices += prices.T
+        graph = nx.from_numpy_array(prices)
+        least = nx.minimum_spanning_tree(graph).size(weight="weight")
+        assert sum(prices[edge] for edge in cheapest_tree(prices)) == pytest.approx(least)

@@ -1,0 +1,135 @@
+"""Programs as files: what was saved is what runs, and a file that is wrong says why."""
+
+import json
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from programs import right_program
+
+import fastreduce
+from fastreduce import Instruction, Program, explain, simulate
+from fastreduce.algorithms import by_parameter, host, leader, ring, sharded, tree
+from fastreduce.cli import main
+from fastreduce.plan.choose import VARIABLE, choose
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "mine.json"
+    ring(4).save(path)
+    return path
+
+
+def ranks(k):
+    return [torch.full((5,), float(10**rank)) for rank in range(k)]
+
+
+def replaced(path, **keys):
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+@given(randoms=st.randoms(use_true_random=False))
+def test_what_was_saved_is_loaded(randoms, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    program = right_program(randoms, randoms.randint(1, 5), randoms.randint(1, 4))
+    program.save(path)
+    assert Program.load(path) == program
+
+
+@pytest.mark.parametrize(
+    "program", [by_parameter(3), host(3), Program(2, 2, sharded(2).instructions, sliced=3)]
+)
+def test_so_are_other_forms(program, tmp_path):
+    program.save(tmp_path / "form.json")
+    assert Program.load(tmp_path / "form.json") == program
+
+
+def test_it_runs_under_its_name(saved):
+    x = ranks(4)
+    fastreduce.allreduce(x, algorithm=f"file:{saved}")
+    assert all(tensor.eq(1111).all() for tensor in x)
+
+
+def test_a_file_that_changed_is_read_again(saved, monkeypatch):
+    name = f"file:{saved}"
+    fastreduce.allreduce(ranks(4), algorithm=name)
+    leader(3).save(saved)
+    x = ranks(3)
+    fastreduce.allreduce(x, algorithm=name)
+    assert x[0].eq(111).all()
+    with pytest.raises(ValueError, match=r"gave a program for 3 ranks .* the call has 4 ranks"):
+        fastreduce.allreduce(ranks(4), algorithm=name)
+
+
+def test_a_file_that_did_not_change_is_not(saved, monkeypatch):
+    name = f"file:{saved}"
+    fastreduce.allreduce(ranks(4), algorithm=name)
+    monkeypatch.setattr("fastreduce.program_files.load", lambda path: pytest.fail("read again"))
+    fastreduce.allreduce(ranks(4), algorithm=name)
+
+
+def test_it_is_taken_wherever_a_name_is(saved, monkeypatch, capsys):
+    name = f"file:{saved}"
+    assert simulate(name, "book-pcie4", "1MB") == simulate(ring(4), "book-pcie4", "1MB")
+    plan = explain("1MB", topology="book-pcie4", algorithm=name)
+    assert plan.candidate(name).prediction == plan.candidate("ring").prediction
+    assert explain("1MB", k=4, algorithm=name).candidate(name).program == ring(4)
+    assert main(["plan", "--topology", "book-pcie4", "--algorithm", name]) == 0
+    assert name in capsys.readouterr().out
+    monkeypatch.setenv(VARIABLE, name)
+    assert choose("cpu", 4, 1000) == name
+
+
+def test_no_other_algorithm_has_such_a_name():
+    with pytest.raises(ValueError, match="without 'file:'"):
+        fastreduce.algorithm("file:mine")(leader)
+
+
+WRONG = {
+    "of another version": (dict(version=2), "version is 2, want 1; save the program again"),
+    "of something else": (dict(format="fastreduce topology"), "this is no program"),
+    "with a key too many": (dict(colour="red"), "the file is with 'colour'"),
+    "with words for a number": (dict(k="4"), "k is '4', want a whole number"),
+    "with a flag for a number": (dict(shards=True), "shards is True, want a whole number"),
+    "with an instruction that is none": (
+        dict(instructions=[[0, 0, [0]]]), r"instruction 0 is \[0, 0, \[0\]\], want \[rank, shard"),
+    "with a rank that is none": (dict(instructions=[[9, 0, [0], [1]]]), "rank 9 is not one of 4"),
+    "of no shards": (dict(shards=0), "want at least one of each"),
+    "of no slices": (dict(sliced=0), "sliced is 0, want 1 or more"),
+    "that no longer proves": (
+        dict(instructions=[]), "the program is no allreduce: rank 0 ends with shard 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys, message", WRONG.values(), ids=WRONG)
+def test_a_wrong_file_says_what_is_wrong(saved, keys, message):
+    replaced(saved, **keys)
+    with pytest.raises(ValueError, match=message) as error:
+        Program.load(saved)
+    assert str(error.value).startswith(f"{saved}: ")
+
+
+@given(kept=st.floats(0, 0.999))
+def test_a_file_cut_short_is_refused(kept, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "short.json"
+    tree(5).save(path)
+    content = path.read_bytes().rstrip()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(ValueError, match="this is not JSON, or not all of it"):
+        Program.load(path)
+
+
+def test_a_wrong_program_is_not_saved(saved):
+    before = saved.read_bytes()
+    with pytest.raises(ValueError, match="no allreduce"):
+        Program(2, 1, [Instruction(0, 0, (0, 1), (0,))]).save(saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+        fastreduce.allreduce(ranks(2), algorithm=f"file:{tmp_path}/none.json")
