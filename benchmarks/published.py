@@ -52,9 +52,13 @@ def table(held_out: Sequence[HeldOut]) -> str:
 
 
 def summary(held_out: Sequence[HeldOut]) -> str:
-    """The mean and the worst of all, and of what was held out by machine."""
+    """The mean and the worst of all, and of each way to hold out."""
     lines = []
-    for words, wanted in (("all", None), ("by machine", "machines")):
+    for words, wanted in (
+        ("all", None),
+        ("by machine", "machines"),
+        ("every other point", "every other point"),
+    ):
         errors = np.array([e for x in held_out if wanted in (None, x.held_out) for e in x.errors])
         lines.append(
             f"{words}: {len(errors)} points, mean {errors.mean():.1%}, worst {errors.max():.0%}, "

@@ -28,6 +28,7 @@ FOLDERS = ("benchmarks", "csrc", "fastreduce", "tests")
 WITH_EXAMPLES = {
     "README.md": 2,
     "docs/algorithms.md": 6,
+    "docs/calibration.md": 1,
     "docs/concepts.md": 5,
     "docs/contracts.md": 2,
     "docs/distributed.md": 1,
@@ -37,6 +38,7 @@ WITH_EXAMPLES = {
     "docs/planning.md": 3,
     "docs/synthesis.md": 1,
     "docs/training.md": 6,
+    "docs/whatif.md": 3,
 }
 
 

@@ -16,6 +16,7 @@ from programs import (
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import leader, names, registry, ring
 from fastreduce.algorithms.collectives import goal
+from fastreduce.algorithms.collectives import program as collective
 
 randoms = st.randoms(use_true_random=False)
 
@@ -154,6 +155,26 @@ REFUSED = {
 def test_what_verify_says(program, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         program.verify()
+
+
+@pytest.mark.parametrize("k", [63, 64, 65, 128])
+def test_where_sets_of_ranks_fill_whole_words(k):
+    """The proof keeps 64 ranks in a word, and one bit more for what an output held."""
+    ring(k).verify()
+    collective("all_gather", k).verify(goal("all_gather", k))
+    steps = list(leader(k).instructions)
+    steps[0] = steps[0]._replace(srcs=(*range(k - 1), k - 2))
+    for wrong, words in (
+        (Program(k, 1, steps), f"rank 0 ends .* without the contribution of rank [{k - 1}]"),
+        (Program(k, 1, [steps[0]._replace(srcs=(*range(k), k - 1))]), f"rank [{k - 1}] more than"),
+    ):
+        with pytest.raises(ValueError, match=words.replace("[", r"\[")):
+            wrong.verify()
+    reads_output = [I(r, r, (r, k + r), (k + r,)) for r in range(k)]
+    with pytest.raises(ValueError, match="what an output held"):
+        Program(k, k, reads_output, 2 * k).verify(
+            lambda buffer, shard: frozenset([buffer % k]) if buffer == k + shard else None
+        )
 
 
 def test_what_verify_says_of_other_goals():

@@ -10,10 +10,10 @@
 
 namespace fastreduce {
 
-// From this size on a copy is left to the copy engine, which leaves the multiprocessors free. Predicted, not measured: a
-// copy takes 5 to 10 us before the first byte moves, in which a kernel moves 2 to 4 MiB over NVLink (400 GB/s); at 8 MiB
-// (20 us) that is no more than what the multiprocessors gain. `fastreduce tune` does not measure it, because it compares
-// algorithms by whole calls: this needs one copy, once for each kind of link.
+// From this size on a copy is left to the copy engine, which leaves the multiprocessors free. Predicted, not measured:
+// a copy takes 5 to 10 us before the first byte moves, in which a kernel moves 2 to 4 MiB over NVLink (400 GB/s); at 8
+// MiB (20 us) that is no more than what the multiprocessors gain. `fastreduce tune` does not measure it, because it
+// compares algorithms by whole calls: this needs one copy, once for each kind of link.
 constexpr int64_t kCopyEngineBytes = 8 << 20;
 
 // Where the ranks are. A lane executes in order: one per device, or one per rank to run the events engine on fewer

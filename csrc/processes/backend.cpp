@@ -33,7 +33,10 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
 }
 
 ProcessBackend::~ProcessBackend() {
-  without_gil([this] { queue_->abort_and_close(); });
+  without_gil([this] {
+    queue_->abort();
+    queue_->close();
+  });
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {

@@ -111,15 +111,14 @@ void Queue::end_all() {
     for (const std::weak_ptr<Queue>& queue : all)
       if (auto one = queue.lock()) living.push_back(std::move(one));
   }
-  for (const std::shared_ptr<Queue>& queue : living) queue->abort_and_close();
+  for (const std::shared_ptr<Queue>& queue : living) queue->abort();
+  for (const std::shared_ptr<Queue>& queue : living) queue->close();
 }
 
-void Queue::abort_and_close() {
-  if (getpid() == pid_) {
-    const std::lock_guard lock(mutex_);
-    if (abort_) abort_();
-  }
-  close();
+void Queue::abort() {
+  if (getpid() != pid_) return;
+  const std::lock_guard lock(mutex_);
+  if (abort_) abort_();
 }
 
 void Queue::close() {

@@ -48,7 +48,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void submit(const c10::intrusive_ptr<CallWork>& work, bool waits);
   // Returns when all calls so far are done; later ones raise.
   void close();
-  void abort_and_close();
+  void abort();
   // All queues of the process, before the interpreter ends: a thread that enters Python later, for a callback or to let
   // go of a tensor, would end the process by SIGABRT.
   static void end_all();

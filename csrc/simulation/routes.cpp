@@ -2,46 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
-#include <tuple>
+#include <limits>
 
 namespace fastreduce::simulation {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr int kNowhere = std::numeric_limits<int>::max();
 constexpr int kNoLink = -1;
-
-// Dijkstra's search. `extend` gives the cost after one more link, or nothing if the link may not be used; `settle` is
-// called once for each node that is reached, with its least cost and the link that leads to it.
-template <class Cost, class Extend, class Settle>
-void search(const Machine& machine, const std::vector<std::vector<int>>& leaving, int src, Cost start,
-            const Extend& extend, const Settle& settle) {
-  using Entry = std::tuple<Cost, int64_t, int, int>;  // cost, count, node, link
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;
-  std::vector<bool> done(machine.nodes.size());
-  int64_t count = 0;
-  open.emplace(start, count, src, kNoLink);
-  while (!open.empty()) {
-    const auto [cost, _, node, link] = open.top();
-    open.pop();
-    if (done[node]) continue;
-    done[node] = true;
-    settle(node, cost, link);
-    if (node != src && machine.nodes[node].ends_routes) continue;
-    for (int next : leaving[node]) {
-      if (done[machine.links[next].dst]) continue;
-      if (const std::optional<Cost> further = extend(cost, next))
-        open.emplace(*further, ++count, machine.links[next].dst, next);
-    }
-  }
-}
 
 }  // namespace
 
 Machine::Machine(std::vector<Node> nodes, std::vector<Link> links)
     : nodes(std::move(nodes)), links(std::move(links)), leaving_(this->nodes.size()) {
-  for (size_t link = 0; link < this->links.size(); ++link)
+  std::vector<double> widths;
+  for (size_t link = 0; link < this->links.size(); ++link) {
     leaving_[this->links[link].src].push_back(static_cast<int>(link));
+    widths.push_back(std::isnan(this->links[link].bytes_per_s) ? 0 : this->links[link].bytes_per_s);
+  }
+  std::vector<double> distinct = widths;
+  std::sort(distinct.begin(), distinct.end(), std::greater<>());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  grades_ = static_cast<int>(distinct.size());
+  for (double width : widths)
+    grade_.push_back(static_cast<int>(std::ranges::lower_bound(distinct, width, std::greater<>()) - distinct.begin()));
 }
 
 std::optional<std::vector<int>> Machine::route(int src, int dst) {
@@ -55,7 +38,7 @@ std::optional<std::vector<int>> Machine::find(int src, int dst) {
   for (int link : leaving_[src])
     if (links[link].dst == dst) return std::vector<int>{link};
   look_from(src);
-  if (std::isnan(widest_[dst])) return std::nullopt;
+  if (widest_[dst] == kNowhere) return std::nullopt;
   const Tree& tree = tree_of(widest_[dst]);
   std::vector<int> route;
   for (int node = dst; node != src; node = links[route.back()].src) route.push_back(tree.parent[node]);
@@ -63,32 +46,64 @@ std::optional<std::vector<int>> Machine::find(int src, int dst) {
   return route;
 }
 
+// The widest route to each node: nodes that wide links reach come before those that need a narrower one.
 void Machine::look_from(int src) {
   if (src == src_) return;
   src_ = src;
   trees_.clear();
-  widest_.assign(nodes.size(), std::nan(""));
-  const auto narrower = [this](double narrowness, int link) -> std::optional<double> {
-    return std::max(narrowness, -width(link));
-  };
-  const auto settle = [this](int node, double narrowness, int) { widest_[node] = -narrowness; };
-  search<double>(*this, leaving_, src, -kInfinite, narrower, settle);
+  widest_.assign(nodes.size(), kNowhere);
+  widest_[src] = 0;
+  std::vector<std::vector<int>> reached(grades_ + 1);
+  reached[0].push_back(src);
+  for (int grade = 0; grade < grades_; ++grade) {
+    while (!reached[grade].empty()) {
+      const int node = reached[grade].back();
+      reached[grade].pop_back();
+      if (widest_[node] != grade || (node != src && nodes[node].ends_routes)) continue;
+      for (int link : leaving_[node]) {
+        const int narrowest = std::max(grade, grade_[link]);
+        int& known = widest_[links[link].dst];
+        if (narrowest >= known) continue;
+        known = narrowest;
+        reached[narrowest].push_back(links[link].dst);
+      }
+    }
+  }
 }
 
-const Machine::Tree& Machine::tree_of(double width) {
+// The shortest way to each node, then the fastest, then the one found first: all nodes one link further at a time.
+const Machine::Tree& Machine::tree_of(int grade) {
   for (const Tree& tree : trees_)
-    if (tree.width == width) return tree;
-  using Length = std::pair<int, double>;  // links, seconds
-  Tree& tree = trees_.emplace_back(Tree{width, std::vector<int>(nodes.size(), kNoLink)});
-  const auto longer = [&](Length length, int link) -> std::optional<Length> {
-    if (this->width(link) < width) return std::nullopt;
-    return Length{length.first + 1, length.second + links[link].latency_s};
-  };
-  const auto settle = [&](int node, Length, int link) { tree.parent[node] = link; };
-  search<Length>(*this, leaving_, src_, {0, 0.0}, longer, settle);
+    if (tree.grade == grade) return tree;
+  Tree& tree = trees_.emplace_back(Tree{grade, std::vector<int>(nodes.size(), kNoLink)});
+  std::vector<double> latency_s(nodes.size(), 0);
+  std::vector<int64_t> found(nodes.size());  // when, in the order of what is looked at
+  int64_t count = 0;
+  std::vector<bool> done(nodes.size());
+  std::vector<int> now{src_}, next;
+  done[src_] = true;
+  while (!now.empty()) {
+    next.clear();
+    for (int node : now) {
+      if (node != src_ && nodes[node].ends_routes) continue;
+      for (int link : leaving_[node]) {
+        const int dst = links[link].dst;
+        if (done[dst] || grade_[link] > grade) continue;
+        const double further_s = latency_s[node] + links[link].latency_s;
+        const bool is_new = tree.parent[dst] == kNoLink;
+        if (!is_new && further_s >= latency_s[dst]) continue;
+        if (is_new) next.push_back(dst);
+        tree.parent[dst] = link;
+        latency_s[dst] = further_s;
+        found[dst] = ++count;
+      }
+    }
+    std::sort(next.begin(), next.end(),
+              [&](int a, int b) { return std::pair(latency_s[a], found[a]) < std::pair(latency_s[b], found[b]); });
+    for (int node : next) done[node] = true;
+    now.swap(next);
+  }
   return tree;
 }
-
-double Machine::width(int link) const { return std::isnan(links[link].bytes_per_s) ? 0 : links[link].bytes_per_s; }
 
 }  // namespace fastreduce::simulation

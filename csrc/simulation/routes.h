@@ -1,7 +1,6 @@
 // A machine or a cluster as arrays, and the best routes through its links.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -40,20 +39,21 @@ class Machine {
 
  private:
   struct Tree {
-    double width;             // of the narrowest link that it may use
+    int grade;                // of the narrowest link that it may use
     std::vector<int> parent;  // by node, the link that leads to it
   };
 
   std::optional<std::vector<int>> find(int src, int dst);
   void look_from(int src);
-  const Tree& tree_of(double width);
-  double width(int link) const;
+  const Tree& tree_of(int grade);
 
   std::vector<std::vector<int>> leaving_;  // links, by node
-  std::mutex mutex_;                       // for all below
+  std::vector<int> grade_;                 // by link: 0 is the widest, then each narrower width
+  int grades_;
+  std::mutex mutex_;  // for all below
   std::map<std::pair<int, int>, std::optional<std::vector<int>>> routes_;
-  int src_ = -1;                // of the last search, to which the two below belong
-  std::vector<double> widest_;  // by node, the width of the widest route; NaN: none
+  int src_ = -1;             // of the last search, to which the two below belong
+  std::vector<int> widest_;  // by node, the grade of the widest route
   std::vector<Tree> trees_;
 };
 

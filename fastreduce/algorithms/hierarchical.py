@@ -61,11 +61,9 @@ def hierarchical(
 
     def everywhere(steps: list[Instruction]) -> list[Instruction]:
         places = [range(c * m, (c + 1) * m) for c in range(machines)]
+        placed = [_placed(x, place, x.shard * wide.shards) for place in places for x in steps]
         return [
-            _placed(x, place, x.shard * wide.shards + part)
-            for place in places
-            for x in steps
-            for part in parts
+            Instruction(rank, first + part, *of) for rank, first, *of in placed for part in parts
         ]
 
     across = [

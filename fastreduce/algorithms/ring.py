@@ -31,14 +31,17 @@ def around(orders: Sequence[Sequence[int]]) -> Program:
     """
     k = len(orders[0])
     places = [{rank: place for place, rank in enumerate(order)} for order in orders]
-    steps = []
+    steps: list[Instruction] = []
     for adds in (True, False):
+        hops = [
+            (rank, i, places[i][rank], (left, rank) if adds else (left,), (rank,))
+            for rank in range(k)
+            for i, order in enumerate(orders)
+            for left in [order[places[i][rank] - 1]]
+        ]
         for step in range(k - 1):
-            for rank in range(k):
-                for i, order in enumerate(orders):
-                    place = places[i][rank]
-                    left = order[place - 1]
-                    shard = i * k + (place - step - adds) % k
-                    srcs = (left, rank) if adds else (left,)
-                    steps.append(Instruction(rank, shard, srcs, (rank,)))
+            steps += [
+                Instruction(rank, i * k + (place - step - adds) % k, srcs, dsts)
+                for rank, i, place, srcs, dsts in hops
+            ]
     return Program(k, k * len(orders), steps)

@@ -26,7 +26,7 @@ def in_waves(program: Program, waves: int) -> Program:
     """The program on each of ``waves`` parts of its shards, each part one step behind the one
     before.
 
-    In every round a rank starts the steps of all waves together, in one launch, so links that
+    In every turn a rank starts the steps of all waves together, in one launch, so links that
     different steps use carry data at the same time. Every shard is summed as before.
 
     Raises:
@@ -48,18 +48,18 @@ def in_waves(program: Program, waves: int) -> Program:
 def staggered(programs: Sequence[Program], starts: Sequence[tuple[int, int]]) -> Program:
     """Several programs at once, each on shards of its own.
 
-    ``starts`` lists which of ``programs``, and in which round its first step is.
+    ``starts`` lists which of ``programs``, and in which turn its first step is.
 
     >>> from fastreduce.algorithms import ring, sharded
     >>> staggered([ring(4), sharded(4)], [(0, 0), (1, 3), (1, 4)])
     Program(k=4, shards=12, 32 instructions)
     """
     steps = [steps_of(program) for program in programs]
-    shards, rounds = 0, []
+    shards, turns = 0, []
     for which, start in starts:
         for x, step in zip(programs[which].instructions, steps[which], strict=True):
-            rounds.append((start + step, x.rank, x._replace(shard=shards + x.shard)))
+            turns.append((start + step, x.rank, x._replace(shard=shards + x.shard)))
         shards += programs[which].shards
-    # A rank's instructions of one round stand side by side, so that one launch starts them all.
-    rounds.sort(key=lambda found: found[:2])
-    return replace(programs[0], shards=shards, instructions=[x for *_, x in rounds])
+    # A rank's instructions of one turn stand side by side, so that one launch starts them all.
+    turns.sort(key=lambda found: found[:2])
+    return replace(programs[0], shards=shards, instructions=[x for *_, x in turns])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from textwrap import fill
 from typing import Any
 
 from fastreduce.cli.paths import to_write
@@ -17,12 +18,17 @@ OF_LINKS = ("trace", "timeline", "busy", "kill", "slow")
 class _Help(argparse._HelpAction):
     """Adds the presets to the help, and only there: they need networkx, which is slow to import."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any, **rest: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any, **keywords: Any) -> None:
         from fastreduce.plan import models
         from fastreduce.topology import names
 
-        parser.epilog = f"models: {', '.join(models.names())}; presets: {', '.join(names())}"
-        super().__call__(parser, *arguments, **rest)
+        known = {"models": models.names(), "presets": names()}
+        lines = [parser.description or "", *(f"{x}: {', '.join(known[x])}" for x in known)]
+        # argparse would cut names at their hyphens.
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.description, *rest = (fill(line, break_on_hyphens=False) for line in lines)
+        parser.epilog = "\n".join(rest)
+        super().__call__(parser, *arguments, **keywords)
 
 
 def add(plan: argparse.ArgumentParser) -> None:

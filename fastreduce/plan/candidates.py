@@ -11,8 +11,10 @@ from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
 from fastreduce.plan.calibration import OURS
+from fastreduce.plan.costs import calibrated, costs_of
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
 from fastreduce.units import busbw, duration
 
@@ -93,6 +95,7 @@ def for_links(
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
+    machine, costs = _as_measured(topology, k)
     for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
@@ -103,10 +106,20 @@ def for_links(
                 found = _fitted(found, name, topology, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
-            prediction = on_topology(found, topology, nbytes, slices)
+            prediction = on_topology(found, machine, nbytes, slices, costs_of(found, costs))
         except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
         yield _measured(Candidate(name, found, slices, prediction), topology, sum(tensor_bytes), k)
+
+
+def _as_measured(topology: Topology, k: int) -> tuple[Topology, Costs]:
+    """The topology and costs by which algorithms are predicted: as a curve of one of ours has it,
+    if one was measured with this number of ranks."""
+    for x in topology.calibrations:
+        name = x.engine.removeprefix(f"{OURS} ")
+        if name in registry and x.covers(x.sizes_bytes[0], k):
+            return calibrated(topology, proven("allreduce", name, k), x.curve)
+    return topology, EVENTS
 
 
 def _measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
@@ -15,15 +15,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fastreduce.plan.runs import Run
+
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
-MEASURED = ", as others measured it"
+MEASURED = ", fitted to what others measured"
+
+IN_A_ROW = 6  # names of the legend
 
 MOST_TICKS = 6  # more sizes would run into each other
 
 
-def sizes_figure(sizes: Sizes) -> Figure:
-    """The time, where small sizes differ, and the busbw, where large ones do."""
+def sizes_figure(sizes: Sizes, runs: Sequence[Run] = ()) -> Figure:
+    """The time, where small sizes differ, and the busbw, where large ones do.
+
+    ``runs`` are measured points of other engines, for as many ranks.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 4.6), layout="constrained")
@@ -41,6 +48,13 @@ def sizes_figure(sizes: Sizes) -> Figure:
         style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
         times.plot(covered, seconds, **style)
         _plot_rate(rates, sizes.k, covered, seconds, **style)
+    for run in runs:
+        points = [x for x in run.points if nbytes[0] <= x.nbytes <= nbytes[-1]]
+        columns = [x.nbytes for x in points], [x.time_s for x in points]
+        style = {"color": INK, "linestyle": "", "marker": "x", "markersize": 4, "zorder": 4}
+        style["label"] = f"{run.engine}, published"
+        times.plot(*columns, **style)
+        _plot_rate(rates, sizes.k, *columns, **style)
     _size_axis(times, "time", nbytes)
     _size_axis(rates, "busbw (GB/s)", nbytes)
     times.set_yscale("log")
@@ -49,13 +63,13 @@ def sizes_figure(sizes: Sizes) -> Figure:
     figure.suptitle(f"{sizes.title}: predicted", fontsize=10, x=0.01, ha="left", color=INK)
     handles, labels = times.get_legend_handles_labels()
     by_name = dict(zip(labels, handles, strict=True))
-    named = sorted(by_name, key=lambda name: (name.endswith(MEASURED), name == "others"))
-    named.sort(key=lambda name: shown.index(name) if name in shown else len(shown))
+    named = [*(x for x in (*shown, "others") if x in by_name)]
+    named += [x for x in by_name if x not in named]
     figure.legend(
         [by_name[name] for name in named],
         named,
         loc="outside lower left",
-        ncols=len(named),
+        ncols=IN_A_ROW,
         fontsize=8,
         frameon=False,
     )
@@ -63,7 +77,7 @@ def sizes_figure(sizes: Sizes) -> Figure:
 
 
 def _plot_rate(
-    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: object
+    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: Any
 ) -> None:
     if k > 1:
         pairs = zip(nbytes, seconds, strict=True)
@@ -84,7 +98,7 @@ def _shown(sizes: Sizes) -> list[str]:
     return ordered[: max(MOST_COLORED, len(chosen))]
 
 
-def _style(name: str, shown: Sequence[str]) -> dict[str, object]:
+def _style(name: str, shown: Sequence[str]) -> dict[str, Any]:
     if name not in shown:
         return {"color": GREY, "linewidth": 0.9, "label": "others", "zorder": 1}
     place = shown.index(name)

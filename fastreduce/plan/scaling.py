@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from fastreduce.plan.explain import explain
-from fastreduce.simulation.formulas import hierarchical_s, hops, ring_s
+from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology.cluster import cluster
+from fastreduce.topology.rings import rings
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -59,8 +60,9 @@ def in_one_machine(machine: Topology, gpus: int, sizes: Sequence[int]) -> Second
 def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]:
     """For each number of machines, the time of an allreduce over all their GPUs, by formula.
 
-    The faster counts of a flat ring and of two levels. Two machines show the rates in and between
-    all of them, because they are equal.
+    The fastest counts of a flat ring, of several rings at a time (one for each network card, where
+    there are as many), and of two levels. Two machines show the rates in and between all of them,
+    because they are equal.
 
     Raises:
         ValueError: no card, or a rate that is not above zero.
@@ -77,9 +79,24 @@ def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]
     inside = hops(two, permutations(range(local), 2))
     between = hops(two, [(r, (r + local) % pair) for r in range(pair)])
 
+    of_rings = _hops_of_rings(two)
+
     def seconds(machines: int, nbytes: float) -> float:
         k = machines * local
-        levels_s = hierarchical_s(k, machines, nbytes, inside, between)
-        return min(ring_s(k, nbytes, around), levels_s)
+        return min(
+            ring_s(k, nbytes, around),
+            multi_ring_s(k, nbytes, of_rings),
+            hierarchical_s(k, machines, nbytes, inside, between),
+        )
 
     return lambda machines: partial(seconds, machines)
+
+
+def _hops_of_rings(topology: Topology) -> list[list[Hop]]:
+    """For each rank, its hops of the rings that `rings` finds, while all of these run."""
+    orders = [order for order, _ in rings(topology)]
+    pairs = [(order[place - 1], rank) for order in orders for place, rank in enumerate(order)]
+    into: list[list[Hop]] = [[] for _ in topology.devices]
+    for (_, rank), hop in zip(pairs, hops(topology, pairs), strict=True):
+        into[rank].append(hop)
+    return into

@@ -5,7 +5,8 @@
 
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.pictures import draw
+from fastreduce.simulation.run import seconds
 from fastreduce.simulation.simulate import simulate
 from fastreduce.simulation.timeline import Event, Timeline
 
-__all__ = ["EVENTS", "Costs", "Event", "Timeline", "draw", "simulate"]
+__all__ = ["EVENTS", "Costs", "Event", "Timeline", "draw", "seconds", "simulate"]

@@ -1,10 +1,10 @@
-"""A quick estimate of programs in rounds, to choose which ones to simulate."""
+"""A quick estimate of programs in turns, to choose which ones to simulate."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,14 @@ from fastreduce.program import Instruction, Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.synthesis.packing import Floats, Links
 
+# Copies of programs, each beginning in some turn, as `fastreduce.algorithms.waves.staggered` takes
+# them: the number of a program and a turn for each copy, in ascending order.
+Mixture: TypeAlias = tuple[tuple[int, int], ...]
+
 
 class Shape(NamedTuple):
-    """A program as an estimate sees it: how long each of its steps keeps each link busy, for a byte
-    in each shard, and the longest latency of each step."""
+    """A program as an estimate sees it: for each step (row) and link (column) how long the link is
+    busy if each shard has one byte, and the longest latency of what crosses it."""
 
     shards: int
     busy_s: Floats
@@ -24,14 +28,14 @@ class Shape(NamedTuple):
 
 
 def shape_of(program: Program, links: Links) -> Shape:
-    messages: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    count = 0
+    messages: dict[int, Counter[tuple[int, int]]] = {}
     for x, step in zip(program.instructions, steps_of(program), strict=True):
-        for pair in _messages(x):
-            messages[step][pair] += 1.0
-    count = max(messages, default=-1) + 1
+        messages.setdefault(step, Counter()).update(_messages(x))
+        count = max(count, step + 1)
     busy = np.array([links.busy_s(messages[step]) for step in range(count)])
-    latency_s = [max((links.latency_s[x] for x in messages[s]), default=0.0) for s in range(count)]
-    return Shape(program.shards, busy, np.array(latency_s))
+    latency = np.array([links.latency_of(messages[step]) for step in range(count)])
+    return Shape(program.shards, busy, latency)
 
 
 def _messages(x: Instruction) -> list[tuple[int, int]]:
@@ -41,19 +45,18 @@ def _messages(x: Instruction) -> list[tuple[int, int]]:
     return reads + [(x.rank, dst) for dst in x.dsts if dst != x.rank]
 
 
-def estimate_s(
-    shapes: Sequence[Shape], starts: Sequence[tuple[int, int]], nbytes: int, costs: Costs
-) -> float:
-    """Seconds of `fastreduce.algorithms.waves.staggered`, if a round begins when the one before it
-    has ended."""
-    shards = sum(shapes[which].shards for which, _ in starts)
-    rounds = max(start + len(shapes[which].latency_s) for which, start in starts)
-    busy = np.zeros((rounds, shapes[0].busy_s.shape[1]))
-    latency_s = np.zeros(rounds)
-    for which, start in starts:
+def estimate_s(shapes: Sequence[Shape], mixture: Mixture, nbytes: int, costs: Costs) -> float:
+    """Seconds, if a turn begins when the one before it has ended."""
+    shards = sum(shapes[which].shards for which, _ in mixture)
+    turns = max(start + len(shapes[which].busy_s) for which, start in mixture)
+    busy_s = np.zeros((turns, shapes[0].busy_s.shape[1]))
+    latency_s = np.zeros_like(busy_s)
+    for (which, start), copies in Counter(mixture).items():
         shape = shapes[which]
-        end = start + len(shape.latency_s)
-        busy[start:end] += shape.busy_s
-        np.maximum(latency_s[start:end], shape.latency_s, out=latency_s[start:end])
-    overhead_s = costs.launch_s + costs.event_wait_s
-    return float(busy.max(axis=1).sum() * nbytes / shards + latency_s.sum() + rounds * overhead_s)
+        mine = slice(start, start + len(shape.busy_s))
+        busy_s[mine] += copies * shape.busy_s
+        np.maximum(latency_s[mine], shape.latency_s, out=latency_s[mine])
+    each_s = (busy_s * (nbytes / shards) + latency_s).max(axis=1)
+    used = np.count_nonzero(each_s)
+    between_s = costs.launch_s + costs.event_wait_s
+    return float(costs.call_s + each_s.sum() + used * between_s)

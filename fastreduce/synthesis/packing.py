@@ -9,7 +9,7 @@ program's prices (column generation). The same prices prove a bound, see `Packin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,6 +56,7 @@ class Links:
         columns = np.array([number[link] for route in routes for link in route], dtype=np.intp)
         shape = len(self.pairs), len(self.bytes_per_s)
         self._uses: csr_array = csr_array((np.ones(len(rows)), (rows, columns)), shape)
+        self._lengths = [len(route) for route in routes]
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
 
     def prices(self, link_prices: Floats) -> Floats:
@@ -64,7 +65,22 @@ class Links:
         found[tuple(np.array(self.pairs).T)] = self._uses @ link_prices
         return found
 
-    def busy_s(self, messages: dict[tuple[int, int], float]) -> Floats:
+    def latency_of(self, messages: Iterable[tuple[int, int]]) -> Floats:
+        """The longest latency of the messages that cross each link."""
+        found = np.zeros(len(self.bytes_per_s))
+        for pair in messages:
+            crossed = self._links_of(pair)
+            found[crossed] = np.maximum(found[crossed], self.latency_s[pair])
+        return found
+
+    def _links_of(self, pair: tuple[int, int]) -> NDArray[np.intp]:
+        row = self._row[pair]
+        crossed: NDArray[np.intp] = self._uses.indices[self._uses.indptr[row] :][
+            : self._lengths[row]
+        ]
+        return crossed
+
+    def busy_s(self, messages: Mapping[tuple[int, int], float]) -> Floats:
         """How long each link is busy with so many bytes from rank i to rank j."""
         found = np.zeros(len(self.pairs))
         for pair, nbytes in messages.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.run import seconds as simulated_s
-from fastreduce.synthesis.estimate import Shape, estimate_s, shape_of
+from fastreduce.synthesis.estimate import Mixture, Shape, estimate_s, shape_of
 from fastreduce.synthesis.packing import Links, pack
 from fastreduce.synthesis.seeds import Seed, rounded, seeds
 from fastreduce.units import duration, nbytes_of
@@ -23,15 +24,15 @@ from fastreduce.units import duration, nbytes_of
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
-# Which seed starts in which round, once for each copy of it.
-Starts: TypeAlias = tuple[tuple[int, int], ...]
-
 WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+# The most copies that begin in one turn. The first and the last turns have fewer: few links work
+# then, so these turns should be short.
+TAPERS = (1, 2, 4)
 # What an engine can be given, and a simulation can judge in seconds.
 MOST_INSTRUCTIONS = 60_000
 # From how many starts the search goes on, how many changes it tries on each, and how many of the
-# results are simulated, each with so many slices.
-CLIMBS, CHANGES, SIMULATED, SLICES = 6, 300, 4, (1, 2)
+# results are simulated. They have one slice: copies in turns do what slices would.
+CLIMBS, CHANGES, SIMULATED = 6, 600, 10
 
 
 class Synthesis(NamedTuple):
@@ -62,7 +63,7 @@ def synthesize(
     """Search for the fastest allreduce of ``nbytes`` on each of a topology's devices.
 
     The search begins with the registered algorithms and what `fastreduce.synthesis.seeds` makes for
-    the topology, starts copies of them in different rounds and together, and moves them about. A
+    the topology, starts copies of them in different turns and together, and moves them about. A
     quick estimate chooses what is simulated, the simulation chooses the program, and the program is
     proven. The same ``seed`` finds the same program, unless the search ran out of ``seconds``.
 
@@ -91,20 +92,19 @@ def synthesize(
 
 
 def _judged(
-    best: Sequence[Starts], search: _Search, topology: Topology, costs: Costs
+    best: Sequence[Mixture], search: _Search, topology: Topology, costs: Costs
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of the best, and of the algorithms as a plan takes them."""
     from fastreduce.plan.candidates import for_links
 
-    for starts in best:
-        program = staggered([seed.program for seed in search.seeds], starts)
-        for slices in SLICES:
-            time_s = simulated_s(program, topology, search.nbytes, slices, costs)
-            chosen = Program(program.k, program.shards, program.instructions, sliced=slices)
-            yield time_s, chosen, search.in_words(starts)
+    for mixture in best:
+        program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)
+        time_s = simulated_s(program, topology, search.nbytes, costs=costs)
+        yield time_s, program, search.in_words(mixture)
     for candidate in for_links(topology, len(topology.devices), [search.nbytes]):
         if candidate.program and not math.isnan(candidate.prediction.time_s):
-            yield candidate.prediction.time_s, candidate.program, candidate.algorithm
+            chosen = replace(candidate.program, sliced=candidate.slices)
+            yield candidate.prediction.time_s, chosen, candidate.algorithm
 
 
 class _Search:
@@ -120,11 +120,11 @@ class _Search:
         self.shapes = [shape_of(seed.program, links) for seed in found]
         self.sizes = [len(seed.program.instructions) for seed in found]
 
-    def in_words(self, starts: Starts) -> str:
-        names = [self.seeds[which].name for which, _ in starts]
+    def in_words(self, mixture: Mixture) -> str:
+        names = [self.seeds[which].name for which, _ in mixture]
         return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
-    def best(self, ends: float, progress: bool) -> list[Starts]:
+    def best(self, ends: float, progress: bool) -> list[Mixture]:
         """The best that is found, the best first."""
         from tqdm import tqdm
 
@@ -132,22 +132,30 @@ class _Search:
         chosen = first[:CLIMBS]
         with tqdm(total=len(chosen) * CHANGES, disable=not progress, desc="search") as bar:
             found = [self._climb(*each, ends, bar.update) for each in chosen]
-        return [starts for _, starts in sorted({*found, *first[:1]})[:SIMULATED]]
+        return [mixture for _, mixture in sorted({*found, *first[:SIMULATED]})[:SIMULATED]]
 
-    def seconds(self, starts: Starts) -> float:
-        return estimate_s(self.shapes, starts, self.nbytes, self.costs)
+    def seconds(self, mixture: Mixture) -> float:
+        return estimate_s(self.shapes, mixture, self.nbytes, self.costs)
 
-    def _fits(self, starts: Starts) -> bool:
-        return sum(self.sizes[which] for which, _ in starts) <= MOST_INSTRUCTIONS
+    def _if_fits(self, starts: Iterable[tuple[int, int]]) -> Iterator[Mixture]:
+        found = tuple(sorted(starts))
+        if self._fits(found) or len(found) == 1:
+            yield found
 
-    def _waves(self) -> Iterator[Starts]:
+    def _fits(self, mixture: Mixture) -> bool:
+        return sum(self.sizes[which] for which, _ in mixture) <= MOST_INSTRUCTIONS
+
+    def _waves(self) -> Iterator[Mixture]:
         for which in range(len(self.seeds)):
-            for count in WAVES:
-                starts = tuple((which, start) for start in range(count))
-                if self._fits(starts) or count == 1:
-                    yield starts
+            for turns in WAVES:
+                for most in TAPERS:
+                    yield from self._if_fits(
+                        (which, turn)
+                        for turn in range(turns)
+                        for _ in range(min(turn + 1, turns - turn, most))
+                    )
 
-    def _mixtures(self) -> Iterator[Starts]:
+    def _mixtures(self) -> Iterator[Mixture]:
         """Seeds side by side, in the proportions that load the busiest link the least."""
         shares = _best_shares(self.shapes)
         copies = [share / shape.shards for share, shape in zip(shares, self.shapes, strict=True)]
@@ -156,35 +164,39 @@ class _Search:
             evenly = sorted(
                 ((i + 0.5) / n, which) for which, n in enumerate(counts) for i in range(n)
             )
-            for rounds in WAVES:
-                starts = tuple((which, i * rounds // count) for i, (_, which) in enumerate(evenly))
-                if rounds <= count and self._fits(starts):
-                    yield starts
+            for turns in WAVES:
+                if turns <= count:
+                    yield from self._if_fits(
+                        (which, i * turns // count) for i, (_, which) in enumerate(evenly)
+                    )
 
     def _climb(
-        self, time_s: float, starts: Starts, ends: float, step: Callable[[int], object]
-    ) -> tuple[float, Starts]:
+        self, time_s: float, best: Mixture, ends: float, step: Callable[[int], object]
+    ) -> tuple[float, Mixture]:
         for _ in range(CHANGES):
             step(1)
             if perf_counter() > ends:
                 break
-            changed = self._changed(starts)
+            changed = self._changed(best)
             if self._fits(changed) and (changed_s := self.seconds(changed)) < time_s:
-                time_s, starts = changed_s, changed
-        return time_s, starts
+                time_s, best = changed_s, changed
+        return time_s, best
 
-    def _changed(self, starts: Starts) -> Starts:
-        """A copy more, a copy less, or one that starts in another round or is of another seed."""
-        found, draws = list(starts), self.draws
+    def _changed(self, mixture: Mixture) -> Mixture:
+        """A copy more, a copy less, or one that starts in another turn or is of another seed; or
+        every copy twice, for finer changes."""
+        found, draws = list(mixture), self.draws
         last = max(start for _, start in found)
         at = draws.randrange(len(found))
         which, start = found[at]
         what = draws.random()
-        if what < 0.25:
+        if what < 0.05:
+            found += found
+        elif what < 0.3:
             found.append((which, draws.randint(0, last + 1)))
-        elif what < 0.4 and len(found) > 1:
+        elif what < 0.45 and len(found) > 1:
             found.pop(at)
-        elif what < 0.5:
+        elif what < 0.6:
             found[at] = draws.randrange(len(self.seeds)), start
         else:
             found[at] = which, draws.randint(0, last + 1)

@@ -1,6 +1,7 @@
 """The corpus of published times: its form, and that each figure agrees with the others."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,19 @@ def test_a_shipped_curve_is_what_a_fit_finds(found):
     own = [run for run in read(CORPUS) if (run.medium, run.engine) == (found.medium, found.engine)]
     shipped, anew = (sum(errors_of(curve, own)) for curve in (found.curve, fit(own)))
     assert shipped == pytest.approx(anew, rel=0.05)
+
+
+@pytest.mark.sweep("errors on points held out")
+def test_the_docs_say_by_how_much_the_curves_are_off():
+    from published import summary, table
+
+    from fastreduce.plan.calibrate import calibrate
+
+    page = (CORPUS.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    _, held_out = calibrate(read(CORPUS))
+    assert table(held_out) in page
+    for line in summary(held_out).splitlines():
+        kind, points, mean, worst, above = re.fullmatch(
+            r"(.*): (\d+) points, mean (.*)%, worst (.*)%, above 30 %: (\d+)", line
+        ).groups()
+        assert f"| {kind} | {points} | {mean} % | {worst} % | {above} points |" in page

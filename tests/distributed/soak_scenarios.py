@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from backend_cases import sampled
+from backend_cases import inputs, result, sampled
 from backend_scenarios import check
 
 CASES_OF_A_GROUP = 300
@@ -34,6 +34,9 @@ def soak(rank, size, count, seed, folder):
         for group, own in zip(groups, ranks, strict=True):
             if own is not None and rank in own:
                 dist.destroy_process_group(group)
+        del group, groups
+        for kept in (inputs, result):  # the cases' own
+            kept.cache_clear()
         dist.barrier()
         held.append(holds())
         torch.save(held, f"{folder}/held-{rank}")

@@ -103,3 +103,22 @@ def test_on_one_stream_with_cupy_what_comes_next_comes_after(cupy):
     torch.cuda.synchronize()
     assert_hold(cupy, seen, torch.full((5003,), 111.0))
     assert_hold(cupy, arrays, torch.zeros(5003))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="wants 2 GPUs")
+@pytest.mark.parametrize("algorithm", ["leader", "sharded", "ring"])
+def test_memory_of_pools_on_two_gpus(cupy, algorithm):
+    """Peer access does not cover it, and a kernel without access to a pool ends the context."""
+    values = noise(2, (100_003,), torch.float32)
+    arrays = []
+    for device, value in enumerate(values):
+        with cupy.cuda.Device(device), cupy.cuda.using_allocator(cupy.cuda.malloc_async):
+            arrays.append(cupy.asarray(value.numpy()))
+    for _ in range(3):
+        for device, (array, value) in enumerate(zip(arrays, values, strict=True)):
+            with cupy.cuda.Device(device):
+                array.set(value.numpy())
+        allreduce(arrays, algorithm=algorithm)
+        for device in range(2):
+            torch.cuda.synchronize(device)
+        assert_hold(cupy, arrays, reduced("sum", values))

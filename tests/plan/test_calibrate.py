@@ -1,6 +1,7 @@
 """Curves: what they say, that a fit finds them, and how errors are held out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,7 @@ def run(curve, machine="a", ranks=8, sizes=SIZES, factor=1.0):
 
 def calibration(engine="NCCL", curve=CURVE):
     error = Error(0.08, 0.2, 21, "machines")
-    return Calibration("NVLink", engine, (2, 8), (1024, 1 << 30), curve, error, ("a page",))
+    return Calibration("NVLink", engine, (2, 8), (1024, 1 << 30), curve, error, ("https://a.page",))
 
 
 class TestCurve:
@@ -117,8 +118,6 @@ class TestFiles:
 
 class TestExplain:
     def machine(self, *calibrations):
-        from dataclasses import replace
-
         return replace(preset("book-pcie4"), calibrations=calibrations)
 
     def test_says_what_nobody_measured(self):
@@ -139,6 +138,11 @@ class TestExplain:
         assert plan.candidates == explain("1MB", topology="book-pcie4").candidates
         assert plan.notes[1].startswith("NCCL, as measured by others on NVLink: ")
         assert ", +-8 %, " in plan.notes[1]
+
+    def test_what_was_measured_here_is_not_said_to_be_others(self):
+        own = replace(calibration(), sources=("nccl.txt",))
+        plan = explain("1MB", topology=self.machine(own))
+        assert plan.notes[1].startswith("NCCL, as measured on NVLink: ")
 
     @pytest.mark.parametrize("size", ["1KB", "2GB"])
     def test_is_silent_beyond_what_was_measured(self, size):

@@ -13,6 +13,7 @@ from fastreduce import _C, Instruction, Program, algorithms, allreduce, explain,
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
+from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import _here
 from fastreduce.plan.table_files import save
 from fastreduce.topology import Topology, cluster, preset
@@ -43,14 +44,15 @@ class TestOnPaper:
     def test_prints_as_a_table_with_the_choice_marked(self, book):
         lines = str(book).splitlines()
         assert lines[0] == "160 MB on each of 4 ranks, book-pcie4"
-        assert len(lines) == 2 + len(names()) + 2
+        assert len(lines) == 2 + len(names()) + 3
         marked = [line for line in lines if line.startswith("* ")]
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
-        assert lines[-2].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-3].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert "no program can beat 15 ms (cut)" in lines[-2]
         assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
-        _, headings, *rows, _, _ = lines
+        _, headings, *rows, _, _, _ = lines
         end = headings.index("launches") + len("launches")
         assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
 
@@ -92,7 +94,9 @@ class TestOnPaper:
     def test_agrees_with_simulate(self, book):
         for x in book.candidates:
             sizes = [160 * MB] if x.program.whole_tensors else 160 * MB
-            assert simulate(x.program, "book-pcie4", sizes).time_s == x.prediction.time_s
+            costs = costs_of(x.program)
+            found = simulate(x.program, "book-pcie4", sizes, costs=costs)
+            assert found.time_s == x.prediction.time_s
 
     def test_notebooks_show_a_table(self, book):
         shown = book._repr_html_()

@@ -1,0 +1,49 @@
+"""What do large messages, and training on many GPUs, take? The pictures of docs/whatif.md.
+
+Predicted, not measured, but for the published points of NCCL beside them
+(benchmarks/results/published.json).
+
+    python benchmarks/whatif.py                            # under two minutes
+    python benchmarks/whatif.py --out benchmarks/results   # writes sizes.png, busy.png, step.png
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fastreduce import draw, simulate
+from fastreduce.algorithms import multi_ring
+from fastreduce.plan.pictures import sizes_figure
+from fastreduce.plan.runs import read
+from fastreduce.plan.sizes import over_sizes
+from fastreduce.plan.step import what_if
+from fastreduce.simulation.pictures import save
+from fastreduce.topology import preset, rings
+from fastreduce.topology.busy import Busy
+
+MACHINE, MEDIUM = "dgx-h100", "8 Hopper on NVSwitch"
+CORPUS = Path(__file__).parent / "results" / "published.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a folder for the pictures")
+    args = parser.parse_args()
+
+    sizes = over_sizes("1KB:8GB", topology=MACHINE, progress=True)
+    published = [x for x in read(CORPUS) if (x.medium, x.engine) == (MEDIUM, "NCCL")]
+    step = what_if("llama-8b", "350ms", topology=MACHINE)
+    broken = preset("dgx1").without(("gpu0", "gpu1"))
+    each = [*rings(broken), *((order[::-1], rate) for order, rate in rings(broken))]
+    timeline = simulate(multi_ring(8, each), broken, "160MB")
+    print(sizes, step, timeline, sep="\n\n")
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        save(sizes_figure(sizes, published), args.out / "sizes.png", "png")
+        draw(step, args.out / "step.png")
+        draw(Busy(broken, timeline), args.out / "busy.png")
+
+
+if __name__ == "__main__":
+    main()

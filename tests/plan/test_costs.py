@@ -1,0 +1,75 @@
+"""What a call costs around its program: by the engine's rules, and as a measured curve has it."""
+
+import pytest
+
+from fastreduce import algorithms, explain, simulate
+from fastreduce.plan.calibration import Curve
+from fastreduce.plan.costs import calibrated, costs_of
+from fastreduce.plan.defaults import default
+from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.topology import names, preset
+
+WAIT_S = EVENTS.event_wait_s
+PLACES = {"dgx2-v100": "nvlink", "dgx-a100": "nvlink", "dgx-h100": "nvlink", "dgx-h200": "nvlink"}
+
+
+class TestByTheRules:
+    def test_one_lane_waits_for_the_callers_and_they_for_it(self):
+        assert costs_of(algorithms.leader(8)).call_s == pytest.approx(2 * WAIT_S)
+
+    def test_other_lanes_wait_for_the_first_and_it_for_them(self):
+        assert costs_of(algorithms.sharded(8)).call_s == pytest.approx(4 * WAIT_S)
+
+    def test_the_hosts_operands_are_copied_one_by_one(self):
+        each_s = EVENTS.launch_s + WAIT_S
+        assert costs_of(algorithms.host(8)).call_s == pytest.approx(2 * WAIT_S + 16 * each_s)
+
+    def test_other_costs_stay(self):
+        costs = Costs(5e-6, 1e-6, 0.0, 7.0)
+        assert costs_of(algorithms.sharded(4), costs) == costs
+
+
+class TestSmallMessages:
+    """Found when 1 KB came out 3 to 16 times too fast: a plan must not contradict the defaults."""
+
+    @pytest.mark.parametrize("name", names())
+    def test_a_plan_takes_the_default(self, name):
+        assert explain("1KB", topology=name).algorithm == default(PLACES.get(name, "pcie"), 1000)
+
+    @pytest.mark.parametrize("name", names())
+    def test_the_host_is_never_the_fastest(self, name):
+        times_s = {
+            x.algorithm: x.prediction.time_s for x in explain("1KB", topology=name).candidates
+        }
+        assert times_s["host"] > 3 * times_s["leader"]
+
+    @pytest.mark.parametrize("nbytes", [1 << e for e in range(8, 27, 3)])
+    def test_on_eight_hopper_it_does_so_at_any_size(self, nbytes):
+        assert explain(nbytes, topology="dgx-h100").algorithm == default("nvlink", nbytes)
+
+    def test_control_without_these_costs_pcie_would_take_the_host(self):
+        host, leader = (
+            simulate(x(8), "pcie4-x8", 1000).time_s for x in (algorithms.host, algorithms.leader)
+        )
+        assert host < leader
+
+    def test_one_kilobyte_on_eight_hopper_takes_what_custom_kernels_take(self):
+        """5.35 us (MSCCL++, mscclpp pull request 507) and 5.9 us (vLLM); NCCL takes 15."""
+        assert 4e-6 < explain("1KB", topology="dgx-h100").chosen.prediction.time_s < 7e-6
+
+
+class TestAsMeasured:
+    CURVE = Curve(25e-6, 0.0, 1e9, 180e9, 40e6)
+
+    @pytest.mark.parametrize("of", [algorithms.sharded, algorithms.ring])
+    def test_a_simulation_follows_the_curve(self, of):
+        program = of(8)
+        curve = self.CURVE if of is algorithms.sharded else self.CURVE._replace(call_s=90e-6)
+        machine, costs = calibrated(preset("dgx-h100"), program, curve)
+        for nbytes in (1 << 28, 1 << 33):
+            found = simulate(program, machine, nbytes, slices=1, costs=costs_of(program, costs))
+            assert found.time_s == pytest.approx(curve.time_s(nbytes, 8), rel=0.03)
+
+    def test_control_as_it_is_it_does_not(self):
+        found = simulate(algorithms.sharded(8), "dgx-h100", 1 << 33, slices=1)
+        assert found.time_s < 0.6 * self.CURVE.time_s(1 << 33, 8)
