@@ -34,11 +34,12 @@ class TaskBuilder {
   int count() const { return static_cast<int>(made.transfers.size()); }
   int executor(int index) const { return program_.rank[index] == kHost ? host_ : node_of_[program_.rank[index]]; }
 
-  // A copy from one device to another passes through no third node.
+  // A copy that the source's or the destination's device executes: its memory is on the way anyway.
   bool goes_straight(int index) const {
     const auto srcs = program_.srcs[index], dsts = program_.dsts[index];
-    const bool one_each = srcs.size() == 1 && dsts.size() == 1;
-    return one_each && node_of_[srcs[0]] != node_of_[dsts[0]] && program_.rank[index] != kHost;
+    if (srcs.size() != 1 || dsts.size() != 1) return false;
+    const int src = node_of_[srcs[0]], dst = node_of_[dsts[0]], lane = executor(index);
+    return src != dst && (lane == src || lane == dst);
   }
 
   // Transfers of sources to the executor, and in its memory: sources read, the result written.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # In place of the buffer whose data a transfer moves (csrc/simulation/tasks.h).
 ALL = -1  # in the executor's memory: all sources are read, the result is written
-STRAIGHT = -2  # from the one source to the one destination, past the executor
+STRAIGHT = -2  # from the one source to the one destination, of which the executor holds one
 
 
 class Transfer(NamedTuple):
@@ -79,9 +79,10 @@ def _in_words(program: Program, transfer: Transfer, arrow: str) -> str:
         return f"shard {shard} <- {_name(program, srcs)}"
     if transfer.buffer != STRAIGHT:
         return f"shard {shard} {arrow} {_name(program, [transfer.buffer])}"
-    pulled = "" if srcs[0] % program.k == rank else f" <- {_name(program, srcs)}"
-    pushed = "" if dsts[0] % program.k == rank else f" -> {_name(program, dsts)}"
-    return f"shard {shard}{pulled}{pushed}"
+    pushed = srcs[0] % program.k == rank
+    return f"shard {shard} " + (
+        f"-> {_name(program, dsts)}" if pushed else f"<- {_name(program, srcs)}"
+    )
 
 
 def _name(program: Program, buffers: Sequence[int]) -> str:

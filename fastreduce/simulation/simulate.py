@@ -48,10 +48,19 @@ def simulate(
       starts after the tasks it depends on and after its device's previous one.
     - A task reads, then it writes. While sources on other devices arrive, the executor's memory
       moves each source once and the result once; then the result goes to destinations on other
-      devices. A copy from one device to another does not pass through the executor's memory.
+      devices. A copy that the source's or the destination's device executes goes straight from one
+      to the other.
     - A device reads the next slice while it writes the previous one.
     - Transfers share each direction of a link max-min fairly, and start after the latency of their
       links. The host works in the memory of the CPU nearest to rank 0's device.
+    - It has the events engine's launches, the bytes that they move between each two devices, and
+      its waits, of which those that follow from others cost nothing. What it counts otherwise, on
+      purpose: a slice is read whole before it is written elsewhere, as the book reckons, where the
+      engine's kernel passes on tile after tile, so that a program in one step (`leader`, `sharded`)
+      may take half of the time said; data from elsewhere passes through the executor's memory,
+      where a kernel adds it in registers; the host adds on its CPU, where the engine copies each
+      operand to the first GPU and each result back; and the callers' streams and the engine's do
+      not wait for each other (a plan adds the launches and waits of these two).
     - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
       before one that waits for another device, and until a transfer has its full rate.
 

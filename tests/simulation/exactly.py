@@ -44,7 +44,9 @@ def phases(program, group):
     """(from, to, times a shard) of what a launch reads first, and then writes."""
     reads, writes = [], []
     for x in (program.instructions[index] for index in group):
-        straight = len(x.srcs) == len(x.dsts) == 1 and x.srcs != x.dsts and x.rank != HOST
+        straight = (
+            len(x.srcs) == len(x.dsts) == 1 and x.srcs != x.dsts and x.rank in x.srcs + x.dsts
+        )
         if straight:
             reads += [(src, dst, 1) for src, dst in moves(x)]
             continue

@@ -76,8 +76,6 @@ def parameter_servers(workers: int, servers: int) -> Program:
 def moves(instruction: Instruction) -> list[tuple[int, int]]:
     """Between which ranks (or the host) an instruction of a program on buffers 0 to k-1 moves."""
     rank, _, srcs, dsts = instruction
-    if len(srcs) == len(dsts) == 1 and srcs != dsts and rank != HOST:
-        return [(srcs[0], dsts[0])]
     pulled = [(src, rank) for src in srcs if src != rank]
     return pulled + [(rank, dst) for dst in dsts if dst != rank]
 

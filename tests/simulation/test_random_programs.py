@@ -31,7 +31,7 @@ def task_spans(program, timeline):
 
 
 def _writes_elsewhere(x):
-    straight = len(x.srcs) == len(x.dsts) == 1 and x.srcs != x.dsts and x.rank != HOST
+    straight = len(x.srcs) == len(x.dsts) == 1 and x.srcs != x.dsts and x.rank in x.srcs + x.dsts
     return not straight and any(dst != x.rank for dst in x.dsts)
 
 

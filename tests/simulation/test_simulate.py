@@ -27,7 +27,7 @@ BY_HAND = {
     "a ring reads only: slices change nothing": (algorithms.ring(4), 5, 1.5),
     "a copy of its own goes out": (run((0, 0, (0,), (1,))), 1, 1),
     "a copy is fetched": (run((1, 0, (0,), (1,))), 1, 1),
-    "a copy that another orders goes straight": (run((2, 0, (0,), (1,))), 1, 1),
+    "a copy that another executes goes through it": (run((2, 0, (0,), (1,))), 1, 2),
     "the host's copy goes through the host": (run((HOST, 0, (0,), (1,))), 1, 2),
     "a broadcast leaves three times": (run((0, 0, (0,), (1, 2, 3))), 1, 3),
     "another's broadcast comes in first": (run((0, 0, (1,), (2, 3))), 1, 3),
@@ -37,7 +37,7 @@ BY_HAND = {
         1,
     ),
     "copies of two ranks at once": (run((0, 0, (0,), (1,)), (2, 0, (2,), (3,))), 1, 1),
-    "both directions of a link apart": (run((1, 0, (0,), (1,)), (0, 0, (1,), (2,))), 1, 2),
+    "both directions of a link apart": (run((1, 0, (0,), (1,)), (1, 0, (1,), (2,))), 1, 2),
     "a copy that waits for another": (run((1, 0, (0,), (1,)), (2, 0, (1,), (2,))), 1, 2),
     "a wait, in slices: the last is one slice late": (
         run((1, 0, (0,), (1,)), (2, 0, (1,), (2,))),

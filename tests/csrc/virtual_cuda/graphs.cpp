@@ -143,6 +143,7 @@ void launch_graph(Runtime& rt, CUgraphExec_st& exec, CUstream_st& stream) {
     for (int i : item.after) {
       after.push_back(nodes[i]);
       join(clock, clocks[i]);
+      rt.traffic.waits += exec.items[i].work->device != item.work->device;
     }
     Queue& lane = *exec.lanes[exec.lane_of_item[nodes.size()]];
     nodes.push_back(rt.enqueue(lane, item.work, std::move(after), clock));

@@ -202,6 +202,11 @@ int64_t work_queued() {
   return runtime().work_queued;
 }
 
+Traffic take_traffic() {
+  std::lock_guard lock(the_mutex);
+  return std::exchange(runtime().traffic, {});
+}
+
 }  // namespace virtual_cuda
 
 using virtual_cuda::host_thread;

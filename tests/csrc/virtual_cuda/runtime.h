@@ -142,6 +142,7 @@ struct Runtime {
   void step(bool must = true);  // there must be something to run
   void let_hung_work_finish();
   void forget_done();
+  void count(const Work& work);
 
   // streams.cpp
   CUstream_st& stream(cudaStream_t handle);
@@ -190,6 +191,7 @@ struct Runtime {
   std::string failed_call;
   int64_t work_queued = 0;
   int64_t graphs_launched = 0;
+  Traffic traffic;
 };
 
 Runtime& runtime();

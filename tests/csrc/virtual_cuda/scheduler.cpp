@@ -33,12 +33,29 @@ Node* Runtime::enqueue(Queue& queue, std::shared_ptr<const Work> work, std::vect
   checker.tick(queue.timeline, queue.clock);
   Node& node = nodes.emplace_back();
   node.skip = work && !checker.check(*work, queue.timeline, queue.clock);
-  work_queued += work ? 1 : 0;
+  if (work) count(*work);
   node.work = std::move(work);
   std::erase(after, nullptr);
   node.after = std::move(after);
   queue.push(&node);
   return &node;
+}
+
+// A kernel's data passes through its device; a copy's goes from its source to its destination.
+void Runtime::count(const Work& work) {
+  ++work_queued;
+  const auto add = [&](int from, int to, const Access& moved) {
+    if (from != to) traffic.bytes[{from, to}] += static_cast<int64_t>(moved.end - moved.begin);
+  };
+  const auto place = [&](const Access& access) { return memory.device_of(access.begin); };
+  if (work.kernel) {
+    ++traffic.kernels;
+    for (const Access& access : work.accesses)
+      access.writes ? add(work.device, place(access), access) : add(place(access), work.device, access);
+  } else if (work.accesses.size() == 2) {  // no memset
+    ++traffic.copies;
+    add(place(work.accesses[0]), place(work.accesses[1]), work.accesses[0]);
+  }
 }
 
 void Runtime::wait(Node* node) {

@@ -52,6 +52,7 @@ void wait_event(Runtime& rt, CUstream_st& stream, const CUevent_st& event) {
   if (stream.capture)
     rt.capture_error(*stream.capture, cudaErrorStreamCaptureIsolation,
                      "a captured stream waits for an event recorded outside");
+  rt.traffic.waits += event.device != stream.device;
   rt.enqueue(*stream.queue, nullptr, {event.node}, event.clock);
 }
 

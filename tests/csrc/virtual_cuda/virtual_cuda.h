@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime_api.h"
@@ -108,5 +110,13 @@ void set_driver_version(int version);  // until the next reset
 size_t allocated_bytes(int device);  // cudaMalloc'ed; of the host's pinned memory for device -1
 int64_t graphs_launched();           // since reset, those launched into captures left out
 int64_t work_queued();               // kernels, copies, memsets handed to devices since reset
+
+// What streams and launched graphs were given: to be held against what a model says of it.
+struct Traffic {
+  int64_t kernels = 0, copies = 0;
+  int64_t waits = 0;  // of a stream, or of a graph's node, for another device
+  std::map<std::pair<int, int>, int64_t> bytes;  // from one device's memory to another's; -1: the host's
+};
+Traffic take_traffic();  // since reset, or since it was last taken
 
 }  // namespace virtual_cuda
