@@ -15,7 +15,7 @@ struct Transfer {
   int times;  // how many times the shard's bytes
   int instruction;
   int buffer;  // whose data moves; kAll: that of all sources and the result, in the executor's memory
-  static constexpr int kAll = -1, kStraight = -2;  // kStraight: from the one source to the one destination, of which the executor holds one
+  static constexpr int kAll = -1, kStraight = -2;  // kStraight: between the executor and the one other node
 };
 
 // A launch of a lane (a device's stream): it reads, then it writes to other nodes, where it does.

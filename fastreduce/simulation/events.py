@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # In place of the buffer whose data a transfer moves (csrc/simulation/tasks.h).
 ALL = -1  # in the executor's memory: all sources are read, the result is written
-STRAIGHT = -2  # from the one source to the one destination, of which the executor holds one
+STRAIGHT = -2  # between the executor and the one other node
 
 
 class Transfer(NamedTuple):

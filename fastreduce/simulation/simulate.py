@@ -53,14 +53,13 @@ def simulate(
     - A device reads the next slice while it writes the previous one.
     - Transfers share each direction of a link max-min fairly, and start after the latency of their
       links. The host works in the memory of the CPU nearest to rank 0's device.
-    - It has the events engine's launches, the bytes that they move between each two devices, and
-      its waits, of which those that follow from others cost nothing. What it counts otherwise, on
-      purpose: a slice is read whole before it is written elsewhere, as the book reckons, where the
-      engine's kernel passes on tile after tile, so that a program in one step (`leader`, `sharded`)
-      may take half of the time said; data from elsewhere passes through the executor's memory,
-      where a kernel adds it in registers; the host adds on its CPU, where the engine copies each
-      operand to the first GPU and each result back; and the callers' streams and the engine's do
-      not wait for each other (a plan adds the launches and waits of these two).
+    - It has the events engine's launches, its waits between devices, and the bytes that it moves
+      between each two of them (tests/csrc/cuda/test_model.py). It differs on purpose: it reads a
+      slice whole before it writes it elsewhere, as the book reckons, where a kernel passes on tile
+      after tile, so that a program in one step, such as `leader`, may take half of the time; data
+      from elsewhere passes through the executor's memory, where a kernel adds it in registers; the
+      host's CPU adds, where the engine copies each operand to the first GPU, and each result from
+      it. Waits around the program, and launches for the host's copies, belong to ``costs.call_s``.
     - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
       before one that waits for another device, and until a transfer has its full rate.
 

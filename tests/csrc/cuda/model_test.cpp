@@ -40,9 +40,10 @@ int main(int argc, char** argv) {
   programs = read_programs(argv[1]);
   virtual_cuda::reset({.devices = 8, .linear = true});
   for (const Named& named : programs)
-    print_calls({named,
-                 kSum,
-                 {std::atol(argv[2])},
-                 {0, 0},
-                 {.devices = named.program.ranks, .slices = std::atoi(argv[3]), .copy_engine_bytes = std::atol(argv[4])}});
+    print_calls(
+        {named,
+         kSum,
+         {std::atol(argv[2])},
+         {0, 0},
+         {.devices = named.program.ranks, .slices = std::atoi(argv[3]), .copy_engine_bytes = std::atol(argv[4])}});
 }

@@ -13,6 +13,7 @@ from program_files import every_program, write_programs
 from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
 
 from fastreduce import HOST
+from fastreduce.simulation import EVENTS
 from fastreduce.simulation.run import Run
 from fastreduce.topology import Topology
 
@@ -93,7 +94,7 @@ def numbers(link):
 
 
 def model(program, slices):
-    simulated = Run(program, all_to_all(program.k), ELEMS * ELEM_BYTES, slices)
+    simulated = Run(program, all_to_all(program.k), ELEMS * ELEM_BYTES, slices, EVENTS)
     moved = {numbers(link): n for link, n in simulated.link_bytes.items() if n}
     lanes = [lane for lane, *_ in simulated.simulation.tasks]
     return Counts(len(lanes) * slices, waits_between(program, lanes, slices), moved)

@@ -184,3 +184,43 @@ TEST(sixteen_devices_and_two_host_threads) {
   ring();
   other.join();
 }
+
+// As it goes to streams, and as often as a graph of the same is launched.
+TEST(traffic_between_devices_is_counted) {
+  virtual_cuda::reset({});
+  enable_peers(2);
+  Buffer here(0, 1), there(1, 2);
+  Stream s0(0), s1(1);
+  Event mine(0), joined(1);
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  const auto work = [&] {
+    cudaSetDevice(0);
+    OK(launch(s0, {here.pointer, there.pointer, there.pointer}));
+    OK(cudaEventRecord(mine, s0));
+    OK(cudaStreamWaitEvent(s0, mine));  // its own
+    OK(cudaStreamWaitEvent(s1, mine));
+    OK(cudaMemcpyAsync(here.pointer, there.pointer, kBytes, cudaMemcpyDeviceToDevice, s1));
+    OK(cudaEventRecord(joined, s1));
+  };
+  const auto counted = [](int times, const virtual_cuda::Traffic& found) {
+    const int64_t bytes = times * static_cast<int64_t>(kBytes);
+    return found.kernels == times && found.copies == times && found.waits == times &&
+           found.bytes == decltype(found.bytes){{{0, 1}, bytes}, {{1, 0}, 2 * bytes}};
+  };
+  virtual_cuda::take_traffic();
+  work();
+  CHECK(counted(1, virtual_cuda::take_traffic()));
+  OK(cudaStreamBeginCapture(s0, cudaStreamCaptureModeGlobal));
+  work();
+  OK(cudaStreamWaitEvent(s0, joined));
+  OK(cudaStreamEndCapture(s0, &graph));
+  OK(cudaGraphInstantiate(&exec, graph));
+  CHECK(virtual_cuda::take_traffic().kernels == 0);
+  for (int times = 0; times < 2; ++times) OK(cudaGraphLaunch(exec, s0));
+  const auto twice = virtual_cuda::take_traffic();
+  CHECK(counted(2, twice) && !counted(1, twice));
+  OK(cudaStreamSynchronize(s0));
+  OK(cudaGraphExecDestroy(exec));
+  OK(cudaGraphDestroy(graph));
+}

@@ -114,7 +114,7 @@ int64_t work_queued();               // kernels, copies, memsets handed to devic
 // What streams and launched graphs were given: to be held against what a model says of it.
 struct Traffic {
   int64_t kernels = 0, copies = 0;
-  int64_t waits = 0;  // of a stream, or of a graph's node, for another device
+  int64_t waits = 0;                             // of a stream, or a graph node, for another device
   std::map<std::pair<int, int>, int64_t> bytes;  // from one device's memory to another's; -1: the host's
 };
 Traffic take_traffic();  // since reset, or since it was last taken
