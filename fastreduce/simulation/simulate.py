@@ -53,15 +53,19 @@ def simulate(
     - A device reads the next slice while it writes the previous one.
     - Transfers share each direction of a link max-min fairly, and start after the latency of their
       links. The host works in the memory of the CPU nearest to rank 0's device.
-    - It has the events engine's launches, its waits between devices, and the bytes that it moves
-      between each two of them (tests/csrc/cuda/test_model.py). It differs on purpose: it reads a
-      slice whole before it writes it elsewhere, as the book reckons, where a kernel passes on tile
-      after tile, so that a program in one step, such as `leader`, may take half of the time; data
-      from elsewhere passes through the executor's memory, where a kernel adds it in registers; the
-      host's CPU adds, where the engine copies each operand to the first GPU, and each result from
-      it. Waits around the program, and launches for the host's copies, belong to ``costs.call_s``.
     - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
       before one that waits for another device, and until a transfer has its full rate.
+
+    It has the events engine's launches and waits between devices, and the bytes between each two of
+    them (tests/csrc/cuda/test_model.py). What it counts otherwise, on purpose:
+
+    - A device reads a whole slice before it writes it elsewhere, as the book reckons, and reads the
+      next one meanwhile. A kernel passes on tile after tile, and slices follow each other. So
+      `leader`, one kernel for all, may take half of the time.
+    - Data from elsewhere passes through the executor's memory. A kernel adds it in registers.
+    - The CPU does the host's work. The engine copies the sources through the host's memory to the
+      first GPU, which adds, and the result from there: all operands cross its link once more.
+    - Waits around the program, and launches for the host's copies, belong to ``costs.call_s``.
 
     The result is a prediction. It can be no better than the topology's figures and the costs.
 

@@ -211,6 +211,7 @@ TEST(traffic_between_devices_is_counted) {
   virtual_cuda::take_traffic();
   work();
   CHECK(counted(1, virtual_cuda::take_traffic()));
+  OK(cudaStreamSynchronize(s1));
   OK(cudaStreamBeginCapture(s0, cudaStreamCaptureModeGlobal));
   work();
   OK(cudaStreamWaitEvent(s0, joined));
