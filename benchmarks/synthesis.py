@@ -22,7 +22,7 @@ from fastreduce.topology import Topology, cluster, preset
 from fastreduce.units import duration, size
 
 MIB = 1 << 20
-SIZES = [16 << 10, 64 << 10, 64 * MIB, 1024 * MIB, 8192 * MIB]
+SIZES = [64 << 10, 64 * MIB, 1024 * MIB, 8192 * MIB]
 
 Row = dict[str, Any]
 

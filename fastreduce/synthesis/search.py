@@ -96,10 +96,11 @@ def _judged(
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of the best, and of the algorithms as a plan takes them."""
     from fastreduce.plan.candidates import for_links
+    from fastreduce.plan.costs import costs_of
 
     for mixture in best:
         program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)
-        time_s = simulated_s(program, topology, search.nbytes, costs=costs)
+        time_s = simulated_s(program, topology, search.nbytes, costs=costs_of(program, costs))
         yield time_s, program, search.in_words(mixture)
     for candidate in for_links(topology, len(topology.devices), [search.nbytes]):
         if candidate.program and not math.isnan(candidate.prediction.time_s):

@@ -44,14 +44,15 @@ class TestOnPaper:
     def test_prints_as_a_table_with_the_choice_marked(self, book):
         lines = str(book).splitlines()
         assert lines[0] == "160 MB on each of 4 ranks, book-pcie4"
-        assert len(lines) == 2 + len(names()) + 2
+        assert len(lines) == 2 + len(names()) + 3
         marked = [line for line in lines if line.startswith("* ")]
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
-        assert lines[-2].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-3].startswith(f"choice: {book.algorithm}, the fastest on paper")
+        assert lines[-2] == "without the host no program can beat 15 ms (cut); the choice is +0.0%"
         assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
-        _, headings, *rows, _, _ = lines
+        _, headings, *rows, _, _, _ = lines
         end = headings.index("launches") + len("launches")
         assert all(row[end - 1].isdigit() and row[end] == " " for row in rows)
 
