@@ -60,7 +60,7 @@ EVERYTHING = ("pools", "closed memory", "capture", "graphs", "graphs, no peers",
               "orders", "failures, no peers", "failures")  # fmt: skip
 MODES = {
     "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
-    "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "lost writes", "wrong reads",
+    "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "nvlinks", "lost writes", "wrong reads",
                             "lost copies", "orders", "failures"),
     "csrc/cuda/peers.cpp": ("kernels hang", "copies hang", "nvlinks", "nvlinks without NVML",
                             "kept proofs", *EVERYTHING),

@@ -4,8 +4,10 @@ import itertools
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -47,9 +49,13 @@ def blocks(text: str, language: str) -> list[str]:
 
 def run(examples: list[str], page: str) -> None:
     """One after the other in one namespace, as a reader types them."""
-    namespace: dict = {"__name__": page}
-    for number, example in enumerate(examples):
-        exec(compile(example, f"{page}, example {number}", "exec"), namespace)
+    module = ModuleType(f"page {page}")
+    sys.modules[module.__name__] = module  # where torch.compile of torch 2.11 looks names up
+    try:
+        for number, example in enumerate(examples):
+            exec(compile(example, f"{page}, example {number}", "exec"), vars(module))
+    finally:
+        del sys.modules[module.__name__]
 
 
 def commands(text: str) -> Iterator[list[str]]:

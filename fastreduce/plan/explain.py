@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from fastreduce.plan.candidates import (
     within,
 )
 from fastreduce.plan.choose import choose
+from fastreduce.plan.html_table import html_table
 from fastreduce.plan.table_files import tuned
 from fastreduce.simulation.predict import MEMORIES
 from fastreduce.units import busbw, duration, nbytes_of, size
@@ -87,14 +87,8 @@ class Plan:
         return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
-        def row(cells: Iterable[str], tag: str = "td") -> str:
-            return f"<tr>{''.join(f'<{tag}>{html.escape(x)}</{tag}>' for x in cells)}</tr>"
-
-        rows = [row((x.algorithm, *x.cells(self.nbytes))) for x in self.candidates]
-        return (
-            f"<p>{html.escape(self.title)}</p><table>{row(HEADINGS, 'th')}{''.join(rows)}</table>"
-            + "".join(f"<p>{html.escape(x)}</p>" for x in self._below())
-        )
+        rows = [(x.algorithm, *x.cells(self.nbytes)) for x in self.candidates]
+        return html_table([self.title], HEADINGS, rows, self._below())
 
 
 def explain(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fastreduce.algorithms import ring
+from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import explain
 from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology.cluster import cluster
@@ -80,13 +82,14 @@ def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]
     between = hops(two, [(r, (r + local) % pair) for r in range(pair)])
 
     of_rings = _hops_of_rings(two)
+    costs = costs_of(ring(2))  # those of every program in which all ranks work
 
     def seconds(machines: int, nbytes: float) -> float:
         k = machines * local
         return min(
-            ring_s(k, nbytes, around),
-            multi_ring_s(k, nbytes, of_rings),
-            hierarchical_s(k, machines, nbytes, inside, between),
+            ring_s(k, nbytes, around, costs),
+            multi_ring_s(k, nbytes, of_rings, costs),
+            hierarchical_s(k, machines, nbytes, inside, between, costs),
         )
 
     return lambda machines: partial(seconds, machines)

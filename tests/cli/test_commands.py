@@ -8,7 +8,7 @@ import fastreduce
 import fastreduce.cli
 from fastreduce.cli import main
 
-NAMES = ("train", "plan", "tune", "calibrate", "diff", "doctor")
+NAMES = ("train", "plan", "synthesize", "tune", "calibrate", "diff", "doctor")
 
 
 def test_each_command_has_a_file():

@@ -35,7 +35,7 @@ def test_each_way_has_an_arrow_where_they_are_not():
 
 
 def test_busier_links_are_darker():
-    """Half of the GPUs take no part; the leader's link carries the most."""
+    """One GPU takes no part; the leader's link carries the most."""
     found = busy_figure(busy(algorithms.leader(3)))
     levels = [sum(patch.get_edgecolor()[:3]) for patch in found.axes[0].patches]
     assert levels[0] > levels[-1] and levels[1:] == sorted(levels[1:], reverse=True)

@@ -229,6 +229,10 @@ TEST(foreign_memory_needs_access) {
   OK(cudaMemPoolSetAccess(reinterpret_cast<cudaMemPool_t>(2), &access, 1));
   CHECK(!refused(pool) && refused(closed));
   for (void* memory : {pool, shared, closed}) OK(cudaFree(memory));
+}
+
+TEST(a_pool_may_stay_closed) {
   virtual_cuda::reset({.pools_open = false});
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, 0}, cudaMemAccessFlagsProtReadWrite};
   CHECK(cudaMemPoolSetAccess(reinterpret_cast<cudaMemPool_t>(2), &access, 1) == cudaErrorNotSupported);
 }
