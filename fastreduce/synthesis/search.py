@@ -29,7 +29,7 @@ WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # then, so these turns should be short.
 TAPERS = (1, 2, 4)
 # What an engine can be given, and a simulation can judge in seconds.
-MOST_INSTRUCTIONS = 60_000
+MOST_INSTRUCTIONS = 150_000
 # From how many starts the search goes on, how many changes it tries on each, and how many of the
 # results are simulated. They have one slice: copies in turns do what slices would.
 CLIMBS, CHANGES, SIMULATED = 6, 600, 10
