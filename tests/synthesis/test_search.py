@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import fastreduce
-from fastreduce import explain, simulate
+from fastreduce import Program, explain, simulate
+from fastreduce.algorithms import registry
 from fastreduce.algorithms.waves import staggered
 from fastreduce.simulation.costs import EVENTS
 from fastreduce.synthesis import synthesize
@@ -94,3 +95,13 @@ def test_trees_have_shards_in_proportion():
 def test_proportions_add_up():
     assert rounded([0.6, 0.4], 5) == [3, 2]
     assert sum(rounded([1 / 3] * 3, 100)) == 100
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda k: Program(k, 1, []), lambda k: 1 / 0], ids=["no allreduce", "it raises"]
+)
+def test_registered_algorithms_that_are_wrong_are_left_out(monkeypatch, wrong):
+    monkeypatch.setitem(registry, "wrong", wrong)
+    topology = preset("book-pcie4")
+    names = [seed.name for seed in seeds(topology, 4, pack(Links(topology, 4)))]
+    assert "ring" in names and "wrong" not in names
