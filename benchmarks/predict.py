@@ -12,8 +12,8 @@ had 90 %, 8 us and 0.5 us, and was off by a factor of 3 for small data in a grap
 
 Eight GPUs, which nobody has measured: what "auto" stands for, simulated on the topology: launches,
 event hops between GPUs, latencies of links, bytes over their bandwidth (docs/planning.md); and the
-event hops from the caller's streams and back (`fastreduce.plan.costs`). Called from Python, the
-call above comes on top.
+event hops from the caller's streams and back (`fastreduce.simulation.costs`). Called from Python,
+the call above comes on top.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from measure import save
 
 from fastreduce import algorithms
 from fastreduce.algorithms import leader
-from fastreduce.plan.costs import costs_of
 from fastreduce.plan.defaults import default
 from fastreduce.simulation import EVENTS
 from fastreduce.simulation.predict import MEMORIES, in_one_memory, on_topology
@@ -79,7 +78,7 @@ def eight_gpus(topology: str) -> list[dict[str, Any]]:
         name = default("nvlink", nbytes)
         program = getattr(algorithms, name)(8)
         slices = program.slices(nbytes)
-        found = on_topology(program, preset(topology), nbytes, slices, costs_of(program))
+        found = on_topology(program, preset(topology), nbytes, slices)
         captured_s = found.time_s
         rows.append(
             {

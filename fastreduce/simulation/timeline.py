@@ -48,7 +48,7 @@ class Timeline:
     >>> import fastreduce
     >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(2), "book-pcie4", "160MB")
     >>> timeline
-    Timeline(160 MB on each of 2 ranks, book-pcie4: 10 ms, 12 events)
+    Timeline(160 MB on each of 2 ranks, book-pcie4: 10.01 ms, 12 events)
     >>> print(timeline)
     160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
       gpu0 -> pcie0  100.0% busy      160 MB

@@ -14,7 +14,7 @@ import numpy as np
 from fastreduce.algorithms.waves import staggered
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.program import Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, Shape, estimate_s, shape_of
 from fastreduce.synthesis.packing import Links, pack
@@ -96,7 +96,6 @@ def _judged(
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of the best, and of the algorithms as a plan takes them."""
     from fastreduce.plan.candidates import for_links
-    from fastreduce.plan.costs import costs_of
 
     for mixture in best:
         program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)

@@ -13,7 +13,6 @@ from fastreduce import _C, Instruction, Program, algorithms, allreduce, explain,
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
-from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import _here
 from fastreduce.plan.table_files import save
 from fastreduce.topology import Topology, cluster, preset
@@ -94,8 +93,7 @@ class TestOnPaper:
     def test_agrees_with_simulate(self, book):
         for x in book.candidates:
             sizes = [160 * MB] if x.program.whole_tensors else 160 * MB
-            costs = costs_of(x.program)
-            found = simulate(x.program, "book-pcie4", sizes, costs=costs)
+            found = simulate(x.program, "book-pcie4", sizes)
             assert found.time_s == x.prediction.time_s
 
     def test_notebooks_show_a_table(self, book):

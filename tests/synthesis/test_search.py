@@ -6,7 +6,6 @@ import torch
 import fastreduce
 from fastreduce import explain, simulate
 from fastreduce.algorithms.waves import staggered
-from fastreduce.plan.costs import costs_of
 from fastreduce.simulation.costs import EVENTS
 from fastreduce.synthesis import synthesize
 from fastreduce.synthesis.estimate import estimate_s, shape_of
@@ -42,7 +41,7 @@ def unequal():
 def test_it_is_proven_and_no_worse_than_the_registered(topology, nbytes):
     found = synthesize(topology, nbytes)
     found.program.verify()
-    again = simulate(found.program, topology, nbytes, costs=costs_of(found.program))
+    again = simulate(found.program, topology, nbytes)
     assert again.time_s == pytest.approx(found.time_s)
     best = explain(nbytes, topology=topology).chosen.prediction.time_s
     assert found.bound.time_s <= found.time_s <= best * (1 + 1e-9)
