@@ -4,7 +4,8 @@ from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.algorithms.waves import in_waves
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import HOST, Instruction
+from fastreduce.program import Program
 
 MACHINE_RANKS = 8  # the GPUs of the usual machine
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fastreduce.program import HOST, Program
+from fastreduce.instruction import HOST
+from fastreduce.program import Program
 
 
 class Costs(NamedTuple):

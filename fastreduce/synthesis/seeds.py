@@ -10,8 +10,9 @@ from typing import NamedTuple
 import networkx as nx
 
 from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry
+from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
-from fastreduce.program import Instruction, Program
+from fastreduce.program import Program
 from fastreduce.synthesis.packing import Packing, Tree
 from fastreduce.topology import Topology, rings
 
