@@ -32,7 +32,8 @@ from measure import Row, machine, preamble, save
 from namespaces import missing_commands, namespaces, start_in
 
 import fastreduce
-from fastreduce.program import Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.program import Program
 from fastreduce.topology import Topology
 from fastreduce.units import duration
 

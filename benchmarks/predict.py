@@ -11,9 +11,9 @@ launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s` if it is cal
 had 90 %, 8 us and 0.5 us, and was off by a factor of 3 for small data in a graph.
 
 Eight GPUs, which nobody has measured: what "auto" stands for, simulated on the topology: launches,
-event hops between GPUs, latencies of links, bytes over their bandwidth (docs/planning.md); and two
-event hops more, from the caller's streams and back. Called from Python, the call above comes on
-top.
+event hops between GPUs, latencies of links, bytes over their bandwidth (docs/planning.md); and the
+event hops from the caller's streams and back (`fastreduce.simulation.costs`). Called from Python,
+the call above comes on top.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def eight_gpus(topology: str) -> list[dict[str, Any]]:
     for nbytes in SIZES_BYTES:
         name = default("nvlink", nbytes)
         program = getattr(algorithms, name)(8)
-        found = on_topology(program, preset(topology), nbytes, program.slices(nbytes))
-        captured_s = found.time_s + 2 * EVENTS.event_wait_s
+        slices = program.slices(nbytes)
+        found = on_topology(program, preset(topology), nbytes, slices)
+        captured_s = found.time_s
         rows.append(
             {
                 "size_bytes": nbytes,

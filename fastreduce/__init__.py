@@ -30,7 +30,8 @@ from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
 from fastreduce.gradients import grads
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import HOST, Instruction
+from fastreduce.program import Program
 
 if TYPE_CHECKING:
     from fastreduce import (  # noqa: F401

@@ -1,4 +1,4 @@
-"""The instruction, and programs made of instructions.
+"""Programs made of instructions.
 
 A program says which rank reduces which shard of which buffers into which. It says nothing about
 sizes, dtypes or devices. Its dependencies and its proof follow from the instructions alone.
@@ -10,35 +10,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from fastreduce import _C, proof
+from fastreduce.instruction import Instruction, check_instruction
 from fastreduce.listing import Listing
-
-# The executor of an instruction that runs on the CPU, wherever the ranks' buffers are.
-HOST = -1
-
-
-class Instruction(NamedTuple):
-    """``rank`` reads ``shard`` of every buffer in ``srcs``, reduces in that order, writes ``dsts``.
-
-    One source is a copy, many are a reduction. A buffer may be both source and destination. Rank
-    `HOST` is the CPU: sources are copied to its memory, and the result is copied back.
-
-    >>> Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
-    Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
-    """
-
-    rank: int
-    shard: int
-    srcs: tuple[int, ...]
-    dsts: tuple[int, ...]
-
-    def __str__(self) -> str:
-        who = "the host" if self.rank == HOST else f"rank {self.rank}"
-        verb = "copies" if len(self.srcs) == 1 else "reduces"
-        return f"{who} {verb} shard {self.shard} of {list(self.srcs)} into {list(self.dsts)}"
-
 
 # From (buffer, shard) to the ranks whose contributions it must hold in the end; None where it may
 # hold anything.
@@ -110,7 +86,7 @@ class Program:
             raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
         found = _C.flatten(self.instructions, Instruction, self.k, self.shards, self.buffers)
         if isinstance(found, int):
-            self._check_instruction(found, self.instructions[found])
+            check_instruction(found, self.instructions[found], self)
             raise TypeError(
                 f"instruction {found} is {self.instructions[found]!r}, want integers and tuples of "
                 "integers"
@@ -236,36 +212,3 @@ class Program:
         if self.sliced is not None and self.sliced < 1:
             raise ValueError(f"sliced is {self.sliced}, want 1 or more, or None to go by the size")
         _ = self.flat
-
-    def _check_instruction(self, index: int, instruction: Instruction) -> None:
-        _check_types(index, instruction)
-        rank, shard, srcs, dsts = instruction
-        known = range(self.buffers)
-        problem = (
-            f"rank {rank!r} is not one of {self.k}"
-            if rank != HOST and rank not in range(self.k)
-            else f"shard {shard!r} is not one of {self.shards}"
-            if shard not in range(self.shards)
-            else "it reads or writes nothing"
-            if not srcs or not dsts
-            else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)!r} does not exist"
-            if any(b not in known for b in (*srcs, *dsts))
-            else "it writes one buffer twice"
-            if len(set(dsts)) < len(dsts)
-            else None
-        )
-        if problem:
-            raise ValueError(f"instruction {index} ({instruction}): {problem}")
-
-
-def _check_types(index: int, instruction: object) -> None:
-    if not isinstance(instruction, Instruction):
-        raise ValueError(
-            f"instruction {index} is {instruction!r}, want an Instruction(rank, shard, srcs, dsts)"
-        )
-    for name in ("srcs", "dsts"):
-        found = getattr(instruction, name)
-        if not isinstance(found, tuple):
-            raise ValueError(
-                f"instruction {index}: {name} is {found!r}, want a tuple of buffers, such as (0,)"
-            )

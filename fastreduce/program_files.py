@@ -129,7 +129,7 @@ def _in_words(kind: type | tuple[type, ...]) -> str:
 
 
 def _instruction(index: int, step: Any) -> Any:
-    from fastreduce.program import Instruction
+    from fastreduce.instruction import Instruction
 
     if isinstance(step, list) and len(step) == 4:
         rank, shard, srcs, dsts = step

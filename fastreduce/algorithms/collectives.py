@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fastreduce.algorithms.leader import leader
 from fastreduce.algorithms.registration import find
 from fastreduce.algorithms.sharded import sharded
-from fastreduce.program import Goal, Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.program import Goal, Program
 
 
 def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader") -> Program:

@@ -17,7 +17,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import HOST, Instruction
+from fastreduce.program import Program
 
 # Limits of Azure/msccl-executor-nccl (src/include/msccl/msccl_struct.h): the steps of a thread
 # block, the channels, and the thread blocks of a GPU, whose numbers are stored in a byte.

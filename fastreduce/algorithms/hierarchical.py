@@ -4,7 +4,8 @@ from fastreduce.algorithms.registration import algorithm
 from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.algorithms.waves import in_waves
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import HOST, Instruction
+from fastreduce.program import Program
 
 MACHINE_RANKS = 8  # the GPUs of the usual machine
 
@@ -63,7 +64,9 @@ def hierarchical(
         places = [range(c * m, (c + 1) * m) for c in range(machines)]
         placed = [_placed(x, place, x.shard * wide.shards) for place in places for x in steps]
         return [
-            Instruction(rank, first + part, *of) for rank, first, *of in placed for part in parts
+            Instruction(rank, first + part, srcs, dsts)
+            for rank, first, srcs, dsts in placed
+            for part in parts
         ]
 
     across = [
@@ -78,7 +81,7 @@ def hierarchical(
 def _placed(x: Instruction, place: Sequence[int], shard: int) -> Instruction:
     """The instruction for the whole program, in which rank r of the part is rank place[r]."""
     rank = x.rank if x.rank == HOST else place[x.rank]
-    srcs, dsts = (tuple(place[buffer] for buffer in some) for some in (x.srcs, x.dsts))
+    srcs, dsts = (tuple([place[buffer] for buffer in some]) for some in (x.srcs, x.dsts))
     return Instruction(rank, shard, srcs, dsts)
 
 

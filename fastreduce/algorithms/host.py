@@ -1,5 +1,6 @@
 from fastreduce.algorithms.registration import algorithm
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import HOST, Instruction
+from fastreduce.program import Program
 
 
 @algorithm("host")

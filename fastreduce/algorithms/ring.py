@@ -1,7 +1,8 @@
 from collections.abc import Sequence
 
 from fastreduce.algorithms.registration import algorithm
-from fastreduce.program import Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.program import Program
 
 
 @algorithm("ring")

@@ -1,5 +1,6 @@
 from fastreduce.algorithms.registration import algorithm
-from fastreduce.program import Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.program import Program
 
 
 @algorithm("tree")

@@ -14,7 +14,7 @@ def steps_of(program: Program) -> list[int]:
 
     >>> from fastreduce.algorithms import tree
     >>> steps_of(tree(4))
-    [0, 0, 1, 2, 3, 3]
+    [0, 0, 1, 2, 3, 2]
     """
     steps: list[int] = []
     for waits in program.dependencies():

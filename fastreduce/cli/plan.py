@@ -51,7 +51,6 @@ def _plan(args: argparse.Namespace) -> int:
 def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     """The plan of --size, and of --sizes if asked for."""
     from fastreduce import draw, explain, simulate
-    from fastreduce.plan.costs import costs_of
     from fastreduce.plan.report import write
     from fastreduce.plan.sizes import over_sizes
     from fastreduce.topology.busy import Busy
@@ -67,8 +66,7 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     files: Files = [(args.draw, partial(draw, program))]
     if topology and (args.trace or args.timeline or args.busy or args.html):
         each = [nbytes] if program.whole_tensors else nbytes
-        costs = costs_of(program)
-        timeline = simulate(program, topology, each, slices=shown.slices, costs=costs)
+        timeline = simulate(program, topology, each, slices=shown.slices)
         busy = Busy(topology, timeline)
         sections += [("How busy the links are", busy), ("When they are busy", timeline)]
         files += [(args.trace, timeline.to_trace), (args.timeline, timeline.to_png)]

@@ -52,7 +52,7 @@ def lower_bound(
 
     >>> from fastreduce.topology import preset
     >>> print(lower_bound(preset("book-pcie4"), 4, 160_000_000))
-    15.0 ms (cut)
+    15 ms (cut)
     """
     if k == 1:
         return Bound(0.0, "nothing to do")

@@ -1,4 +1,4 @@
-"""What a call of the events engine costs around its program: by its rules, or as measured."""
+"""The costs with which a simulation follows a curve that was measured."""
 
 from __future__ import annotations
 
@@ -7,36 +7,14 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from fastreduce.plan.calibration import Curve
-from fastreduce.program import HOST, Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.program import Program
+from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 # Sizes at which a simulation is all latency, and all bandwidth.
 SMALL_BYTES, LARGE_BYTES = 1, 1 << 33
-
-
-def costs_of(program: Program, costs: Costs = EVENTS) -> Costs:
-    """``costs`` with what passes before and after a program's own launches (csrc/cuda/events.cpp).
-
-    The first lane waits for the callers' streams, and they wait for it. Where other lanes work,
-    they wait for the first one, and it waits for them. Each operand of the host is copied to the
-    host's memory and on, and waited for (csrc/cuda/enqueue.cpp).
-
-    >>> from fastreduce.algorithms import host, leader, sharded
-    >>> [round(costs_of(of(4)).call_s * 1e6, 1) for of in (leader, sharded, host)]
-    [3.0, 6.0, 27.8]
-    """
-    elsewhere = any(instruction.rank not in (0, HOST) for instruction in program.instructions)
-    waits = 4 if elsewhere else 2
-    operands = sum(
-        len(instruction.srcs) + len(instruction.dsts)
-        for instruction in program.instructions
-        if instruction.rank == HOST
-    )
-    staged_s = operands * (costs.launch_s + costs.event_wait_s)
-    return costs._replace(call_s=costs.call_s + waits * costs.event_wait_s + staged_s)
 
 
 def calibrated(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from fastreduce.algorithms import ring
-from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import explain
+from fastreduce.simulation.costs import costs_of
 from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology.cluster import cluster
 from fastreduce.topology.rings import rings

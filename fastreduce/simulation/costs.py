@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from fastreduce.instruction import HOST
+from fastreduce.program import Program
+
 
 class Costs(NamedTuple):
     """What an engine adds to the time on links and in memories.
@@ -27,7 +30,7 @@ class Costs(NamedTuple):
         return self
 
 
-# The events engine.
+# The events engine, but for what a call adds around its program.
 #
 # launch_s: from one kernel of a CUDA graph to the next on the same stream, the kernel included:
 # 1.6 us where each is an allreduce of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23,
@@ -38,3 +41,25 @@ class Costs(NamedTuple):
 # captured ring of 64 KiB took 2.8 us (4 ranks) and 3.5 us (8), which is 1.2 and 1.9 us beyond a
 # launch (2026-11-23, the same report).
 EVENTS = Costs(call_s=0.0, launch_s=1.6e-6, event_wait_s=1.5e-6, ramp_bytes=0.0)
+
+
+def costs_of(program: Program, costs: Costs = EVENTS) -> Costs:
+    """``costs`` with what passes before and after a program's own launches (csrc/cuda/events.cpp).
+
+    The first lane waits for the callers' streams, and they wait for it. Where other lanes work,
+    they wait for the first one, and it waits for them. Each operand of the host is copied to the
+    host's memory and on, and waited for (csrc/cuda/enqueue.cpp).
+
+    >>> from fastreduce.algorithms import host, leader, sharded
+    >>> [round(costs_of(of(4)).call_s * 1e6, 1) for of in (leader, sharded, host)]
+    [3.0, 6.0, 27.8]
+    """
+    elsewhere = any(instruction.rank not in (0, HOST) for instruction in program.instructions)
+    waits = 4 if elsewhere else 2
+    operands = sum(
+        len(instruction.srcs) + len(instruction.dsts)
+        for instruction in program.instructions
+        if instruction.rank == HOST
+    )
+    staged_s = operands * (costs.launch_s + costs.event_wait_s)
+    return costs._replace(call_s=costs.call_s + waits * costs.event_wait_s + staged_s)

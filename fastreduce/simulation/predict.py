@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastreduce.program import Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.simulate import simulate
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def on_topology(
     topology: Topology,
     nbytes: int | Sequence[int],
     slices: int,
-    costs: Costs = EVENTS,
+    costs: Costs | None = None,
 ) -> Prediction:
     """The events engine's time, by `fastreduce.simulate`, and what takes most of it.
 

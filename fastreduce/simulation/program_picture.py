@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastreduce.program import HOST, Program
+from fastreduce.instruction import HOST
+from fastreduce.program import Program
 from fastreduce.simulation.pictures import FAINT, INK, color_of, ink_on
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastreduce import _C
 from fastreduce.program import Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import Costs, costs_of
 from fastreduce.units import nbytes_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Run:
         program: Program,
         topology: Topology,
         nbytes: int | str | Sequence[int | str],
-        slices: int | None = None,
-        costs: Costs = EVENTS,
+        slices: int | None,
+        costs: Costs,
     ) -> None:
         program.check_form()
         if program.k > len(topology.devices):
@@ -82,7 +82,7 @@ def seconds(
     topology: Topology,
     nbytes: int | str | Sequence[int | str],
     slices: int | None = None,
-    costs: Costs = EVENTS,
+    costs: Costs | None = None,
 ) -> float:
     """`fastreduce.simulate`'s time alone, for those who try many programs: nothing is proven.
 
@@ -91,6 +91,7 @@ def seconds(
     >>> round(seconds(sharded(4), preset("book-pcie4"), "160MB") * 1e3)
     15
     """
+    costs = costs_of(program) if costs is None else costs
     return Run(program, topology, nbytes, slices, costs).time_s
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastreduce.algorithms.registration import find
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import Costs, costs_of
 from fastreduce.simulation.events import events
 from fastreduce.simulation.run import Run
 from fastreduce.simulation.timeline import Timeline
@@ -26,7 +26,7 @@ def simulate(
     *,
     slices: int | None = None,
     verify: bool = True,
-    costs: Costs = EVENTS,
+    costs: Costs | None = None,
 ) -> Timeline:
     """Predict how long ``program`` takes on ``topology``, and when each device and link works.
 
@@ -40,7 +40,8 @@ def simulate(
             1 a device receives a whole shard before it forwards it, as *Dive into Deep Learning*
             assumes in section 12.7.
         verify: False for programs that are not an allreduce: other collectives, or parts of one.
-        costs: what the engine adds. Default: those of the events engine.
+        costs: what the engine adds. Default: those of a call of the events engine with this
+            program (`fastreduce.simulation.costs.costs_of`).
 
     The model:
 
@@ -93,6 +94,7 @@ def simulate(
             f"the program is no allreduce: {program.refusal}; to simulate it all the same, as the "
             "program of another collective or as a part of one, pass verify=False"
         )
+    costs = costs_of(program) if costs is None else costs
     run = Run(program, topology, nbytes, None if slices is None else int(slices), costs)
     return Timeline(
         f"{size(run.nbytes)} on each of {program.k} ranks, {topology.name}",

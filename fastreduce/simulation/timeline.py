@@ -48,13 +48,13 @@ class Timeline:
     >>> import fastreduce
     >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(2), "book-pcie4", "160MB")
     >>> timeline
-    Timeline(160 MB on each of 2 ranks, book-pcie4: 10 ms, 12 events)
+    Timeline(160 MB on each of 2 ranks, book-pcie4: 10.01 ms, 12 events)
     >>> print(timeline)
-    160 MB on each of 2 ranks, book-pcie4: 10 ms, algbw 16.00 GB/s, busbw 16.00 GB/s
-      gpu0 -> pcie0  100.0% busy      160 MB
-      gpu1 -> pcie0  100.0% busy      160 MB
-      pcie0 -> gpu0  100.0% busy      160 MB
-      pcie0 -> gpu1  100.0% busy      160 MB
+    160 MB on each of 2 ranks, book-pcie4: 10.01 ms, algbw 15.99 GB/s, busbw 15.99 GB/s
+      gpu0 -> pcie0   99.9% busy      160 MB
+      gpu1 -> pcie0   99.9% busy      160 MB
+      pcie0 -> gpu0   99.9% busy      160 MB
+      pcie0 -> gpu1   99.9% busy      160 MB
     """
 
     title: str

@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from fastreduce.algorithms.waves import steps_of
-from fastreduce.program import Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.synthesis.packing import Floats, Links
 

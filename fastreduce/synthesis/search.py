@@ -14,7 +14,7 @@ import numpy as np
 from fastreduce.algorithms.waves import staggered
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.program import Program
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, Shape, estimate_s, shape_of
 from fastreduce.synthesis.packing import Links, pack
@@ -29,7 +29,7 @@ WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 # then, so these turns should be short.
 TAPERS = (1, 2, 4)
 # What an engine can be given, and a simulation can judge in seconds.
-MOST_INSTRUCTIONS = 60_000
+MOST_INSTRUCTIONS = 150_000
 # From how many starts the search goes on, how many changes it tries on each, and how many of the
 # results are simulated. They have one slice: copies in turns do what slices would.
 CLIMBS, CHANGES, SIMULATED = 6, 600, 10
@@ -96,7 +96,6 @@ def _judged(
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of the best, and of the algorithms as a plan takes them."""
     from fastreduce.plan.candidates import for_links
-    from fastreduce.plan.costs import costs_of
 
     for mixture in best:
         program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import networkx as nx
 
 from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry
-from fastreduce.program import HOST, Instruction, Program
+from fastreduce.instruction import Instruction
+from fastreduce.plan.build import proven
+from fastreduce.program import Program
 from fastreduce.synthesis.packing import Packing, Tree
 from fastreduce.topology import Topology, rings
 
@@ -27,10 +29,9 @@ class Seed(NamedTuple):
 
 def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
     """Programs for the first ``k`` devices; each is an allreduce, or left out."""
-    for name, algorithm in registry.items():
-        program = algorithm(k)
-        plain = not program.whole_tensors and all(x.rank != HOST for x in program.instructions)
-        if plain and len(program.instructions) <= MOST_INSTRUCTIONS:
+    for name in registry:
+        program = _proven(name, k)
+        if program and not program.whole_tensors and not program.flat.uses_host:
             yield Seed(name, program)
     yield from _meshes(k)
     for shards in (k, 4 * k, 16 * k):
@@ -38,6 +39,15 @@ def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
     if k == len(topology.devices):
         yield from _two_levels(topology, k)
         yield from _rings(topology, k)
+
+
+def _proven(name: str, k: int) -> Program | None:
+    """The algorithm's program; None if it is wrong or too large."""
+    try:
+        program = proven("allreduce", name, k)
+    except Exception:  # users write algorithms, so anything may be raised
+        return None
+    return program if len(program.instructions) <= MOST_INSTRUCTIONS else None
 
 
 def _rings(topology: Topology, k: int) -> Iterator[Seed]:

@@ -45,8 +45,8 @@ def rings(topology: Topology | str) -> list[Ring]:
 
     >>> for ring in rings("dgx1-v100"):
     ...     print(ring.order, ring.bytes_per_s / 1e9)
-    (0, 1, 2, 3, 4, 5, 6, 7) 36.0
-    (0, 3, 5, 2, 4, 7, 1, 6) 18.0
+    (0, 1, 2, 3, 4, 5, 6, 7) 45.0
+    (0, 3, 5, 2, 4, 7, 1, 6) 22.5
 
     Raises:
         ValueError: the bandwidth of a link that is needed is unknown.

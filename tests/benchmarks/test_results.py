@@ -104,6 +104,20 @@ def test_accuracy_of_resnet18():
     assert f"reached {epoch['test_accuracy']:.3f} in {minutes:.0f} minutes" in text
 
 
+def test_planner():
+    rows = json.loads((RESULTS / "planner.json").read_text())["rows"]
+
+    def shown(time_s):
+        if time_s is None:
+            return "-"
+        return f"{time_s:.1f} s" if time_s >= 1 else f"{time_s * 1e3:.0f} ms"
+
+    assert rows_of("docs/benchmarks.md", "| what | wall clock |") == {
+        row["what"]: [shown(row[key]) for key in ("wall_s", "processor_s", "goal_s")]
+        for row in rows
+    }
+
+
 def test_predictions_for_eight_gpus():
     predicted = json.loads((RESULTS / "predicted.json").read_text())
     rows = {row["size_bytes"]: row for row in predicted["eight_gpus"]["H100"]}

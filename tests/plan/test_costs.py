@@ -4,9 +4,9 @@ import pytest
 
 from fastreduce import algorithms, explain, simulate
 from fastreduce.plan.calibration import Curve
-from fastreduce.plan.costs import calibrated, costs_of
+from fastreduce.plan.costs import calibrated
 from fastreduce.plan.defaults import default
-from fastreduce.simulation.costs import EVENTS, Costs
+from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.topology import names, preset
 
 WAIT_S = EVENTS.event_wait_s
@@ -49,7 +49,8 @@ class TestSmallMessages:
 
     def test_control_without_these_costs_pcie_would_take_the_host(self):
         host, leader = (
-            simulate(x(8), "pcie4-x8", 1000).time_s for x in (algorithms.host, algorithms.leader)
+            simulate(x(8), "pcie4-x8", 1000, costs=EVENTS).time_s
+            for x in (algorithms.host, algorithms.leader)
         )
         assert host < leader
 

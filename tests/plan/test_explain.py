@@ -13,7 +13,6 @@ from fastreduce import _C, Instruction, Program, algorithms, allreduce, explain,
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
-from fastreduce.plan.costs import costs_of
 from fastreduce.plan.explain import _here
 from fastreduce.plan.table_files import save
 from fastreduce.topology import Topology, cluster, preset
@@ -49,7 +48,7 @@ class TestOnPaper:
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
         assert lines[-3].startswith(f"choice: {book.algorithm}, the fastest on paper")
-        assert lines[-2] == "without the host no program can beat 15 ms (cut); the choice is +0.0%"
+        assert "no program can beat 15 ms (cut)" in lines[-2]
         assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
         _, headings, *rows, _, _, _ = lines
@@ -94,8 +93,7 @@ class TestOnPaper:
     def test_agrees_with_simulate(self, book):
         for x in book.candidates:
             sizes = [160 * MB] if x.program.whole_tensors else 160 * MB
-            costs = costs_of(x.program)
-            found = simulate(x.program, "book-pcie4", sizes, costs=costs)
+            found = simulate(x.program, "book-pcie4", sizes)
             assert found.time_s == x.prediction.time_s
 
     def test_notebooks_show_a_table(self, book):

@@ -36,7 +36,9 @@ class TestFormulas:
     @pytest.mark.parametrize("nbytes", SIZES)
     def test_ring_within_three_percent(self, machines, nbytes):
         topology = cluster("g4dn.12xlarge", machines, 100, nics=1)
-        simulated_s = simulate(ring(LOCAL * machines), topology, nbytes, slices=1).time_s
+        simulated_s = simulate(
+            ring(LOCAL * machines), topology, nbytes, slices=1, costs=EVENTS
+        ).time_s
         assert ring_by_formula(topology, nbytes) == pytest.approx(simulated_s, rel=0.03)
 
     @pytest.mark.parametrize("machines", [1, 2, 5])
@@ -44,13 +46,15 @@ class TestFormulas:
     def test_hierarchical_within_three_percent(self, machines, nbytes):
         topology = cluster("g4dn.12xlarge", machines, 100, nics=LOCAL)
         program = hierarchical(LOCAL * machines, machines)
-        simulated_s = simulate(program, topology, nbytes, slices=1).time_s
+        simulated_s = simulate(program, topology, nbytes, slices=1, costs=EVENTS).time_s
         found_s = hierarchical_by_formula(topology, machines, nbytes)
         assert found_s == pytest.approx(simulated_s, rel=0.03)
 
     @pytest.mark.parametrize("nbytes", SIZES)
     def test_control_another_topology_is_told_apart(self, nbytes):
-        simulated_s = simulate(ring(8), cluster("g4dn.12xlarge", 2, 100), nbytes, slices=1).time_s
+        simulated_s = simulate(
+            ring(8), cluster("g4dn.12xlarge", 2, 100), nbytes, slices=1, costs=EVENTS
+        ).time_s
         other_s = ring_by_formula(cluster("g4dn.12xlarge", 2, 25), nbytes)
         same = other_s == pytest.approx(simulated_s, rel=0.03)
         assert same == (nbytes == 1)  # a byte takes its time whatever the bandwidth

@@ -30,7 +30,9 @@ class TestBook:
     @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in BOOK])
     def test_within_one_percent(self, program, machine, expected_s):
         topology = preset(machine)
-        timeline = simulate(program(len(topology.devices)), topology, 160 * MB, slices=1)
+        timeline = simulate(
+            program(len(topology.devices)), topology, 160 * MB, slices=1, costs=EVENTS
+        )
         assert timeline.time_s == pytest.approx(expected_s, rel=0.01)
 
     @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in BOOK])
@@ -46,7 +48,7 @@ class TestBook:
         assert down.end_s - down.start_s == pytest.approx(40e-3, rel=0.01)
 
     def test_rings_keep_all_their_links_busy(self):
-        timeline = simulate(v100_rings(8), "book-dgx1", "160MB", slices=1)
+        timeline = simulate(v100_rings(8), "book-dgx1", "160MB", slices=1, costs=EVENTS)
         used = [share for share in timeline.busy_share.values() if share]
         assert len(used) == 16 and min(used) > 0.99
 

@@ -16,7 +16,7 @@ from programs import any_programs
 from fastreduce import HOST, Program, algorithms, simulate
 from fastreduce.algorithms.collectives import program as collective
 from fastreduce.listing import Listing
-from fastreduce.simulation import Costs, seconds
+from fastreduce.simulation import EVENTS, Costs, seconds
 from fastreduce.simulation.run import Run
 from fastreduce.topology import preset
 
@@ -70,7 +70,7 @@ class TestSeconds:
 
     def test_nothing_is_proven(self):
         twice = run((0, 0, (0, 1, 2, 3, 3), EVERYONE))
-        assert seconds(twice, star(4), MB) == timed(twice, star(4), MB).time_s
+        assert seconds(twice, star(4), MB, 1, EVENTS) == timed(twice, star(4), MB).time_s
 
     def test_what_is_malformed_is_refused(self):
         with pytest.raises(ValueError, match="shard 9 is not one of"):
@@ -84,7 +84,7 @@ class TestEvents:
         return "items" in vars(timeline.events)
 
     def test_are_made_when_somebody_reads_one(self):
-        timeline = simulate(algorithms.ring(4), star(4), 100 * MB)
+        timeline = simulate(algorithms.ring(4), star(4), 100 * MB, costs=NO_COSTS)
         _ = timeline.time_s, timeline.busy_share, str(timeline), repr(timeline), timeline.events
         assert not self.made(timeline)
         assert timeline.events[0].start_s == 0
@@ -114,7 +114,7 @@ def endless():
     """Hours: a quarter of a million transfers at a time, of which hardly any two end together."""
     k = 512
     topology = star(k, bytes_per_s=tuple(1e9 + 1e3 * rank * rank for rank in range(k)))
-    return Run(collective("reduce_scatter", k), topology, MB)
+    return Run(collective("reduce_scatter", k), topology, MB, None, EVENTS)
 
 
 class TestBesideOthers:

@@ -10,6 +10,7 @@ from sweeps import one_in
 from fastreduce import HOST, Instruction, Program, algorithms, explain, simulate
 from fastreduce.algorithms.collectives import program as collective
 from fastreduce.simulation import EVENTS, Costs
+from fastreduce.simulation.costs import costs_of
 from fastreduce.simulation.predict import on_topology
 from fastreduce.topology import preset
 
@@ -156,7 +157,7 @@ class TestCosts:
 
     def test_the_default_is_what_the_events_engine_costs(self):
         ring = algorithms.ring(4)
-        assert simulate(ring, star(4), GB) == simulate(ring, star(4), GB, costs=EVENTS)
+        assert simulate(ring, star(4), GB) == simulate(ring, star(4), GB, costs=costs_of(ring))
 
     @pytest.mark.parametrize("found", [-1e-9, math.inf, math.nan])
     @pytest.mark.parametrize("name", Costs._fields)

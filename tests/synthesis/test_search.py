@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fastreduce
-from fastreduce import explain, simulate
+from fastreduce import Program, explain, simulate
+from fastreduce.algorithms import registry
 from fastreduce.algorithms.waves import staggered
-from fastreduce.plan.costs import costs_of
 from fastreduce.simulation.costs import EVENTS
 from fastreduce.synthesis import synthesize
 from fastreduce.synthesis.estimate import estimate_s, shape_of
@@ -42,7 +42,7 @@ def unequal():
 def test_it_is_proven_and_no_worse_than_the_registered(topology, nbytes):
     found = synthesize(topology, nbytes)
     found.program.verify()
-    again = simulate(found.program, topology, nbytes, costs=costs_of(found.program))
+    again = simulate(found.program, topology, nbytes)
     assert again.time_s == pytest.approx(found.time_s)
     best = explain(nbytes, topology=topology).chosen.prediction.time_s
     assert found.bound.time_s <= found.time_s <= best * (1 + 1e-9)
@@ -95,3 +95,13 @@ def test_trees_have_shards_in_proportion():
 def test_proportions_add_up():
     assert rounded([0.6, 0.4], 5) == [3, 2]
     assert sum(rounded([1 / 3] * 3, 100)) == 100
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda k: Program(k, 1, []), lambda k: 1 / 0], ids=["no allreduce", "it raises"]
+)
+def test_registered_algorithms_that_are_wrong_are_left_out(monkeypatch, wrong):
+    monkeypatch.setitem(registry, "wrong", wrong)
+    topology = preset("book-pcie4")
+    names = [seed.name for seed in seeds(topology, 4, pack(Links(topology, 4)))]
+    assert "ring" in names and "wrong" not in names
