@@ -57,8 +57,8 @@ def simulate(
     - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
       before one that waits for another device, and until a transfer has its full rate.
 
-    It has the events engine's launches and waits between devices, and the bytes between each two of
-    them (tests/csrc/cuda/test_model.py). What it counts otherwise, on purpose:
+    Launches, waits between devices, and the bytes that pass between each two of them are those of
+    the events engine (tests/csrc/cuda/test_model.py). What is counted otherwise, on purpose:
 
     - A device reads a whole slice before it writes it elsewhere, as the book reckons, and reads the
       next one meanwhile. A kernel passes on tile after tile, and slices follow each other. So
