@@ -46,7 +46,7 @@ def test_sources_are_summed_in_the_order_given(order):
     tensors = noise(4, (500,), torch.float32)
     wanted = reduced("sum", [tensors[rank] for rank in order])
     ascending = reduced("sum", tensors)
-    allreduce(tensors, algorithm=Program(4, 1, [I(0, 0, order, range(4))]))
+    allreduce(tensors, algorithm=Program(4, 1, [I(0, 0, order, tuple(range(4)))]))
     for tensor in tensors:
         assert_same(tensor, wanted)
     if sorted(order[:2]) != [0, 1] or order[2] != 2:  # a + b is b + a

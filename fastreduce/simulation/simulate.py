@@ -58,7 +58,7 @@ def simulate(
       before one that waits for another device, and until a transfer has its full rate.
 
     Launches, waits between devices, and the bytes that pass between each two of them are those of
-    the events engine (tests/csrc/cuda/test_model.py). What is counted otherwise, on purpose:
+    the events engine (tests/csrc/cuda/test_counts.py). What is counted otherwise, on purpose:
 
     - A device reads a whole slice before it writes it elsewhere, as the book reckons, and reads the
       next one meanwhile. A kernel passes on tile after tile, and slices follow each other. So

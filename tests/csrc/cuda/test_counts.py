@@ -20,7 +20,7 @@ from fastreduce.topology import Topology
 SOURCES = {
     **ENGINES,
     **CONTENT,
-    "test": Source(HERE / "model_test.cpp", TEST_OPTIONS),
+    "test": Source(HERE / "counts_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 

@@ -1,4 +1,4 @@
-// What the events engine gives the devices: model_test PROGRAMS ELEMS SLICES COPY_ENGINE_BYTES
+// What the events engine gives the devices: counts_test PROGRAMS ELEMS SLICES COPY_ENGINE_BYTES
 // prints for each program, enqueued and launched as a graph, a line
 //   NAME RANKS HOW KERNELS COPIES WAITS, and FROM TO BYTES of each pair of devices (-1: the host).
 #include "cases.h"
@@ -36,7 +36,7 @@ void print_calls(const Case& one) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) fail("model_test PROGRAMS ELEMS SLICES COPY_ENGINE_BYTES");
+  if (argc != 5) fail("counts_test PROGRAMS ELEMS SLICES COPY_ENGINE_BYTES");
   programs = read_programs(argv[1]);
   virtual_cuda::reset({.devices = 8, .linear = true});
   for (const Named& named : programs)
