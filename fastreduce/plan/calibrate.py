@@ -134,7 +134,7 @@ def fit(runs: Sequence[Run]) -> Curve:
         from scipy.optimize import least_squares
     except ImportError:
         raise ImportError(
-            "fitting needs scipy, which is not installed: pip install 'fastreduce[plan]'"
+            "fitting needs scipy, which is not installed: pip install scipy"
         ) from None
     ranks = np.array([run.ranks for run in runs for _ in run.points], dtype=np.float64)
     sizes = np.array([point.nbytes for run in runs for point in run.points], dtype=np.float64)

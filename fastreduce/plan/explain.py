@@ -145,8 +145,16 @@ def explain(
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, count)
-    bound = None if unknown else lower_bound(machine, count, nbytes)
+    bound = None if unknown else _bound(machine, count, nbytes)
     return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
+
+
+def _bound(machine: Topology, k: int, nbytes: int) -> Bound | None:
+    """None without scipy, which may be missing where dependencies were not installed."""
+    try:
+        return lower_bound(machine, k, nbytes)
+    except ImportError:
+        return None
 
 
 def _notes(

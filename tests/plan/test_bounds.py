@@ -1,5 +1,7 @@
 """The lower bound: no program beats it, and some come close."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,3 +63,9 @@ def test_a_plan_names_it():
     assert "without the host no program can beat 313.2 us (cut); the choice is +2.1%" in str(plan)
     assert "no program can beat" in plan._repr_html_()
     assert explain("64MB", k=2).bound is None
+
+
+def test_without_scipy_a_plan_has_no_bound(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+    plan = explain("64MB", topology=preset("dgx-h100"))
+    assert plan.bound is None and "no program can beat" not in str(plan)
