@@ -21,6 +21,7 @@ from fastreduce.plan.step import what_if
 from fastreduce.simulation.pictures import save
 from fastreduce.topology import preset, rings
 from fastreduce.topology.busy import Busy
+from fastreduce.topology.rings import both_ways
 
 MACHINE, MEDIUM = "dgx-h100", "8 Hopper on NVSwitch"
 CORPUS = Path(__file__).parent / "results" / "published.json"
@@ -35,8 +36,7 @@ def main() -> None:
     published = [x for x in read(CORPUS) if (x.medium, x.engine) == (MEDIUM, "NCCL")]
     step = what_if("llama-8b", "350ms", topology=MACHINE)
     broken = preset("dgx1").without(("gpu0", "gpu1"))
-    each = [*rings(broken), *((order[::-1], rate) for order, rate in rings(broken))]
-    timeline = simulate(multi_ring(8, each), broken, "160MB")
+    timeline = simulate(multi_ring(8, both_ways(rings(broken))), broken, "160MB")
     print(sizes, step, timeline, sep="\n\n")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

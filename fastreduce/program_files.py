@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
+from fastreduce.files import write_whole
+
 if TYPE_CHECKING:
     from fastreduce.program import Program
 
@@ -40,12 +42,7 @@ def save(program: Program, path: str | PathLike[str]) -> None:
     lines = ",\n".join(json.dumps(instruction) for instruction in program.instructions)
     text = f'{json.dumps(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
     path = Path(path)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def load(path: str | PathLike[str]) -> Program:

@@ -9,7 +9,6 @@ or more, the value of the rank that holds the result comes first.
 
 from __future__ import annotations
 
-import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
+from fastreduce.files import write_whole
 from fastreduce.instruction import HOST, Instruction
 from fastreduce.program import Program
 
@@ -47,12 +47,7 @@ def export(program: Program, path: str | PathLike[str]) -> None:
     if path.suffix != ".xml":
         raise ValueError(f"cannot export to {path.name!r}: want a name that ends in .xml (MSCCL)")
     text = msccl(program)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, text)
 
 
 def msccl(program: Program) -> str:

@@ -36,7 +36,7 @@ def lower_bound(
     k: int,
     nbytes: int,
     costs: Costs = EVENTS,
-    packing: Packing | None = None,
+    packed: tuple[Links, Packing] | None = None,
 ) -> Bound:
     """What no program for the first ``k`` devices can beat, in the model of `fastreduce.simulate`,
     unless the host does its work.
@@ -44,8 +44,8 @@ def lower_bound(
     The cut: however the devices are divided into m parts, each byte of the result takes at least
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
     carry (`fastreduce.synthesis.packing.Packing`). Latency: the way to the farthest rank. Memory:
-    each byte is read k times to be summed, at least, and written once. ``packing`` is the
-    topology's, if it is known already.
+    each byte is read k times to be summed, at least, and written once. ``packed`` are the links
+    and their packing, if they are known already.
 
     Raises:
         ValueError: the bandwidth of a link is unknown.
@@ -56,15 +56,14 @@ def lower_bound(
     """
     if k == 1:
         return Bound(0.0, "nothing to do")
-    links, cut_s = _cut(topology, k)
-    cut_s = packing.bound_s if packing else cut_s
+    links, packing = packed or _packed(topology, k)
     memories = [topology.graph.nodes[x]["memory_bytes_per_s"] for x in topology.devices[:k]]
     # What is unknown is taken to be fast enough.
     memory_s = 0.0 if None in memories else (k + 1) * nbytes / sum(memories)
     nearest_s = float(links.latency_s[~np.eye(k, dtype=bool)].min())
     start_s = costs.call_s + costs.launch_s
     found = {
-        "cut": start_s + nearest_s + nbytes * cut_s,
+        "cut": start_s + nearest_s + nbytes * packing.bound_s,
         "latency": start_s + _farthest_s(links.latency_s, costs),
         "memory": start_s + memory_s,
     }
@@ -73,13 +72,12 @@ def lower_bound(
 
 
 @lru_cache(maxsize=8)
-def _cut(topology: Topology, k: int) -> tuple[Links, float]:
-    """The links, and the seconds of the cut for each byte. Kept, because plans are made for many
-    sizes."""
+def _packed(topology: Topology, k: int) -> tuple[Links, Packing]:
+    """Kept, because plans are made for many sizes."""
     from fastreduce.synthesis.packing import Links, pack
 
     links = Links(topology, k)
-    return links, pack(links, programs=PROGRAMS if k <= MANY else 0).bound_s
+    return links, pack(links, programs=PROGRAMS if k <= MANY else 0)
 
 
 def _farthest_s(latency_s: Floats, costs: Costs) -> float:

@@ -65,13 +65,21 @@ class Calibration:
     error: Error
     sources: tuple[str, ...]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is of this library's engine."""
+        return self.engine.startswith(OURS)
+
+    def has_ranks(self, k: int) -> bool:
+        """Whether this number of ranks lies within what was measured."""
+        return self.ranks[0] <= k <= self.ranks[1]
+
     def covers(self, nbytes: int, k: int) -> bool:
         """Whether this size and number of ranks lie within what was measured.
 
         Between numbers of ranks there is nothing to go by without a latency of a hop.
         """
-        ranks = self.ranks[0] <= k <= self.ranks[1]
-        return ranks and self.sizes_bytes[0] <= nbytes <= self.sizes_bytes[1]
+        return self.has_ranks(k) and self.sizes_bytes[0] <= nbytes <= self.sizes_bytes[1]
 
 
 def to_json(calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 from fastreduce import folders
+from fastreduce.files import write_whole
 from fastreduce.plan.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
@@ -45,12 +45,7 @@ def save_calibrations(
     path = Path(path or default_path())
     content = {"format": FORMAT, "version": VERSION, "calibrations": to_json(calibrations)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, json.dumps(content, indent=1) + "\n")
     return path
 
 

@@ -117,7 +117,7 @@ def _as_measured(topology: Topology, k: int) -> tuple[Topology, Costs]:
     if one was measured with this number of ranks."""
     for x in topology.calibrations:
         name = x.engine.removeprefix(f"{OURS} ")
-        if name in registry and x.covers(x.sizes_bytes[0], k):
+        if name in registry and x.has_ranks(k):
             return calibrated(topology, proven("allreduce", name, k), x.curve)
     return topology, EVENTS
 
@@ -142,14 +142,12 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
 
 def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
     """The program for this topology, if the algorithm takes its rings or machines into account."""
-    from fastreduce.topology import machines
+    from fastreduce.topology.cluster import equal_machines
 
     if name == "multi-ring":
         return _rings_both_ways(topology)
     if name == "hierarchical":
-        parts = machines(topology)
-        in_order = [device for part in parts for device in part] == list(topology.devices)
-        if in_order and len({len(part) for part in parts}) == 1:
+        if parts := equal_machines(topology):
             whole = hierarchical(found.k, len(parts))
             return in_waves(whole, _waves(whole, nbytes))
     return found
@@ -164,9 +162,9 @@ def _rings_both_ways(topology: Topology) -> Program:
     """Each ring in both directions, because links carry data both ways at once. Rail rings go one
     way: together they use both directions of every card."""
     from fastreduce.topology import machines, rings
+    from fastreduce.topology.rings import both_ways
 
     each, parts = rings(topology), machines(topology)
     if len(each) > 1 and len(parts) > 1:
         return multi_ring(len(topology.devices), each)
-    both = [*each, *((order[::-1], bytes_per_s) for order, bytes_per_s in each)]
-    return multi_ring(len(topology.devices), both)
+    return multi_ring(len(topology.devices), both_ways(each))

@@ -15,7 +15,7 @@ from fastreduce.algorithms.registration import find, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
 from fastreduce.plan.bounds import Bound, lower_bound
-from fastreduce.plan.calibration import OURS, Calibration
+from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.candidates import (
     HEADINGS,
     Candidate,
@@ -165,7 +165,7 @@ def _notes(
     of = f" but for {', '.join(measured)}" if measured else ""
     notes = [f"times: predicted, not measured on this machine{of}"]
     for x in calibrations:
-        if not x.engine.startswith(OURS) and x.covers(nbytes, k):
+        if not x.is_ours and x.covers(nbytes, k):
             time_s = x.curve.time_s(nbytes, k)
             by = " by others" if all("://" in source for source in x.sources) else ""
             notes.append(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fastreduce.plan.calibration import OURS, Calibration
+from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.explain import Plan, explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.units import duration, parse_size, size
@@ -46,9 +46,10 @@ class Sizes:
 
     def rows(self) -> Iterator[list[str]]:
         """Headings, then a row for each size, with what was chosen at its end."""
-        yield ["size", *self.algorithms, "choice"]
+        algorithms = self.algorithms
+        yield ["size", *algorithms, "choice"]
         for plan in self.plans:
-            times_s = [plan.candidate(name).prediction.time_s for name in self.algorithms]
+            times_s = [plan.candidate(name).prediction.time_s for name in algorithms]
             cells = ["-" if math.isnan(time_s) else duration(time_s) for time_s in times_s]
             yield [size(plan.nbytes), *cells, plan.algorithm]
 
@@ -106,12 +107,8 @@ def over_sizes(
     _, on, where = plans[0].title.partition(" on each of ")
     found = Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
     curves = machine.calibrations if machine else ()
-    others = (x for x in curves if not x.engine.startswith(OURS) and _has_ranks(x, found.k))
+    others = (x for x in curves if not x.is_ours and x.has_ranks(found.k))
     return replace(found, others=tuple(others))
-
-
-def _has_ranks(curve: Calibration, k: int) -> bool:
-    return curve.covers(curve.sizes_bytes[0], k)
 
 
 def sizes_of(text: str) -> list[int]:

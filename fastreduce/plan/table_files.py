@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import re
 import warnings
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreduce import _C, folders
+from fastreduce.files import write_whole
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import Table
 
@@ -45,12 +45,7 @@ def save(table: Table, path: str | PathLike[str] | None = None) -> Path:
     path = Path(path or default_path(table.device, table.fastreduce, table.torch))
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, "version": VERSION, **asdict(table)}
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, json.dumps(content, indent=1) + "\n")
     _tuned.cache_clear()
     _C.forget_schedules()
     return path

@@ -205,17 +205,23 @@ class _Search:
 
     def solve(self) -> tuple[float, Floats, Floats]:
         """The busiest link's seconds with the best shares of the trees, these, and the prices."""
-        from scipy.optimize import linprog
-
         # In units of the bound: the solver takes 1e-9 for nothing.
-        busy = np.array(self.columns).T / self.bound_s
-        links, trees = busy.shape
-        found = linprog(
-            np.eye(trees + 1)[trees],
-            A_ub=np.hstack([busy, -np.ones((links, 1))]),
-            b_ub=np.zeros(links),
-            A_eq=np.array([[1.0] * trees + [0.0]]),
-            b_eq=[1.0],
-            method="highs",
-        )
-        return float(found.fun) * self.bound_s, found.x[:-1], -found.ineqlin.marginals
+        time_s, shares, dual = least_busy(np.array(self.columns).T / self.bound_s)
+        return time_s * self.bound_s, shares, dual
+
+
+def least_busy(busy: Floats) -> tuple[float, Floats, Floats]:
+    """The shares of the columns, of 1 in all, with which the busiest link (row) is busy for the
+    shortest time: this time, the shares, and the prices of the links."""
+    from scipy.optimize import linprog
+
+    links, columns = busy.shape
+    found = linprog(
+        np.eye(columns + 1)[columns],
+        A_ub=np.hstack([busy, -np.ones((links, 1))]),
+        b_ub=np.zeros(links),
+        A_eq=np.array([[1.0] * columns + [0.0]]),
+        b_eq=[1.0],
+        method="highs",
+    )
+    return float(found.fun), found.x[:-1], -found.ineqlin.marginals

@@ -17,7 +17,7 @@ from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, Shape, estimate_s, shape_of
-from fastreduce.synthesis.packing import Links, pack
+from fastreduce.synthesis.packing import Links, least_busy, pack
 from fastreduce.synthesis.seeds import Seed, rounded, seeds
 from fastreduce.units import duration, nbytes_of
 
@@ -88,7 +88,9 @@ def synthesize(
     found = _judged(search.best(ends, progress), search, topology, costs)
     time_s, program, made_of = min(found, key=lambda each: each[0])
     program.verify()
-    return Synthesis(program, time_s, made_of, lower_bound(topology, k, total, costs, packing))
+    return Synthesis(
+        program, time_s, made_of, lower_bound(topology, k, total, costs, (links, packing))
+    )
 
 
 def _judged(
@@ -206,16 +208,6 @@ class _Search:
 
 def _best_shares(shapes: Sequence[Shape]) -> list[float]:
     """The shares of the data that keep the busiest link busy for the shortest time."""
-    from scipy.optimize import linprog
-
     busy = np.array([shape.busy_s.sum(axis=0) / shape.shards for shape in shapes]).T
-    links, count = busy.shape
-    found = linprog(
-        np.eye(count + 1)[count],
-        A_ub=np.hstack([busy / busy.max(), -np.ones((links, 1))]),
-        b_ub=np.zeros(links),
-        A_eq=np.array([[1.0] * count + [0.0]]),
-        b_eq=[1.0],
-        method="highs",
-    )
-    return [max(0.0, float(x)) for x in found.x[:-1]]
+    _, shares, _ = least_busy(busy / busy.max())
+    return [max(0.0, float(share)) for share in shares]

@@ -15,6 +15,7 @@ from fastreduce.plan.build import proven
 from fastreduce.program import Program
 from fastreduce.synthesis.packing import Packing, Tree
 from fastreduce.topology import Topology, rings
+from fastreduce.topology.rings import both_ways
 
 # Links within a machine that join its halves.
 BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")
@@ -52,8 +53,7 @@ def _proven(name: str, k: int) -> Program | None:
 
 def _rings(topology: Topology, k: int) -> Iterator[Seed]:
     found = rings(topology)
-    both = [*found, *((order[::-1], rate) for order, rate in found)]
-    for name, chosen in (("rings", found), ("rings both ways", both)):
+    for name, chosen in (("rings", found), ("rings both ways", both_ways(found))):
         if 2 * k * k * len(chosen) <= MOST_INSTRUCTIONS:
             yield Seed(f"{len(found)} {name}", multi_ring(k, chosen))
 

@@ -66,6 +66,13 @@ def machines(topology: Topology | str) -> list[list[str]]:
     return sorted(filter(None, found), key=lambda part: topology.devices.index(part[0]))
 
 
+def equal_machines(topology: Topology) -> list[list[str]]:
+    """The machines, if all have as many devices and ranks go from machine to machine; else none."""
+    parts = machines(topology)
+    in_order = [device for part in parts for device in part] == list(topology.devices)
+    return parts if in_order and len({len(part) for part in parts}) == 1 else []
+
+
 def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> nx.DiGraph:
     graph = nx.DiGraph(machine)
     pcie = [link for link in graph.edges if graph.edges[link]["medium"] == "pcie"]

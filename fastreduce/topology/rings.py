@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from fastreduce.topology.cluster import machines
+from fastreduce.topology.cluster import equal_machines
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.named import as_topology
 from fastreduce.topology.routes import Link, Route
@@ -55,6 +55,11 @@ def rings(topology: Topology | str) -> list[Ring]:
     found = _direct(topology) or max([[_nearest(topology)], *_rails(topology)], key=_total)
     check(topology, found)
     return found
+
+
+def both_ways(found: Sequence[Ring]) -> list[Ring]:
+    """Each ring in both directions, because links carry data both ways at once."""
+    return [*found, *(Ring(order[::-1], bytes_per_s) for order, bytes_per_s in found)]
 
 
 def check(topology: Topology, found: Sequence[Ring]) -> None:
@@ -106,11 +111,10 @@ def _rails(topology: Topology) -> Iterator[list[Ring]]:
     the machine's other GPUs in between. There is one ring for each card of these GPUs, or one for
     each GPU of them.
     """
-    parts = machines(topology)
-    size = len(parts[0])
-    in_order = [device for part in parts for device in part] == list(topology.devices)
-    if len(parts) < 2 or not in_order or any(len(part) != size for part in parts):
+    parts = equal_machines(topology)
+    if len(parts) < 2:
         return
+    size = len(parts[0])
     inside = _direct(_machine(topology)) or [_nearest(_machine(topology))]
     local = inside[0].order
     routes = [topology.route(device, parts[1][0]) for device in parts[0]]
