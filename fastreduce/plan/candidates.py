@@ -146,10 +146,9 @@ def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Progr
 
     if name == "multi-ring":
         return _rings_both_ways(topology)
-    if name == "hierarchical":
-        if parts := equal_machines(topology):
-            whole = hierarchical(found.k, len(parts))
-            return in_waves(whole, _waves(whole, nbytes))
+    if name == "hierarchical" and (parts := equal_machines(topology)):
+        whole = hierarchical(found.k, len(parts))
+        return in_waves(whole, _waves(whole, nbytes))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a call costs around its program: by the engine's rules, and as a measured curve has it."""
+"""What a call costs around its program, in plans, and as a measured curve has it."""
 
 import pytest
 
@@ -6,27 +6,10 @@ from fastreduce import algorithms, explain, simulate
 from fastreduce.plan.calibration import Curve
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.defaults import default
-from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import names, preset
 
-WAIT_S = EVENTS.event_wait_s
 PLACES = {"dgx2-v100": "nvlink", "dgx-a100": "nvlink", "dgx-h100": "nvlink", "dgx-h200": "nvlink"}
-
-
-class TestByTheRules:
-    def test_one_lane_waits_for_the_callers_and_they_for_it(self):
-        assert costs_of(algorithms.leader(8)).call_s == pytest.approx(2 * WAIT_S)
-
-    def test_other_lanes_wait_for_the_first_and_it_for_them(self):
-        assert costs_of(algorithms.sharded(8)).call_s == pytest.approx(4 * WAIT_S)
-
-    def test_the_hosts_operands_are_copied_one_by_one(self):
-        each_s = EVENTS.launch_s + WAIT_S
-        assert costs_of(algorithms.host(8)).call_s == pytest.approx(2 * WAIT_S + 16 * each_s)
-
-    def test_other_costs_stay(self):
-        costs = Costs(5e-6, 1e-6, 0.0, 7.0)
-        assert costs_of(algorithms.sharded(4), costs) == costs
 
 
 class TestSmallMessages:
