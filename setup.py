@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import setup
@@ -106,21 +107,37 @@ def cuda_arguments() -> dict:
     }
 
 
-def joined(name: str, sources: list[Path]) -> list[Path]:
-    """``sources``, all but the kernels included by one file, ``name``.
-
-    Each would read torch's headers again, which takes longer than our code: one by one, the files
-    of csrc/ took 69 s of one core, together 31 s (g++ 12, 2026-11-22). A file of kernels is
-    compiled for one CPU instruction set, by pragmas that hold to its end, so it stays alone. The
-    compilers are started in the order of the names, and nvcc takes longest: so "cuda" comes first.
-    """
-    alone = [source for source in sources if source.name.startswith("reduce_")]
+def joined(name: str, sources: Iterable[Path]) -> Path:
+    """A file, ``name``, that includes ``sources``: so they read torch's headers once, not each."""
     path = Path("build") / name
-    text = "".join(f'#include "{x.absolute()}"\n' for x in sorted(sources) if x not in alone)
+    text = "".join(f'#include "{x.absolute()}"\n' for x in sorted(sources))
     path.parent.mkdir(exist_ok=True)
     if not path.exists() or path.read_text() != text:  # else ninja would compile it again
         path.write_text(text)
-    return [path, *alone]
+    return path
+
+
+def translation_units(csrc: Path, with_cuda: bool) -> list[Path]:
+    """What the compilers are given: few files, since the headers take longer than our code.
+
+    With all engines in one file a CPU build takes 80 s of one core, with a file for each 101
+    (g++ 12, 2026-11-23); but with cores to spare the longest file decides. A file of kernels is
+    compiled for one CPU instruction set, by pragmas that hold to its end, so it stays alone. The
+    compilers are started in the order of the names: the longest first.
+    """
+    kernels = [*csrc.glob("cpu/reduce_*.cpp")]
+    bindings = [csrc / "bindings.cpp", *csrc.glob("simulation/*.cpp")]
+    engines = {
+        "host.cpp": {*csrc.glob("*.cpp"), *csrc.glob("cpu/*.cpp")} - {*kernels, *bindings},
+        "processes.cpp": {*csrc.glob("processes/*.cpp")},
+    }
+    files = {"bindings.cpp": bindings}
+    if with_cuda:
+        engines["cuda_engines.cpp"] = {*csrc.glob("cuda/*.cpp")}
+        files["cuda_kernels.cu"] = [*csrc.glob("cuda/*.cu")]
+    few_cores = (os.cpu_count() or 1) <= 2
+    files |= {"all_engines.cpp": set().union(*engines.values())} if few_cores else engines
+    return [*kernels, *(joined(name, sources) for name, sources in files.items())]
 
 
 def extension_arguments() -> dict:
@@ -128,13 +145,10 @@ def extension_arguments() -> dict:
     cuda = cuda_arguments() if with_cuda else {}  # first: torch's helper looks for CUDA_HOME once
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
+    # By itself ninja starts two compilers more than there are cores, which holds up the longest.
+    os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
     csrc = Path("csrc")
-    sources = joined("host.cpp", [*csrc.glob("*.cpp"), *csrc.glob("cpu/*.cpp")])
-    sources += joined("processes.cpp", [*csrc.glob("processes/*.cpp")])
-    sources += joined("simulation.cpp", [*csrc.glob("simulation/*.cpp")])
-    if with_cuda:
-        sources += joined("cuda_kernels.cu", [*csrc.glob("cuda/*.cu")])
-        sources += joined("cuda_engines.cpp", [*csrc.glob("cuda/*.cpp")])
+    sources = translation_units(csrc, with_cuda)
     includes = [f"-I{csrc.absolute()}"]
     # The environment's own folders too, behind torch's: g++ looks into every -I before them, and
     # with another pybind11 that is found there the module does not load.

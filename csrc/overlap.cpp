@@ -12,7 +12,7 @@
 namespace fastreduce {
 namespace {
 
-struct Span {
+struct ByteSpan {
   uintptr_t begin;
   uintptr_t end;
   const TensorLists* lists;
@@ -23,7 +23,7 @@ struct Span {
   std::string where() const { return lists->where(rank, index); }
 };
 
-Span span_of(const TensorLists& lists, int64_t rank, int64_t index) {
+ByteSpan span_of(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
   int64_t last = 0;  // strides are never negative in torch
@@ -44,11 +44,11 @@ bool is_own_shard(const Call& call, const TensorLists& shards, int64_t rank, int
          shard.data_ptr() == static_cast<std::byte*>(all.data_ptr()) + rank * shard.nbytes();
 }
 
-std::vector<Span> spans_of(const Call& call) {
+std::vector<ByteSpan> spans_of(const Call& call) {
   const TensorLists* shards = call.collective == Collective::reduce_scatter ? &call.outputs
                               : call.collective == Collective::all_gather   ? &call.inputs
                                                                             : nullptr;
-  std::vector<Span> spans;
+  std::vector<ByteSpan> spans;
   spans.reserve(call.outputs.flat.size() + call.inputs.flat.size());
   for (const TensorLists* lists : {&call.inputs, &call.outputs})
     for (int64_t rank = 0; rank < lists->ranks; ++rank)
@@ -73,7 +73,7 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
   }
 }
 
-[[noreturn]] void refuse(const Span& one, const Span& other) {
+[[noreturn]] void refuse(const ByteSpan& one, const ByteSpan& other) {
   TORCH_CHECK_VALUE(one.lists != other.lists || one.rank != other.rank || one.index != other.index, one.where(),
                     " overlaps itself (shape ", one.tensor().sizes(), ", strides ", one.tensor().strides(),
                     "), so a sum cannot be stored in it; pass .contiguous()");
@@ -82,8 +82,8 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
                     "of one of them and reduce that");
 }
 
-const Span& owner_of(const std::vector<Span>& cluster, uintptr_t wanted) {
-  for (const Span& span : cluster) {
+const ByteSpan& owner_of(const std::vector<ByteSpan>& cluster, uintptr_t wanted) {
+  for (const ByteSpan& span : cluster) {
     bool found = false;
     const uintptr_t bytes = span.tensor().element_size();
     for_each_element(span.tensor(), [&](uintptr_t address) {
@@ -95,9 +95,9 @@ const Span& owner_of(const std::vector<Span>& cluster, uintptr_t wanted) {
   return cluster.front();
 }
 
-void check_exactly(const std::vector<Span>& cluster, uintptr_t begin, uintptr_t end) {
+void check_exactly(const std::vector<ByteSpan>& cluster, uintptr_t begin, uintptr_t end) {
   std::vector<bool> taken(end - begin, false);
-  for (const Span& span : cluster) {
+  for (const ByteSpan& span : cluster) {
     const uintptr_t bytes = span.tensor().element_size();
     for_each_element(span.tensor(), [&](uintptr_t address) {
       for (uintptr_t byte = address; byte < address + bytes; ++byte) {
@@ -128,15 +128,15 @@ bool surely_apart_from_itself(const at::Tensor& tensor) {
 }  // namespace
 
 void check_overlap(const Call& call) {
-  std::vector<Span> spans = spans_of(call);
-  for (const Span& span : spans)
+  std::vector<ByteSpan> spans = spans_of(call);
+  for (const ByteSpan& span : spans)
     if (at::has_internal_overlap(span.tensor()) == at::MemOverlap::Yes) refuse(span, span);
-  const auto earlier = [](const Span& a, const Span& b) { return a.begin < b.begin; };
+  const auto earlier = [](const ByteSpan& a, const ByteSpan& b) { return a.begin < b.begin; };
   if (!std::is_sorted(spans.begin(), spans.end(), earlier)) std::sort(spans.begin(), spans.end(), earlier);
   for (size_t first = 0, next = 0; first < spans.size(); first = next) {
     uintptr_t end = spans[first].end;
     for (next = first + 1; next < spans.size() && spans[next].begin < end; ++next) end = std::max(end, spans[next].end);
-    const auto dense = [](const Span& span) { return span.tensor().is_non_overlapping_and_dense(); };
+    const auto dense = [](const ByteSpan& span) { return span.tensor().is_non_overlapping_and_dense(); };
     if (next == first + 1 && surely_apart_from_itself(spans[first].tensor())) continue;
     if (next > first + 1 && std::all_of(spans.begin() + first, spans.begin() + next, dense))
       refuse(spans[first], spans[first + 1]);

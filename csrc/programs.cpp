@@ -7,7 +7,7 @@
 namespace fastreduce {
 namespace {
 
-std::mutex mutex;
+std::mutex schedules_mutex;
 std::map<Question, std::shared_ptr<const Schedule>> schedules;
 int64_t generation = 0;
 
@@ -27,20 +27,20 @@ Question question_of(const Call& call) {
 std::shared_ptr<const Schedule> schedule_of(const Question& question) {
   int64_t asked;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(schedules_mutex);
     if (const auto found = schedules.find(question); found != schedules.end()) return found->second;
     asked = generation;
   }
   // Without the lock: this waits for the GIL, and the thread that holds the GIL may wait for the lock.
   auto built = build_schedule(question);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(schedules_mutex);
   // If the algorithm was replaced meanwhile, this call still uses the old one, but no later call does.
   if (asked == generation) schedules[question] = built;
   return built;
 }
 
 void forget_schedules() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(schedules_mutex);
   schedules.clear();
   ++generation;
 }

@@ -20,8 +20,8 @@ class CpuEngine final : public Engine {
   }
 };
 
-CpuEngine engine;
-[[maybe_unused]] const bool registered = (register_engine(c10::kCPU, engine), true);
+CpuEngine cpu_engine;
+[[maybe_unused]] const bool cpu_registered = (register_engine(c10::kCPU, cpu_engine), true);
 
 }  // namespace
 }  // namespace fastreduce

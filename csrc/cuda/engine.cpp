@@ -83,8 +83,8 @@ class CudaEngine final : public Engine {
   }
 };
 
-CudaEngine engine;
-[[maybe_unused]] const bool registered = (register_engine(c10::kCUDA, engine), true);
+CudaEngine cuda_engine;
+[[maybe_unused]] const bool cuda_registered = (register_engine(c10::kCUDA, cuda_engine), true);
 
 }  // namespace
 }  // namespace fastreduce

@@ -14,7 +14,7 @@
 namespace fastreduce {
 namespace {
 
-std::mutex mutex;
+std::mutex peers_mutex;
 struct Reach {
   bool direct = false;
   std::optional<bool> nvlink;  // as far as it was asked for
@@ -62,7 +62,7 @@ bool passes_atomics(int device, int other) {
 }
 
 bool is_known(int device, int other) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   return device == other || known.contains({device, other});
 }
 
@@ -70,7 +70,7 @@ bool is_known(int device, int other) {
 
 bool can_reach(int device, int other) {
   if (device == other) return true;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   if (const auto found = known.find({device, other}); found != known.end()) return found->second.direct;
   const RelaxedCapture relaxed;
   const std::string reason = try_out(device, other);
@@ -87,7 +87,7 @@ bool can_reach(int device, int other) {
 bool has_nvlink(int device, int other) {
   if (device == other) return true;
   if (!can_reach(device, other)) return false;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   std::optional<bool>& nvlink = known[{device, other}].nvlink;
   if (!nvlink) nvlink = nvlink_between(device, other);
   if (!nvlink) nvlink = passes_atomics(device, other);
@@ -109,17 +109,17 @@ void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t
 }
 
 void when_reached(void (*hook)(int device, int other)) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   reached = hook;
 }
 
 void keep_proofs_in(const std::string& path) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   proofs = Proofs(path);
 }
 
 void forget_peers() {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(peers_mutex);
   known.clear();
   hanging.clear();
 }

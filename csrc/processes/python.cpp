@@ -14,11 +14,11 @@ namespace {
 namespace py = pybind11;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 
-using Machine = std::tuple<std::string, std::vector<int>>;  // its name and ranks
+using NamedRanks = std::tuple<std::string, std::vector<int>>;  // of one machine
 
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
                                size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
-                               const std::vector<Machine>& machines, BackendPointer across) {
+                               const std::vector<NamedRanks>& machines, BackendPointer across) {
   const py::gil_scoped_release no_gil;
   std::optional<Machines::Settings> several;
   if (across) {
@@ -44,7 +44,7 @@ void define_processes(py::module& module) {
       py::cpp_function(&Queue::end_all, py::call_guard<py::gil_scoped_release>()));
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
-             py::arg("machines") = std::vector<Machine>(), py::arg("across") = BackendPointer());
+             py::arg("machines") = std::vector<NamedRanks>(), py::arg("across") = BackendPointer());
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return Heap::instance().allocate(sizes, dtype);
   }, py::arg("sizes"), py::arg("dtype"));

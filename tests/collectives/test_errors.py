@@ -6,104 +6,31 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from bad_inputs import (
+    Flagged,
+    Jax,
+    Wrapper,
+    f32,
+    f64,
+    freed,
+    i32,
+    inferred,
+    jagged,
+    learned,
+    nested,
+    of,
+    on,
+    ones,
+    quantized,
+    read_only,
+    tied,
+    views,
+    windows,
+)
 from reference import bytes_of
 from torch.distributed import ReduceOp
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
-
-f32, f64, i32 = torch.float32, torch.float64, torch.int32
-
-
-def ones(*shape, dtype=f32, **options):
-    return torch.ones(shape, dtype=dtype, **options)
-
-
-def of(dtype, *shape):
-    return [torch.ones(shape or 4, dtype=torch.uint8).to(dtype) for _ in range(2)]
-
-
-def read_only():
-    array = np.ones(3, np.float32)
-    array.setflags(write=False)
-    return array
-
-
-def on(device):
-    return ones(3, device=device)
-
-
-def learned(elems=3):
-    return ones(elems, requires_grad=True)
-
-
-def inferred():
-    with torch.inference_mode():
-        return ones(3)
-
-
-def quantized():
-    return torch.quantize_per_tensor(ones(3), 0.1, 0, torch.qint8)
-
-
-def freed():
-    tensor = ones(3)
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def nested():
-    return torch.nested.nested_tensor([ones(2), ones(3)])
-
-
-class Jax(np.ndarray):
-    """An array of JAX's, as far as it matters here: which package its type is from."""
-
-    __module__ = "jaxlib._jax"
-
-
-class Flagged:
-    """Exports a tensor of its own through DLPack, with the read-only flag that NumPy can set."""
-
-    def __init__(self):
-        self.array = np.ones(3, np.float32)
-        self.array.setflags(write=False)
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
-class Wrapper(torch.Tensor):
-    """A subclass that holds another tensor and knows few operations."""
-
-    @staticmethod
-    def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, device="meta")
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        raise NotImplementedError(f"{function} of a Wrapper")
-
-
-def jagged():
-    return torch.nested.nested_tensor([ones(2), ones(3)], layout=torch.jagged)
-
-
-def views(*cuts):
-    memory = torch.arange(12.0)
-    return [cut(memory) for cut in cuts]
-
-
-def tied():
-    weight = ones(3)
-    return [[weight, ones(2), weight], [ones(3), ones(2), ones(3)]]
-
-
-def windows():
-    return torch.arange(6.0).as_strided((4, 3), (1, 1))
-
 
 # What each op is not defined for.
 UNDEFINED = {

@@ -13,7 +13,7 @@ from builds import CXX, needs_compiler
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NEEDED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "csrc", "fastreduce")
-LOCK = "const std::lock_guard lock(mutex);"
+LOCK = "const std::lock_guard lock(schedules_mutex);"
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
