@@ -1,13 +1,12 @@
 """The corpus of published times: its form, and that each figure agrees with the others."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from fastreduce.plan.calibration_files import PUBLISHED, load_calibrations
-from fastreduce.plan.runs import read
+from fastreduce.plan.runs import Point, Run, read
 
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
 RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
@@ -76,10 +75,27 @@ def test_the_docs_say_by_how_much_the_curves_are_off():
     from fastreduce.plan.calibrate import calibrate
 
     page = (CORPUS.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    _, held_out = calibrate(read(CORPUS))
-    assert table(held_out) in page
-    for line in summary(held_out).splitlines():
-        kind, points, mean, worst, above = re.fullmatch(
-            r"(.*): (\d+) points, mean (.*)%, worst (.*)%, above 30 %: (\d+)", line
-        ).groups()
-        assert f"| {kind} | {points} | {mean} % | {worst} % | {above} points |" in page
+    runs = read(CORPUS)
+    _, held_out = calibrate(runs)
+    assert table(held_out) in page and summary(runs, held_out) in page
+
+
+def test_untuned_runs_say_why_and_are_fitted_with_no_others():
+    untuned = [run for run in RUNS if "flaw" in run]
+    assert untuned
+    for run in untuned:
+        assert len(run["flaw"]) > 20
+        assert [x["medium"] for x in RUNS].count(run["medium"]) == 1
+
+
+def test_how_far_machines_of_one_medium_are_apart():
+    published = pytest.importorskip("published")
+    a, b, c = (
+        Run(name, "NVLink", "NCCL", 8, (Point(1024, time_s),), "made up")
+        for name, time_s in (("a", 1e-5), ("b", 2e-5), ("c", 8e-5))
+    )
+    mean, nearest = published.between_machines([a, b, c])
+    assert mean == pytest.approx([3, 2**0.5 - 1, 1 - 2**0.5 / 8])
+    assert nearest == pytest.approx([1, 0.5, 0.75])
+    other_ranks = b._replace(ranks=4)
+    assert published.between_machines([a, other_ranks]) == ([], [])
