@@ -9,7 +9,6 @@ of docs/calibration.md to the screen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -47,6 +46,7 @@ def table(held_out: Sequence[HeldOut]) -> str:
             for error, goal in zip(found, GOALS, strict=True)
         ]
         kind = "by machine" if x.held_out == "machines" else x.held_out
+        kind += ", untuned" if x.flaw else ""
         cells = x.medium, x.machine, kind, str(len(x.errors)), *shown
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows).replace("%", " %")
@@ -55,16 +55,15 @@ def table(held_out: Sequence[HeldOut]) -> str:
 def summary(runs: Sequence[Run], held_out: Sequence[HeldOut]) -> str:
     """Lines of a table: the mean and the worst of all, of each way to hold out, and without curves.
 
-    Runs that their own sources call untuned (``flaw`` in the corpus) have a line to themselves.
+    Runs that their own sources call untuned have a line to themselves.
     """
-    untuned = {run["machine"] for run in json.loads(CORPUS.read_text())["runs"] if "flaw" in run}
-    sound = [x for x in held_out if x.machine not in untuned]
-    mean, nearest = between_machines(runs)
+    sound = [x for x in held_out if not x.flaw]
+    mean, nearest = between_machines([run for run in runs if not run.flaw])
     rows = {
         "all": _errors(sound),
         "by machine": _errors(sound, "machines"),
         "every other point": _errors(sound, "every other point"),
-        "untuned, not among these": _errors(x for x in held_out if x.machine in untuned),
+        "untuned, not among these": _errors(x for x in held_out if x.flaw),
         "no curve: mean of the other machines": mean,
         "no curve: nearest of the other machines": nearest,
     }

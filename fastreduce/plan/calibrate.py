@@ -30,13 +30,15 @@ class HeldOut(NamedTuple):
     machine: str
     held_out: str
     errors: tuple[float, ...]
+    flaw: str
 
 
 def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
     """Fit each medium and engine, and hold out each of its machines in turn.
 
     Where a medium has one machine, every other point is held out, first the even ones, then the
-    odd. The curves that are returned are fitted to all points.
+    odd. The curves that are returned are fitted to all points; runs with a flaw count only where
+    there are no others.
 
     Raises:
         ValueError: no medium has enough points.
@@ -48,6 +50,9 @@ def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
         if sum(len(run.points) for run in members) < LEAST_POINTS:
             continue
         found = list(_held_out(members))
+        held_out += found
+        members = [run for run in members if not run.flaw] or members
+        found = [x for x in found if not x.flaw] or found
         errors = [error for x in found for error in x.errors]
         sizes = [point.nbytes for run in members for point in run.points]
         ranks = [run.ranks for run in members]
@@ -62,7 +67,6 @@ def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
                 tuple(dict.fromkeys(run.source for run in members)),
             )
         )
-        held_out += found
     if not calibrations:
         raise ValueError(
             f"no medium and engine with at least {LEAST_POINTS} points; want more sizes"
@@ -82,21 +86,21 @@ def _held_in_words(found: Sequence[HeldOut]) -> str:
 def _held_out(runs: Sequence[Run]) -> Iterator[HeldOut]:
     """Each machine's points in turn: those of sizes that other machines have, fitted to these; the
     rest, of which the others know nothing, every other one of them."""
-    medium, engine = runs[0].medium, runs[0].engine
     for machine in dict.fromkeys(run.machine for run in runs):
         own = [run for run in runs if run.machine == machine]
-        others = [run for run in runs if run.machine != machine]
+        others = [run for run in runs if run.machine != machine and not run.flaw]
+        medium, engine, flaw = own[0].medium, own[0].engine, own[0].flaw
         known = range(0)
         if sum(len(run.points) for run in others) >= LEAST_POINTS:
             sizes = [point.nbytes for run in others for point in run.points]
             known = range(min(sizes), max(sizes) + 1)
             errors = errors_of(fit(others), (_in(known, run) for run in own))
             if errors:
-                yield HeldOut(medium, engine, machine, "machines", tuple(errors))
+                yield HeldOut(medium, engine, machine, "machines", tuple(errors), flaw)
         rest = [_in(known, run, wanted=False) for run in own]
         if sum(len(run.points) for run in own) >= LEAST_POINTS and any(x.points for x in rest):
-            errors = _every_other(runs, rest)
-            yield HeldOut(medium, engine, machine, "every other point", tuple(errors))
+            errors = _every_other([*own, *others], rest)
+            yield HeldOut(medium, engine, machine, "every other point", tuple(errors), flaw)
 
 
 def _every_other(runs: Sequence[Run], held: Sequence[Run]) -> list[float]:

@@ -87,6 +87,15 @@ class TestHeldOut:
             ("long", "every other point", 10),
         ]
 
+    def test_an_untuned_machine_is_told_from_the_others_and_never_the_other_way(self):
+        untuned = run(CURVE, "untuned", factor=1.5)._replace(flaw="the page says so")
+        (found,), held_out = calibrate([run(CURVE, "a"), run(CURVE, "b"), untuned])
+        by_machine = {x.machine: max(x.errors) for x in held_out}
+        assert by_machine["untuned"] == pytest.approx(1 / 3, rel=0.05)
+        assert by_machine["a"] < 0.01 and found.error.worst < 0.01
+        assert [x.flaw for x in held_out] == ["", "", "the page says so"]
+        assert max(errors_of(found.curve, [run(CURVE)])) < 0.01
+
     def test_too_few_points_are_refused(self):
         with pytest.raises(ValueError, match=f"at least {LEAST_POINTS} points"):
             calibrate([run(CURVE, sizes=SIZES[:5])])
