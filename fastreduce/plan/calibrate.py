@@ -158,7 +158,8 @@ def fit(runs: Sequence[Run]) -> Curve:
             loss="soft_l1",
             f_scale=0.05,
         )
-        for start in _starts(bus, times_s)
+        # A curve has two figures for each pair: no more of them than points.
+        for start in _starts(bus, times_s, max(2, min(PAIRS, len(sizes) // 2)))
     )
     call_s, hop_s, rates, ramps = _figures(min(found, key=lambda x: x.cost).x)
     # A pair that is never the fastest was not measured: its figures say nothing.
@@ -170,7 +171,8 @@ def fit(runs: Sequence[Run]) -> Curve:
 def _figures(logs: Floats) -> tuple[float, float, Floats, Floats]:
     """Of a call and a hop the seconds; of the pairs the rates and the ramps, the first without."""
     call_s, hop_s, *rest = np.exp(np.clip(logs, -60, 60))
-    rates, ramps = rest[:PAIRS], [0.0, *rest[PAIRS:]]
+    count = len(rest) // 2 + 1
+    rates, ramps = rest[:count], [0.0, *rest[count:]]
     return float(call_s), float(hop_s), np.array(rates)[:, None], np.array(ramps)[:, None]
 
 
@@ -178,18 +180,18 @@ def _model(logs: Floats, bus: Floats, hops: Floats) -> tuple[Floats, Floats]:
     """Seconds, and by what share each of the logs changes them."""
     call_s, hop_s, rates, ramps = _figures(logs)
     moving_s = (ramps + bus) / rates
-    chosen = moving_s.argmin(0) == np.arange(PAIRS)[:, None]
+    chosen = moving_s.argmin(0) == np.arange(len(rates))[:, None]
     seconds = call_s + hops * hop_s + moving_s.min(0)
     changes = [0 * bus + call_s, hops * hop_s, *(-moving_s * chosen), *(ramps / rates * chosen)[1:]]
     return seconds, np.array(changes).T / seconds[:, None]
 
 
-def _starts(bus: Floats, times_s: Floats) -> Iterable[Floats]:
+def _starts(bus: Floats, times_s: Floats, pairs: int) -> Iterable[Floats]:
     """Where to begin: with the changes between the pieces at several sizes."""
     call_s, rate = float(times_s.min()), float((bus / times_s).max())
     order = np.argsort(bus)
     low, high = math.log(float(bus.min())), math.log(float(bus.max()))
-    for shares in itertools.combinations((0.15, 0.3, 0.45, 0.6, 0.75, 0.9), PAIRS - 1):
+    for shares in itertools.combinations((0.15, 0.3, 0.45, 0.6, 0.75, 0.9), pairs - 1):
         changes = np.exp(low + np.array(shares) * (high - low))
         at_s = np.interp(changes, bus[order], times_s[order])
         at_s = np.maximum(at_s - call_s, 0.1 * at_s)
