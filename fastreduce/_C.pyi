@@ -51,7 +51,12 @@ class Machine:
 
 class Simulation:
     def __init__(
-        self, program: FlatProgram, machine: Machine, node_of: Sequence[int], host: int
+        self,
+        program: FlatProgram,
+        machine: Machine,
+        node_of: Sequence[int],
+        host: int,
+        by_kernels: bool,
     ) -> None: ...
     @property
     def unreached(self) -> tuple[int, int] | None: ...
