@@ -84,6 +84,11 @@ const std::vector<int>& launches_of(KnownProgram& program) {
   return program.launches();
 }
 
+double idle_shards_of(KnownProgram& program) {
+  const py::gil_scoped_release no_gil;
+  return program.idle_shards();
+}
+
 py::list dependencies_of(KnownProgram& program) {
   const Lists& waits = waits_of(program);
   py::list found(waits.size());
@@ -140,7 +145,7 @@ void define_programs(py::module& module) {
                              [](const KnownProgram& program) {
     return std::ranges::find(program.flat.rank, kHost) != program.flat.rank.end();
   })
-      .def_property_readonly("one_step", [](KnownProgram& program) { return waits_of(program).items() == 0; })
+      .def_property_readonly("idle_shards", &idle_shards_of)
       .def("first_wrong", &first_wrong_cell, py::arg("goals"), py::arg("goal_of"))
       .def("completes", &completes_of);
   module.def("flatten", &make_program, py::arg("instructions"), py::arg("type"), py::arg("ranks"), py::arg("shards"),

@@ -49,4 +49,5 @@ def compiled(chosen: Program) -> _C.Schedule:
         chosen.launches(),
         chosen.whole_tensors,
         chosen.sliced or 0,
+        chosen.flat.idle_shards,
     )

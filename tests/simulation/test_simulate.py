@@ -141,14 +141,14 @@ class TestProof:
 
 class TestSlices:
     @pytest.mark.parametrize("nbytes", [1000, 5 << 20, 160_000_000])
-    @pytest.mark.parametrize("name", ["sharded", "ring", "naive"])
+    @pytest.mark.parametrize("name", ["sharded", "ring", "tree"])
     def test_are_by_default_those_of_the_engine(self, name, nbytes):
         program = algorithms.registry[name](4)
         told = simulate(program, star(4), nbytes, slices=program.slices(nbytes))
         assert simulate(program, star(4), nbytes) == told
 
     def test_control_other_slices_are_another_timeline(self):
-        program = algorithms.ring(4)
+        program = algorithms.tree(4)
         assert simulate(program, star(4), GB) != simulate(program, star(4), GB, slices=1)
 
     @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ class TestFigures:
 
     def test_on_one_line(self):
         timeline = simulate(algorithms.ring(16), star(16), 160 * MB)
-        assert repr(timeline) == (
-            "Timeline(160 MB on each of 16 ranks, star: 300.4 ms, 11,520 events)"
+        assert (
+            repr(timeline) == "Timeline(160 MB on each of 16 ranks, star: 300.1 ms, 1,440 events)"
         )
         assert repr(a_timeline()) == "Timeline(made up: 0 us, 0 events)"
 
