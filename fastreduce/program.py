@@ -108,7 +108,7 @@ class Program:
         >>> tree(4).slices(160_000_000), tree(4).slices(1000), ring(4).slices(160_000_000)
         (25, 1, 1)
         """
-        return self.sliced or _C.slices(nbytes, self.shards, self.flat.idle_shards)
+        return self.sliced or self.flat.slices(nbytes)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions, by index and in order, in groups that a device starts together.
