@@ -25,9 +25,10 @@ TESTS = {
                            "collectives/test_threads.py"),
 }  # fmt: skip
 
-# The same for the CUDA engines, by modes: what each file is for, then everything.
-EVERYTHING = ("pools", "closed memory", "capture", "graphs", "graphs, no peers", "beside", "limits",
-              "lost writes", "few peers", "pairs of peers", "no peers", "same addresses", "pieces",
+# The same for the CUDA engines, by modes: what each file is for, then everything,
+# the short ones first.
+EVERYTHING = ("pools", "closed memory", "capture", "graphs", "graphs, no peers", "beside",
+              "same addresses", "lost writes", "few peers", "pairs of peers", "no peers", "limits",
               "orders", "failures, no peers", "failures")  # fmt: skip
 MODES = {
     "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
@@ -37,9 +38,9 @@ MODES = {
                             "kept proofs", *EVERYTHING),
     "csrc/cuda/proofs.cpp": ("kept proofs", "kept failures"),
     "csrc/cuda/nvml.cpp": ("nvlinks", "nvlinks without NVML"),
+    **{f"csrc/cuda/{name}.cpp": (*EVERYTHING, "pieces") for name in ("enqueue", "lanes")},
     **{f"csrc/cuda/{name}.cpp": EVERYTHING
-       for name in ("call_graph", "enqueue", "events", "graph_cache", "lane_sets", "lanes",
-                    "launch", "line", "tiles")},
+       for name in ("call_graph", "events", "graph_cache", "lane_sets", "launch", "line", "tiles")},
 }  # fmt: skip
 
 
