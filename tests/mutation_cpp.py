@@ -27,9 +27,9 @@ TESTS = {
 
 # The same for the CUDA engines, by modes: what each file is for, then everything,
 # the short ones first.
-EVERYTHING = ("pools", "closed memory", "capture", "graphs", "graphs, no peers", "beside",
-              "same addresses", "lost writes", "few peers", "pairs of peers", "no peers", "limits",
-              "orders", "failures, no peers", "failures")  # fmt: skip
+EVERYTHING = ("pools", "closed memory", "copies", "capture", "graphs", "graphs, no peers",
+              "beside", "same addresses", "lost writes", "few peers", "pairs of peers", "no peers",
+              "limits", "orders", "failures, no peers", "failures")  # fmt: skip
 MODES = {
     "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
     "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "nvlinks", "lost writes", "wrong reads",
