@@ -3,7 +3,7 @@
 import pytest
 
 from fastreduce import algorithms, explain, simulate
-from fastreduce.plan.calibration import Curve
+from fastreduce.plan.calibration import Curve, Pair
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.defaults import default
 from fastreduce.simulation.costs import EVENTS, costs_of
@@ -52,7 +52,7 @@ class TestSmallMessages:
 
 
 class TestAsMeasured:
-    CURVE = Curve(25e-6, 0.0, 1e9, 180e9, 40e6)
+    CURVE = Curve(25e-6, 0.0, (Pair(0.0, 1e9), Pair(40e6, 180e9)))
 
     @pytest.mark.parametrize("of", [algorithms.sharded, algorithms.ring])
     def test_a_simulation_follows_the_curve(self, of):
