@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -47,6 +48,7 @@ def calibrated(
     return machine, costs._replace(call_s=call_s, ramp_bytes=ramp_bytes)
 
 
+@lru_cache(maxsize=8)  # so that bounds, which are kept for a topology, are found once
 def _scaled(topology: Topology, factor: float) -> Topology:
     from fastreduce.topology import Topology
 
