@@ -11,7 +11,7 @@ from programs import right_program
 from fastreduce import explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
 from fastreduce.plan.bounds import lower_bound
-from fastreduce.plan.calibration import Calibration, Curve, Error
+from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.topology import cluster, names, preset
 
 MB = 10**6
@@ -70,7 +70,7 @@ def test_a_plan_names_it():
 class TestAsMeasured:
     """A machine on which our `sharded` was measured, and turned out faster than the figures say."""
 
-    CURVE = Curve(2e-6, 0.0, 50e9, 600e9, 1e6)
+    CURVE = Curve(2e-6, 0.0, (Pair(0.0, 50e9), Pair(1e6, 600e9)))
 
     def machine(self, curve=CURVE, sizes=(1 << 10, 1 << 20)):
         error = Error(0.05, 0.1, 20, "every other point")
