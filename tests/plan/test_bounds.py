@@ -90,7 +90,7 @@ class TestAsMeasured:
         assert found.bound.time_s <= found.time_s <= plan.chosen.prediction.time_s
 
     def test_a_measured_time_that_the_model_does_not_allow_leaves_no_bound(self):
-        impossible = self.CURVE._replace(small_bytes_per_s=1e15)
+        impossible = self.CURVE._replace(pairs=(Pair(0.0, 1e15), self.CURVE.pairs[1]))
         plan = explain(1 << 20, topology=self.machine(impossible))
         assert plan.chosen.error is not None and plan.bound is None
 
