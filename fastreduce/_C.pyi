@@ -8,17 +8,6 @@ from typing import Any
 import torch
 
 class Schedule:
-    def __init__(
-        self,
-        ranks: int,
-        buffers: int,
-        shards: int,
-        instructions: Sequence[tuple[int, int, Sequence[int], Sequence[int], bool, Sequence[int]]],
-        launches: Sequence[Sequence[int]],
-        whole_tensors: bool,
-        sliced: int,
-        idle_shards: float,
-    ) -> None: ...
     def slices(self, nbytes: int) -> int: ...
 
 class FlatProgram:
@@ -33,7 +22,9 @@ class FlatProgram:
     def first_wrong(
         self, goals: Sequence[Sequence[int]], goal_of: array[int]
     ) -> tuple[int, int, bytes, bytes] | None: ...
+    def slices(self, nbytes: int) -> int: ...
     def completes(self) -> list[bool]: ...
+    def schedule(self, whole_tensors: bool, sliced: int) -> Schedule: ...
 
 def flatten(
     instructions: Sequence[object],
@@ -53,7 +44,12 @@ class Machine:
 
 class Simulation:
     def __init__(
-        self, program: FlatProgram, machine: Machine, node_of: Sequence[int], host: int
+        self,
+        program: FlatProgram,
+        machine: Machine,
+        node_of: Sequence[int],
+        host: int,
+        by_kernels: bool,
     ) -> None: ...
     @property
     def unreached(self) -> tuple[int, int] | None: ...
@@ -94,7 +90,6 @@ moment_s: float
 def run(collective: str, outputs: Any, inputs: Any, op: Any, root: Any, algorithm: Any) -> None: ...
 def place(devices: Sequence[torch.device]) -> str: ...
 def size_class(nbytes: int) -> int: ...
-def slices(nbytes: int, shards: int, idle_shards: float) -> int: ...
 def forget_schedules() -> None: ...
 def cpu_kernels() -> str: ...
 def is_read_only(capsule: object) -> bool: ...

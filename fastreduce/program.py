@@ -106,9 +106,9 @@ class Program:
 
         >>> from fastreduce.algorithms import ring, tree
         >>> tree(4).slices(160_000_000), tree(4).slices(1000), ring(4).slices(160_000_000)
-        (25, 1, 1)
+        (30, 1, 1)
         """
-        return self.sliced or _C.slices(nbytes, self.shards, self.flat.idle_shards)
+        return self.sliced or self.flat.slices(nbytes)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions, by index and in order, in groups that a device starts together.

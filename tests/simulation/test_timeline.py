@@ -50,10 +50,10 @@ class TestFigures:
 
     def test_in_words(self):
         said = str(book(algorithms.leader(2))).splitlines()
-        assert said[0] == "160 MB on each of 2 ranks, book-pcie4: 20 ms, " + (
-            "algbw 8.00 GB/s, busbw 8.00 GB/s"
+        assert said[0] == "160 MB on each of 2 ranks, book-pcie4: 10 ms, " + (
+            "algbw 15.99 GB/s, busbw 15.99 GB/s"
         )
-        assert said[1].split() == ["gpu0", "->", "pcie0", "50.0%", "busy", "160", "MB"]
+        assert said[1].split() == ["gpu0", "->", "pcie0", "100.0%", "busy", "160", "MB"]
         assert len(said) == 5
 
     def test_in_few_words_where_there_are_many_links(self):

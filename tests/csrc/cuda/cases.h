@@ -88,9 +88,15 @@ void captures_on_all_devices();
 void pools();
 void closed_memory();
 
+// copies_test.cpp
+void copies_by_the_copy_engine();
+
 // failures_test.cpp
 void failures(int ranks);
 void interruptions(int ranks);
+
+// graph_cache_test.cpp
+void graphs_by_themselves();
 
 // graphs_test.cpp
 void kept_graphs();

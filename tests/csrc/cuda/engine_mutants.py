@@ -68,6 +68,13 @@ MUTANTS = {
         "graphs",
         "a capture after another is gone",
     ),
+    "lanes are lost to a graph that could not take them": Mutant(
+        "cuda/lane_sets.cpp",
+        "if (status != cudaSuccess) cudaUserObjectRelease(object, 1);",
+        "",
+        "graphs",
+        "after cudaGraphRetainUserObject failed",
+    ),
     "each call in a capture has lanes of its own": Mutant(
         "cuda/lane_sets.cpp",
         "set.capture_id == capture->id",
@@ -116,6 +123,20 @@ MUTANTS = {
     "the host's memory filled before its turn": Mutant(
         "cuda/lanes.cpp", "made.wait(begun_);", "", "no peers", "unordered"
     ),
+    "a copy on one device left to the copy engine": Mutant(
+        "cuda/enqueue.cpp",
+        "device_of(src) != device_of(dst)",
+        "true",
+        "copies",
+        "on one device",
+    ),
+    "vectors at addresses that do not allow them": Mutant(
+        "cuda/launch.cpp",
+        "differing % kVectorBytes == 0",
+        "differing % kVectorBytes < kVectorBytes",
+        "orders",
+        "a row that is read in vectors",
+    ),
     "a graph keeps its addresses when tensors move": Mutant(
         "cuda/call_graph.cpp", "update(nodes_[next_]);", "(void)update;", "orders", ""
     ),
@@ -153,6 +174,13 @@ MUTANTS = {
         "if (latest().graph)",
         "graphs",
         "after a graph that could not be made",
+    ),
+    "a graph's arguments take no room": Mutant(
+        "cuda/call_graph.cpp",
+        " + static_cast<int64_t>(launch.args_bytes)",
+        "",
+        "graphs",
+        "more than 2 graphs",
     ),
     "graphs of any size are kept": Mutant(
         "cuda/graph_cache.cpp", "bytes <= max_bytes_", "true", "graphs", "more than 5 graphs"

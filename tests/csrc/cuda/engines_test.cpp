@@ -244,9 +244,12 @@ int main(int argc, char** argv) {
     calls_beside_each_other();
   } else if (mode == "graphs" || mode == "graphs, no peers") {
     kept_graphs();
+    graphs_by_themselves();
     lanes_of_captures();
   } else if (mode == "pieces") {
     in_pieces();
+  } else if (mode == "copies") {
+    copies_by_the_copy_engine();
   } else {
     if (mode == "no peers") {
       replay_after_a_larger_call();

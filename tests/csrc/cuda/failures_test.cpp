@@ -54,8 +54,8 @@ bool is_in_a_destructor(const std::string& call) {
   return calls.contains(call);
 }
 
-// Makes the n-th CUDA call of a call fail; returns whether it made as many. The call raises that error, or it could not
-// be recorded and ran without a graph.
+// Makes the n-th CUDA call of a call fail; returns whether it made as many. The call raises an error that names it, or
+// it could not be recorded and ran without a graph.
 bool fails_cleanly(const Case& one, int call, int64_t n) {
   const Calls calls(one);
   calls.run_before(call);
@@ -73,7 +73,8 @@ bool fails_cleanly(const Case& one, int call, int64_t n) {
   virtual_cuda::forget_failures();
   const std::string where = calls.where(call) + ", " + (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
   const bool may_go_on = !failed || call > 0 || is_in_a_destructor(virtual_cuda::failed_call());
-  if (thrown.find("cudaErrorUnknown") == std::string::npos && !(thrown.empty() && may_go_on))
+  if (thrown.find(virtual_cuda::failed_call() + " failed: cudaErrorUnknown") == std::string::npos &&
+      !(thrown.empty() && may_go_on))
     fail(where + ", and what was thrown is \"" + thrown + '"');
   if (!thrown.empty()) calls.buffers(call).touch();
   expect_clean(where + ", when the error arrives");

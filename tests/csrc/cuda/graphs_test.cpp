@@ -2,7 +2,6 @@
 #include <map>
 
 #include "cases.h"
-#include "cuda/graph_cache.h"
 
 namespace engines_test {
 namespace {
@@ -128,33 +127,6 @@ void a_graph_that_cannot_be_updated() {
   ++cases;
 }
 
-// Records a graph of so many nodes, and returns whether it was recorded or updated.
-bool is_recorded(GraphCache& cache, uint64_t key, const DeviceMemory& memory, int nodes) {
-  bool recorded = false;
-  cache.find({key}, {}, [&](CallGraph& graph) {
-    recorded = true;
-    graph.record([&] {
-      Line line(0, graph);
-      auto* const first = static_cast<std::byte*>(memory.get());
-      for (int i = 0; i < nodes; ++i) line.copy(first, first + 4, 4, cudaMemcpyDeviceToDevice);
-    });
-  });
-  return recorded;
-}
-
-// The graphs used last stay, as many as fit, and in any case the last.
-void graphs_have_room(int nodes, int kept) {
-  const DeviceMemory memory = allocate_device(0, 8);
-  GraphCache cache(1 << 20);
-  for (uint64_t key = 0; key < 100; ++key)
-    for (int times = 0; times < 2; ++times) is_recorded(cache, key, memory, nodes);
-  for (uint64_t key = 100 - kept; key < 100; ++key)
-    if (is_recorded(cache, key, memory, nodes)) fail("graph " + std::to_string(key) + " was dropped");
-  if (is_recorded(cache, 99 - kept, memory, nodes) || !is_recorded(cache, 99 - kept, memory, nodes))
-    fail("more than " + std::to_string(kept) + " graphs were kept");
-  ++cases;
-}
-
 // A call that the user captures, twice in one graph. Its result is then that of one.
 class CapturedCall {
  public:
@@ -174,6 +146,19 @@ class CapturedCall {
         for (int times = 0; times < 2; ++times) run();
       });
     });
+  }
+  std::string thrown_by_capture() {
+    cuda_check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    std::string thrown;
+    try {
+      run();
+    } catch (const std::runtime_error& error) {
+      thrown = error.what();
+    }
+    cudaGraph_t graph;
+    cuda_check(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
+    const Graph owned(graph);
+    return thrown;
   }
   void launch() const { graph_->launch(stream()); }
   void destroy_graph() { graph_.reset(); }
@@ -229,6 +214,29 @@ void a_graph_destroyed_while_it_runs() {
   ++cases;
 }
 
+// Lanes that a captured graph could not take are free for the next.
+void lanes_that_a_graph_does_not_take() {
+  CapturedCall call;
+  call.run();
+  call.capture();
+  call.destroy_graph();
+  synchronize(2);
+  for (const std::string step : {"cudaUserObjectCreate", "cudaGraphRetainUserObject"}) {
+    for (int times = 0; times < 10; ++times) {  // more than there are unused lanes
+      virtual_cuda::fail_call(step, cudaErrorMemoryAllocation);
+      const std::string thrown = call.thrown_by_capture();
+      if (thrown.find(step + " failed: cudaErrorMemoryAllocation") == std::string::npos)
+        fail(step + ": thrown: " + thrown);
+    }
+    expect(call.capture(), kUsedLanes, "after " + step + " failed");
+    call.launch();
+    call.expect_reduced();
+    call.destroy_graph();
+    synchronize(2);
+  }
+  ++cases;
+}
+
 }  // namespace
 
 void kept_graphs() {
@@ -238,14 +246,12 @@ void kept_graphs() {
   operations_in_turn();
   a_graph_that_cannot_be_made();
   a_graph_that_cannot_be_updated();
-  graphs_have_room(1, GraphCache::kMaxGraphs);
-  graphs_have_room(100, 5);
-  graphs_have_room(1000, 1);
 }
 
 void lanes_of_captures() {
   lanes_are_used_again();
   a_graph_destroyed_while_it_runs();
+  lanes_that_a_graph_does_not_take();
 }
 
 }  // namespace engines_test

@@ -1,20 +1,42 @@
 // launch.cpp for the virtual runtime, which asks of every launch what it reads and writes.
 #include "cuda/launch.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
 namespace fastreduce {
+namespace {
+
+// A row is read in vectors wherever all its addresses allow it, and nowhere else: there, a GPU ends the process, and
+// g++ does not.
+void expect_vectors(const LaunchArgs& args, const RowArg& row, const std::set<uintptr_t>& addresses) {
+  std::set<uintptr_t> in_vector;
+  for (uintptr_t address : addresses) in_vector.insert((address + row.head_elems * args.elem_bytes) % kVectorBytes);
+  const bool at_vectors = *in_vector.begin() == 0 || row.head_elems == row.elems;
+  if (row.vectors == (in_vector.size() == 1) && (at_vectors || !row.vectors)) return;
+  std::fprintf(stderr, "a row that is%s read in vectors, from addresses %zu bytes behind multiples of 16\n",
+               row.vectors ? "" : " not", static_cast<size_t>(*in_vector.begin()));
+  std::abort();
+}
+
+}  // namespace
 
 template <class Out>
 void declare_accesses(const LaunchArgs& args, int, Out& out) {
   for (int r = 0; r < args.num_rows; ++r) {
     const RowArg& row = args.row(r);
     const size_t bytes = static_cast<size_t>(row.elems) * args.elem_bytes;
+    std::set<uintptr_t> addresses;
     for (int i = row.first_instruction; i < row.end_instruction; ++i) {
       const InstructionArg& instruction = args.instruction(i);
       for (int o = 0; o < instruction.num_srcs + instruction.num_dsts; ++o) {
         std::byte* const memory = args.pointer(row.first_pointer + args.operand(instruction.first_operand + o));
+        addresses.insert(reinterpret_cast<uintptr_t>(memory));
         o < instruction.num_srcs ? out.reads(memory, bytes) : out.writes(memory, bytes);
       }
     }
+    expect_vectors(args, row, addresses);
   }
 }
 

@@ -1,0 +1,149 @@
+"""The C++ half of mutation.py: the extension for the CPU, and the CUDA engines on the virtual CUDA
+runtime. A changed file is compiled alone and linked with the others' objects."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mutation_python import LIMIT_S, Workspace
+
+# By source, the tests that belong to it, those that find most first.
+TESTS = {
+    "csrc/overlap.cpp": ("collectives/test_exact_overlap.py", "collectives/test_errors.py"),
+    "csrc/check.cpp": ("collectives/test_errors.py", "collectives/test_autograd.py"),
+    "csrc/tables.cpp": ("collectives/test_lists.py", "collectives/test_lazy_views.py",
+                        "collectives/test_autograd.py", "collectives/test_layouts.py",
+                        "collectives/test_collectives.py"),
+    "csrc/programs.cpp": ("collectives/test_lists.py", "plan/test_choose.py",
+                          "collectives/test_threads.py"),
+    "csrc/cpu/tiles.cpp": ("collectives/test_collectives.py", "collectives/test_allreduce.py",
+                           "collectives/test_threads.py"),
+}  # fmt: skip
+
+# The same for the CUDA engines, by modes: what each file is for, then everything,
+# the short ones first.
+EVERYTHING = ("pools", "closed memory", "copies", "capture", "graphs", "graphs, no peers",
+              "beside", "same addresses", "lost writes", "few peers", "pairs of peers", "no peers",
+              "limits", "orders", "failures, no peers", "failures")  # fmt: skip
+MODES = {
+    "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
+    "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "nvlinks", "lost writes", "wrong reads",
+                            "lost copies", "orders", "failures"),
+    "csrc/cuda/peers.cpp": ("kernels hang", "copies hang", "nvlinks", "nvlinks without NVML",
+                            "kept proofs", *EVERYTHING),
+    "csrc/cuda/proofs.cpp": ("kept proofs", "kept failures"),
+    "csrc/cuda/nvml.cpp": ("nvlinks", "nvlinks without NVML"),
+    **{f"csrc/cuda/{name}.cpp": (*EVERYTHING, "pieces") for name in ("enqueue", "lanes")},
+    **{f"csrc/cuda/{name}.cpp": EVERYTHING
+       for name in ("call_graph", "events", "graph_cache", "lane_sets", "launch", "line", "tiles")},
+}  # fmt: skip
+
+
+class Extension(Workspace):
+    """The extension for the CPU, and the object file of each of its sources."""
+
+    tests = TESTS
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.cpp_extension import include_paths, library_paths
+
+        super().__init__(folder)
+        includes = [*include_paths(), sysconfig.get_paths()["include"]]
+        self.options = ["-std=c++20", "-O1", "-g0", "-fPIC", "-w", "-ffp-contract=off", "-fopenmp"]
+        self.options += ["-DTORCH_EXTENSION_NAME=_C", f"-I{folder / 'csrc'}"]
+        self.options += [option for path in includes for option in ("-isystem", path)]
+        self.libraries = [f"-L{path}" for path in library_paths()]
+        self.libraries += ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
+        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+        self.extension = folder / "fastreduce" / f"_C{suffix}"
+        self.objects: dict[str, Path] = {}
+
+    def prepare(self) -> None:
+        self.compile_all()
+        self.unchanged = {file: path.read_bytes() for file, path in self.objects.items()}
+        if not self.link():
+            sys.exit("the unchanged files do not link")
+
+    def change(self, file: str, text: str) -> bool:
+        (self.folder / file).write_text(text)
+        if not self.compile(file) or self.objects[file].read_bytes() == self.unchanged[file]:
+            return False
+        return self.link()
+
+    def restore(self, file: str) -> None:
+        super().restore(file)
+        self.link()
+
+    def compile_all(self) -> None:
+        found = [x for x in (self.folder / "csrc").rglob("*.cpp") if x.parent.name != "cuda"]
+        for path in found:
+            file = str(path.relative_to(self.folder))
+            self.objects[file] = self.folder / f"{file.replace('/', '_')}.o"
+        with ThreadPoolExecutor(2) as workers:
+            compiled = dict(zip(self.objects, workers.map(self.compile, self.objects), strict=True))
+        if not all(compiled.values()):
+            sys.exit(f"does not compile alone: {sorted(x for x in compiled if not compiled[x])}")
+
+    def compile(self, file: str) -> bool:
+        fast = ["-O2"] if "reduce_" in file else []
+        command = ["g++", *self.options, *fast, "-c", self.folder / file, "-o", self.objects[file]]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def link(self) -> bool:
+        self.extension.unlink(missing_ok=True)
+        command = ["g++", "-shared", *self.objects.values(), *self.libraries, "-o", self.extension]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+class VirtualGpus(Extension):
+    """The CUDA engines and their test, for the virtual CUDA runtime."""
+
+    tests = MODES
+
+    def compile_all(self) -> None:
+        folders = ("tests/csrc/cuda", "tests/csrc", "tests", "")
+        sys.path[:0] = [str(self.folder / folder) for folder in folders]
+        from builds import Build
+        from program_files import write_programs
+        from test_engines import HERE, SOURCES
+        from virtual_builds import compile_all
+
+        self.build, self.sources = Build("plain", self.folder / "objects"), SOURCES
+        self.objects = {
+            f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
+        }
+        self.programs = write_programs(self.folder / "programs.txt")
+        self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
+
+    def compile(self, file: str) -> bool:
+        self.objects[file].unlink(missing_ok=True)
+        try:
+            self.sources[file.removeprefix("csrc/")].compile(self.build)
+        except AssertionError:
+            return False
+        return True
+
+    def link(self) -> bool:
+        try:
+            self.program = self.build.link([*self.objects.values()], self.folder)
+        except AssertionError:
+            return False
+        return True
+
+    def passes(self, file: str) -> bool:
+        return all(self._runs(mode) for mode in self.tests[file])
+
+    def _runs(self, mode: str) -> bool:
+        kept = self.folder / "kept.txt"
+        kept.unlink(missing_ok=True)
+        command = [self.program, mode, self.programs, kept if mode.startswith("kept") else "0"]
+        try:
+            done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
