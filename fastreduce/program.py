@@ -106,7 +106,7 @@ class Program:
 
         >>> from fastreduce.algorithms import ring, tree
         >>> tree(4).slices(160_000_000), tree(4).slices(1000), ring(4).slices(160_000_000)
-        (25, 1, 1)
+        (30, 1, 1)
         """
         return self.sliced or self.flat.slices(nbytes)
 

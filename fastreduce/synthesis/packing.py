@@ -65,6 +65,15 @@ class Links:
         found[tuple(np.array(self.pairs).T)] = self._uses @ link_prices
         return found
 
+    def earliest_s(self, ramp_bytes: float) -> Floats:
+        """For each link, how long after its launch the first message on it begins to move."""
+        crossed, begins = self._uses.indices, self._uses.indptr[:-1]
+        full_rate = np.minimum.reduceat(self.bytes_per_s[crossed], begins)
+        delay_s = self.latency_s[tuple(np.array(self.pairs).T)] + ramp_bytes / full_rate
+        found = np.full(len(self.bytes_per_s), math.inf)
+        np.minimum.at(found, crossed, np.repeat(delay_s, self._lengths))
+        return found
+
     def latency_of(self, messages: Iterable[tuple[int, int]]) -> Floats:
         """The longest latency of the messages that cross each link."""
         found = np.zeros(len(self.bytes_per_s))
@@ -102,13 +111,15 @@ class Packing(NamedTuple):
     ``bound_s``: at certain prices, with which one second of all links costs 1, each tree costs at
     least that much, and whatever moves each rank's data to all ranks costs no less than the
     cheapest tree (Tutte and Nash-Williams: however the ranks are divided into m parts, at least
-    2 (m - 1) messages lead from part to part).
+    2 (m - 1) messages lead from part to part). ``prices`` are those prices, of a second of each
+    link.
     """
 
     trees: tuple[Tree, ...]
     shares: tuple[float, ...]
     time_s: float
     bound_s: float
+    prices: Floats
 
 
 def cheapest_tree(prices: Floats) -> Tree:
@@ -145,7 +156,7 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
         search.add(link_prices)
     search.warm_up()
     if not programs:
-        return Packing((), (), math.inf, search.bound_s)
+        return Packing((), (), math.inf, search.bound_s, search.prices)
     time_s, shares, dual = search.solve()
     for _ in range(programs):
         if search.bound_s >= time_s * (1 - CLOSE):
@@ -157,18 +168,20 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     order = [int(i) for i in np.argsort(-shares) if shares[i] > 1e-6]
     of_data = [float(shares[i]) for i in order]
     trees = tuple(search.trees[i] for i in order)
-    return Packing(trees, tuple(x / sum(of_data) for x in of_data), time_s, search.bound_s)
+    return Packing(
+        trees, tuple(x / sum(of_data) for x in of_data), time_s, search.bound_s, search.prices
+    )
 
 
 class _Search:
-    """Trees so far, and the best bound so far with the shares of the links in its price."""
+    """Trees so far, and the best bound so far with its prices."""
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self.trees: list[Tree] = []
         self.columns: list[Floats] = []
         self.bound_s = 0.0
-        self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
+        self.prices = self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
 
     def obvious_prices(self) -> Iterator[Floats]:
         """Around each device, between machines or sockets: all links of a kind cost alike."""
@@ -189,7 +202,7 @@ class _Search:
         least = np.minimum(prices, prices.T)
         bound_s = 2 * float(sum(least[edge] for edge in cheapest_tree(least)))
         if bound_s > self.bound_s:
-            self.bound_s, self.center = bound_s, shares
+            self.bound_s, self.prices, self.center = bound_s, shares, shares
         self.trees.append(tree)
         self.columns.append(self.links.tree_s(tree))
         return self.columns[-1]

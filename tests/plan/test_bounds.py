@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import right_program
 
-from fastreduce import explain, simulate, synthesize
+from fastreduce import Instruction, Program, explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
 from fastreduce.plan.bounds import lower_bound
 from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
+from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import cluster, names, preset
 
 MB = 10**6
@@ -26,7 +27,7 @@ def test_no_algorithm_beats_it(topology, nbytes):
         program = registry[name](len(topology.devices))
         for slices in (1, 4):
             time_s = simulate(program, topology, nbytes, slices=slices, verify=False).time_s
-            assert time_s >= bound.time_s * (1 - 1e-9), name
+            assert time_s >= bound.time_s, name
 
 
 @given(randoms=st.randoms(use_true_random=False), nbytes=st.sampled_from([1, MB, 1000 * MB]))
@@ -36,7 +37,7 @@ def test_no_random_program_does(randoms, nbytes):
     program = right_program(randoms, k, randoms.randint(1, 4))
     topology = preset(randoms.choice(["dgx1", "dgx-h100", "pcie4-x8"]))
     time_s = simulate(program, topology, nbytes, slices=randoms.randint(1, 3)).time_s
-    assert time_s >= lower_bound(topology, k, nbytes).time_s * (1 - 1e-9)
+    assert time_s >= lower_bound(topology, k, nbytes).time_s
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,38 @@ def test_it_is_tight(program, name):
     """The control: a bound that is 5 % higher is beaten."""
     time_s = simulate(program, name, 8000 * MB, slices=1).time_s
     assert time_s < 1.05 * lower_bound(preset(name), program.k, 8000 * MB).time_s
+
+
+def one_rank_does_all(k, rank):
+    everyone = tuple(range(k))
+    return Program(k, 1, [Instruction(rank, 0, everyone, everyone)])
+
+
+@pytest.mark.parametrize("name", ["dgx1", "dgx-h100", "pcie4-x8"])
+@pytest.mark.parametrize("k", [2, 3, 8])
+@pytest.mark.parametrize("nbytes", [1, 64_000, 64 * MB])
+def test_no_rank_alone_beats_it(name, k, nbytes):
+    """Rank 0 alone waits less for other devices; the first three of dgx1 have no link 0 to 2."""
+    bound = lower_bound(preset(name), k, nbytes)
+    for rank in range(k):
+        time_s = simulate(one_rank_does_all(k, rank), preset(name), nbytes).time_s
+        assert time_s >= bound.time_s, rank
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "dgx2-v100"])
+def test_it_is_near_for_small_messages(name):
+    """What a call waits for around its program is in it."""
+    topology = preset(name)
+    time_s = simulate(one_rank_does_all(2, 0), topology, 1000).time_s
+    assert time_s < 1.15 * lower_bound(topology, 2, 1000).time_s
+
+
+def test_a_ramp_counts_before_the_first_byte_moves():
+    slow = EVENTS._replace(ramp_bytes=1e6)
+    program, topology = sharded(8), preset("dgx-h100")
+    time_s = simulate(program, topology, 64 * MB, costs=costs_of(program, slow)).time_s
+    with_ramp_s = lower_bound(topology, 8, 64 * MB, slow).time_s
+    assert lower_bound(topology, 8, 64 * MB).time_s + 2e-6 < with_ramp_s <= time_s
 
 
 def test_latency_counts_where_bytes_are_few():
@@ -62,7 +95,7 @@ def test_one_rank_has_nothing_to_do():
 def test_a_plan_names_it():
     plan = explain("64MB", topology="dgx-h100")
     assert plan.bound == lower_bound(preset("dgx-h100"), 8, 64 * MB)
-    assert "without the host no program can beat 313.2 us (cut); the choice is +1.9%" in str(plan)
+    assert "without the host no program can beat 319.2 us (cut); the choice is +0.0%" in str(plan)
     assert "no program can beat" in plan._repr_html_()
     assert explain("64MB", k=2).bound is None
 

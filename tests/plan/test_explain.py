@@ -48,7 +48,7 @@ class TestOnPaper:
         assert len(marked) == 1 and marked[0].split()[1] == book.algorithm
         assert "link gpu0 -> pcie0" in marked[0]
         assert lines[-3].startswith(f"choice: {book.algorithm}, the fastest on paper")
-        assert "no program can beat 15 ms (cut)" in lines[-2]
+        assert "no program can beat 15.01 ms (cut)" in lines[-2]
         assert lines[-1] == "times: predicted, not measured on this machine"
         assert repr(book) == str(book)
         _, headings, *rows, _, _, _ = lines
