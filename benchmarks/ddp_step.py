@@ -3,9 +3,11 @@
     python benchmarks/ddp_step.py --out benchmarks/results/ddp_step      # some minutes
 
 Two processes of one thread each train the same networks on random data: through either backend, and
-each alone, without synchronisation. The contenders take turns, in another order in each round, and
-the time of a step is that of the slower rank. "synchronisation" is what the step takes longer than
-alone in the same round: what DDP does not hide behind the backward pass. Times are medians.
+each alone, without DDP, where the ranks only wait for each other after each step. The contenders
+take turns, in another order in each round, and the time of a step is that of the slower rank.
+"synchronisation" is what the step takes longer than alone in the same round: what DDP does not hide
+behind the backward pass. Times are medians. LeNet is trained with the book's batch of 256, and with
+32, where a step is short and synchronisation a larger part of it.
 
 Before anything is timed, each takes two steps; through either backend, all ranks must then have the
 same parameters, to the bit, and those of the other backend but for rounding.
@@ -25,7 +27,7 @@ import torch
 import torch.distributed as dist
 from data_parallel import CHECKED_STEPS, bare, vector
 from measure import Row, machine, preamble, save
-from nets import SHAPES, task
+from nets import task
 from processes import sample_s
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes
@@ -34,16 +36,30 @@ from torch.nn.parallel import DistributedDataParallel
 from fastreduce.distributed import register
 
 PROCESSES = 2
-MODELS = ("LeNet", "ResNet-18", "transformer")
-STEPS = {"LeNet": 10, "ResNet-18": 1, "transformer": 1}  # of a sample
+# By name: the network, the examples of a batch over all ranks, the steps of a sample.
+MODELS = {
+    "LeNet": ("LeNet", 256, 10),
+    "LeNet, batch 32": ("LeNet", 32, 40),
+    "ResNet-18": ("ResNet-18", 16, 1),
+    "transformer": ("transformer", 8, 1),
+}
 ALONE = "alone"
 
 
 def started(model: str, rank: int, group: Any) -> tuple[Callable[[], Any], nn.Module]:
     """A step on this rank's part of the batch; without a group, on its own."""
-    net, X, y = task(model)
-    wrapped = net if group is None else DistributedDataParallel(net, process_group=group)
-    return bare(wrapped, X.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank])
+    name, examples, _ = MODELS[model]
+    net, X, y = task(name)
+    X, y = (x[:examples].chunk(PROCESSES)[rank] for x in (X, y))
+    if group is not None:
+        return bare(DistributedDataParallel(net, process_group=group), X, y)
+    step, net = bare(net, X, y)
+
+    def in_step() -> None:
+        step()
+        dist.barrier()  # else waiting for the slower rank would count as the backends' work
+
+    return in_step, net
 
 
 def check(params: dict[str, Tensor]) -> None:
@@ -71,7 +87,7 @@ def rows_of(model: str, rounds: int, groups: dict[str, Any]) -> Iterator[Row]:
     samples: dict[str, list[float]] = {name: [] for name in groups}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(groups), len(groups)):
-            samples[name].append(sample_s(contenders[name], STEPS[model]))
+            samples[name].append(sample_s(contenders[name], MODELS[model][2]))
     slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     found = dict(zip(samples, slowest, strict=True))
@@ -121,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-m", nargs="+", choices=SHAPES, default=list(MODELS), help="models")
+    parser.add_argument("-m", nargs="+", choices=MODELS, default=list(MODELS), help="models")
     parser.add_argument("-n", type=int, default=15, help="rounds; median shown (15)")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
     args = parser.parse_args()
@@ -130,12 +146,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         start_processes(work, (args.m, args.n, folder), PROCESSES, start_method="spawn")
         rows = json.loads(Path(folder, "rows.json").read_text())
-    print(f"# {'model':<12}{'contender':<12}{'step ms':>9}{'sync ms':>9}{'step/gloo':>11}", end="")
+    print(f"# {'model':<17}{'contender':<12}{'step ms':>9}{'sync ms':>9}{'step/gloo':>11}", end="")
     print(f"{'sync/gloo':>11}")
     for x in rows:
         times = f"{1e3 * x['step_s']:>9.2f}{1e3 * x['sync_s']:>9.2f}"
         ratios = f"{x['step_over_gloo']:>11.2f}{x['sync_over_gloo']:>11.2f}"
-        print(f"  {x['model']:<12}{x['contender']:<12}{times}{ratios}")
+        print(f"  {x['model']:<17}{x['contender']:<12}{times}{ratios}")
     if args.out:
         save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
         draw(rows, args.out.with_suffix(".png"))

@@ -164,5 +164,5 @@ def times(row: Row) -> str:
 
 
 def size(nbytes: int) -> str:
-    units: tuple[tuple[int, str], ...] = ((1 << 20, "MiB"), (1 << 10, "KiB"))
+    units: tuple[tuple[int, str], ...] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
     return next((f"{nbytes / one:g} {unit}" for one, unit in units if nbytes >= one), f"{nbytes} B")

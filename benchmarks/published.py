@@ -3,13 +3,13 @@
     python benchmarks/published.py     # needs scipy
 
 Reads results/published.json, whose points each name their source. Writes the curves that ship with
-the package (fastreduce/plan/published.json), a picture (results/published.png), and the table
+the package (fastreduce/plan/published.json), a picture (results/published.png), and the tables
 of docs/calibration.md to the screen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -46,25 +46,58 @@ def table(held_out: Sequence[HeldOut]) -> str:
             for error, goal in zip(found, GOALS, strict=True)
         ]
         kind = "by machine" if x.held_out == "machines" else x.held_out
+        kind += ", untuned" if x.flaw else ""
         cells = x.medium, x.machine, kind, str(len(x.errors)), *shown
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows).replace("%", " %")
 
 
-def summary(held_out: Sequence[HeldOut]) -> str:
-    """The mean and the worst of all, and of each way to hold out."""
-    lines = []
-    for words, wanted in (
-        ("all", None),
-        ("by machine", "machines"),
-        ("every other point", "every other point"),
-    ):
-        errors = np.array([e for x in held_out if wanted in (None, x.held_out) for e in x.errors])
-        lines.append(
-            f"{words}: {len(errors)} points, mean {errors.mean():.1%}, worst {errors.max():.0%}, "
-            f"above 30 %: {(errors > GOALS[1]).sum()}"
-        )
+def summary(runs: Sequence[Run], held_out: Sequence[HeldOut]) -> str:
+    """Lines of a table: the mean and the worst of all, of each way to hold out, and without curves.
+
+    Runs that their own sources call untuned have a line to themselves.
+    """
+    sound = [x for x in held_out if not x.flaw]
+    mean, nearest = between_machines([run for run in runs if not run.flaw])
+    rows = {
+        "all": _errors(sound),
+        "by machine": _errors(sound, "machines"),
+        "every other point": _errors(sound, "every other point"),
+        "untuned, not among these": _errors(x for x in held_out if x.flaw),
+        "no curve: mean of the other machines": mean,
+        "no curve: nearest of the other machines": nearest,
+    }
+    lines = ["| held out | points | mean | worst | above 30 % |", "|---|---|---|---|---|"]
+    for words, errors in rows.items():
+        figures = f"{np.mean(errors):.1%} | {max(errors):.0%}".replace("%", " %")
+        above = sum(error > GOALS[1] for error in errors)
+        lines.append(f"| {words} | {len(errors)} | {figures} | {above} points |")
     return "\n".join(lines)
+
+
+def _errors(held_out: Iterable[HeldOut], wanted: str = "") -> list[float]:
+    return [e for x in held_out if wanted in ("", x.held_out) for e in x.errors]
+
+
+def between_machines(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
+    """By how much machines of one medium differ at the same size and number of ranks.
+
+    For each point the error of the others' geometric mean, and of the nearest of them: what a curve
+    could reach that was told all of the others' times, and which of them to take.
+    """
+    mean, nearest = [], []
+    for run in runs:
+        like = (run.medium, run.engine, run.ranks)
+        others = [
+            dict(x.points)
+            for x in runs
+            if x.machine != run.machine and (x.medium, x.engine, x.ranks) == like
+        ]
+        for nbytes, time_s in run.points:
+            if found := [x[nbytes] / time_s for x in others if nbytes in x]:
+                mean.append(abs(float(np.exp(np.mean(np.log(found)))) - 1))
+                nearest.append(min(abs(x - 1) for x in found))
+    return mean, nearest
 
 
 def picture(runs: Sequence[Run], calibrations: Sequence[Calibration]) -> None:
@@ -107,8 +140,8 @@ def main() -> None:
     calibrations, held_out = calibrate(runs)
     save_calibrations(calibrations, PUBLISHED)
     picture(runs, calibrations)
+    print(summary(runs, held_out))
     print(table(held_out))
-    print(summary(held_out))
 
 
 if __name__ == "__main__":

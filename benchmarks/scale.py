@@ -19,8 +19,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import fastreduce
 from fastreduce.algorithms import hierarchical, multi_ring, ring
+from fastreduce.simulation import EVENTS, seconds
 from fastreduce.simulation.formulas import hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology import Topology, cluster, rings
 from fastreduce.units import busbw, duration, size
@@ -63,9 +63,7 @@ def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
         "rail rings": lambda: multi_ring(k, rings(topology)),
         "hierarchical": lambda: hierarchical(k, machines),
     }
-    return fastreduce.simulate(
-        programs[algorithm](), topology, nbytes, slices=1, verify=False
-    ).time_s
+    return seconds(programs[algorithm](), topology, nbytes, 1, EVENTS)
 
 
 def rows() -> Iterator[Row]:

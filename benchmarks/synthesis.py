@@ -7,11 +7,13 @@ with seed 0, and how long the search took here. Each program found is proven bef
     python benchmarks/synthesis.py                                   # a few minutes
     python benchmarks/synthesis.py --out benchmarks/results/synthesis.json
     python benchmarks/synthesis.py dgx1 '2 x dgx-h100'               # some of the topologies
+    python benchmarks/synthesis.py --page     # no search: docs/synthesis.md's tables from that file
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +24,8 @@ from fastreduce.topology import Topology, cluster, preset
 from fastreduce.units import duration, size
 
 MIB = 1 << 20
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks/results/synthesis.json", ROOT / "docs/synthesis.md"
 SIZES = [64 << 10, 64 * MIB, 1024 * MIB, 8192 * MIB]
 
 Row = dict[str, Any]
@@ -78,13 +82,25 @@ def rows(chosen: list[str]) -> Iterator[Row]:
             }
 
 
+def write_page() -> None:
+    from synthesis_page import with_tables
+
+    found = json.loads(RESULTS.read_text())["rows"]
+    PAGE.write_text(with_tables(PAGE.read_text(), found))
+
+
 def main() -> None:
     from measure import save
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*TOPOLOGIES, []], metavar="TOPOLOGY")
     parser.add_argument("--out", type=Path, help="write what was found as JSON")
+    parser.add_argument(
+        "--page", action="store_true", help="only make the tables of docs/synthesis.md anew"
+    )
     args = parser.parse_args()
+    if args.page:
+        return write_page()
     row = "{:<34} {:>3} {:>8} {:>8} {:>10} {:>16} {:>10} {:>6} {:>7}  {}".format
     print(
         row("#topology", "k", "size", "bound", "registered", "", "found", "above", "search", "of"),

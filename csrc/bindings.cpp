@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "call.h"
 #include "cpu/kernels.h"
@@ -124,20 +123,6 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
 
 // ---- the other functions for Python
 
-using PyInstruction = std::tuple<int, int, std::vector<int>, std::vector<int>, bool, std::vector<int>>;
-
-std::shared_ptr<Schedule> make_schedule(int ranks, int buffers, int shards, const std::vector<PyInstruction>& described,
-                                        std::vector<std::vector<int>> launches, bool whole_tensors, int sliced) {
-  std::vector<Instruction> instructions;
-  std::vector<std::vector<int>> waits;
-  for (const auto& [rank, shard, srcs, dsts, completes, earlier] : described) {
-    instructions.push_back({rank, shard, srcs, dsts, completes});
-    waits.push_back(earlier);
-  }
-  return std::make_shared<Schedule>(ranks, buffers, shards, std::move(instructions), std::move(waits),
-                                    std::move(launches), whole_tensors, sliced);
-}
-
 std::string place(const std::vector<c10::Device>& devices) {
   TORCH_CHECK_VALUE(!devices.empty(), "no devices: want one per rank");
   for (const c10::Device& device : devices)
@@ -185,13 +170,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   cache_folder = folder_for_caches;
   py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
-      .def(py::init(&make_schedule), py::arg("ranks"), py::arg("buffers"), py::arg("shards"), py::arg("instructions"),
-           py::arg("launches"), py::arg("whole_tensors"), py::arg("sliced") = 0);
+      .def("slices", &Schedule::slices, py::arg("nbytes"));
   module.def("run", &run_from_python, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"));
   module.def("place", &place, py::arg("devices"), py::call_guard<py::gil_scoped_release>());
   module.def("size_class", &size_class, py::arg("nbytes"));
-  module.def("slices", &Schedule::slices_of, py::arg("nbytes"), py::arg("shards"), py::arg("one_step"));
   module.def("forget_schedules", &forget_schedules);
   module.def("cpu_kernels", [] { return cpu_kernels().name; });
   module.def("is_read_only", &is_read_only, py::arg("capsule"));

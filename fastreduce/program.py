@@ -100,15 +100,15 @@ class Program:
     def slices(self, nbytes: int) -> int:
         """How many slices the events engine cuts each shard into, if each rank has ``nbytes``.
 
-        A rank passes on the first slice while it receives the second. Where no instruction waits
-        for another, nothing is passed on, and one slice is enough. A program may ask for a number
-        of its own (``sliced``).
+        A rank passes on the first slice while it receives the second. Where some rank always works,
+        as in a ring, nothing is won, and one slice is enough. A program may ask for a number of its
+        own (``sliced``).
 
-        >>> from fastreduce.algorithms import ring, sharded
-        >>> ring(4).slices(160_000_000), ring(4).slices(1000), sharded(4).slices(160_000_000)
-        (8, 1, 1)
+        >>> from fastreduce.algorithms import ring, tree
+        >>> tree(4).slices(160_000_000), tree(4).slices(1000), ring(4).slices(160_000_000)
+        (25, 1, 1)
         """
-        return self.sliced or _C.slices(nbytes, self.shards, one_step=self.flat.one_step)
+        return self.sliced or self.flat.slices(nbytes)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions, by index and in order, in groups that a device starts together.

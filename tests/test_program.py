@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,10 @@ from programs import (
     sums,
 )
 
-from fastreduce import _C, Instruction, Program
-from fastreduce.algorithms import by_parameter, leader, names, registry, ring, sharded
+from fastreduce import Instruction, Program
+from fastreduce.algorithms import by_parameter, leader, names, registry, ring, sharded, tree
 from fastreduce.algorithms.collectives import program as collective
+from fastreduce.plan.build import compiled
 
 randoms = st.randoms(use_true_random=False)
 
@@ -141,20 +143,34 @@ def _order_with_late(waits, late):
 
 
 class TestSlices:
-    SIZES = st.integers(0, 1 << 40) | st.integers(-2, 2).map(lambda more: (8 << 20) + more)
+    SIZES = st.integers(0, 1 << 40)
 
     @given(any_programs() | right_programs, SIZES)
-    def test_are_what_the_events_engine_asks_for(self, program, nbytes):
-        one_step = not any(program.dependencies())
-        assert program.slices(nbytes) == _C.slices(nbytes, program.shards, one_step)
-        assert 1 <= program.slices(nbytes) <= 8
+    def test_are_those_of_the_events_engine(self, program, nbytes):
+        assert program.slices(nbytes) == compiled(program).slices(nbytes)
+        assert 1 <= program.slices(nbytes) <= 64
+        assert replace(program, sliced=3).slices(nbytes) == compiled(
+            replace(program, sliced=3)
+        ).slices(nbytes)
 
-    def test_follow_the_size_up_to_eight(self):
-        found = [ring(4).slices(mib << 20) for mib in (0, 4, 8, 31, 32, 4000)]
-        assert found == [1, 1, 2, 7, 8, 8]
+    @pytest.mark.parametrize("name", sorted({*BUILT_IN} - {"tree"}))
+    @pytest.mark.parametrize("k", [2, 4, 8])
+    def test_are_not_needed_where_some_rank_always_works(self, name, k):
+        assert registry[name](k).slices(1 << 40) == 1
 
-    def test_are_not_needed_where_nobody_waits(self):
-        assert sharded(4).slices(1 << 40) == 1
+    def test_by_hand(self):
+        """Rank 0 sums, rank 1 fetches the sum, rank 2 fetches it from rank 1: in turn 2 + 1 + 1
+        shards pass a port, at once the 2 that reach rank 0. Each rank has one launch."""
+        steps = [I(0, 0, (0, 1, 2), (0,)), I(1, 0, (0,), (1,)), I(2, 0, (1,), (2,))]
+        program = Program(3, 1, steps)
+        program.verify()
+        assert program.flat.idle_shards == 4 - 2
+
+    def test_follow_the_root_of_the_size(self):
+        """In a tree of 8 a rank has 3 launches and waits in 6 more, for 2 shards a launch."""
+        assert tree(8).flat.idle_shards == pytest.approx(2)
+        found = [tree(8).slices(size << 20) for size in (0, 1, 2, 8, 32, 128, 512, 1 << 20)]
+        assert found == [1, 3, 4, 8, 16, 32, 64, 64]
 
 
 def may_start_together(program, indices):

@@ -21,6 +21,11 @@ class KnownProgram {
     find();
     return launches_;
   }
+  double idle_shards() {
+    find();
+    std::call_once(idle_once_, [this] { idle_shards_ = simulation::idle_shards(flat, waits_, launches_); });
+    return idle_shards_;
+  }
 
   const FlatProgram flat;
 
@@ -32,9 +37,10 @@ class KnownProgram {
     });
   }
 
-  std::once_flag once_;
+  std::once_flag once_, idle_once_;
   Lists waits_;
   std::vector<int> launches_;
+  double idle_shards_ = 0;
 };
 
 using ProgramPointer = std::shared_ptr<KnownProgram>;

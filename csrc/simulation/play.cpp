@@ -30,7 +30,8 @@ class Run {
     }
     for (int stage = 0; stage < stages_.size(); ++stage) {
       const auto [first, end] = transfers_of(stages_.place(stage));
-      unfinished_.push_back(end - first);
+      const Stages::Place place = stages_.place(stage);
+      unfinished_.push_back(end - first + (stages_.streams(stage) && !place.reads));
       waits_.push_back(stages_.waits(stage));
     }
     if (!spans) return;
@@ -41,7 +42,7 @@ class Run {
   }
 
   double until_done(const Pause& pause) {
-    for (int stage = 0; stage < stages_.size(); ++stage)
+    for (int stage = stages_.size(); stage-- > 0;)  // backwards: one may begin the next
       if (!waits_[stage]) begin(stage);
     Pacer pacer(pause);
     double now_s = 0;
@@ -86,8 +87,18 @@ class Run {
     if (spans_) spans_->stage_start_s[stage] = ready_s_[stage];
     const double launched_s = ready_s_[stage] + (place.reads ? costs_.launch_s : 0);
     const auto [first, end] = transfers_of(place);
-    for (int transfer = first; transfer < end; ++transfer)
-      starting_.push({launched_s + delay_s_[tasks_.transfers[transfer].pair], id_of(stage, transfer)});
+    double flowing_s = launched_s;  // when all of its transfers move bytes
+    for (int transfer = first; transfer < end; ++transfer) {
+      const double start_s = launched_s + delay_s_[tasks_.transfers[transfer].pair];
+      flowing_s = std::max(flowing_s, start_s);
+      starting_.push({start_s, id_of(stage, transfer)});
+    }
+    if (stages_.streams(stage) && place.reads) release(stage + 1, flowing_s);
+  }
+
+  void release(int stage, double now_s) {
+    ready_s_[stage] = std::max(ready_s_[stage], now_s);
+    if (!--waits_[stage]) begin(stage);
   }
 
   void start(int64_t id, double now_s) {
@@ -98,13 +109,17 @@ class Run {
 
   void end(int64_t id, double now_s) {
     if (spans_) spans_->transfer_end_s[number_of(id)] = now_s;
-    const int stage = stage_of(id);
+    end_part(stage_of(id), now_s);
+  }
+
+  // One of its transfers has ended, or the reads that it passes on.
+  void end_part(int stage, double now_s) {
     if (--unfinished_[stage]) return;
     if (spans_) spans_->stage_end_s[stage] = now_s;
+    if (stages_.streams(stage) && stages_.place(stage).reads) end_part(stage + 1, now_s);
     stages_.followers(stage, [&](int follower) {
       const bool elsewhere = stages_.lane(follower) != stages_.lane(stage);
-      ready_s_[follower] = std::max(ready_s_[follower], now_s + (elsewhere ? costs_.event_wait_s : 0));
-      if (!--waits_[follower]) begin(follower);
+      release(follower, now_s + (elsewhere ? costs_.event_wait_s : 0));
     });
   }
 
@@ -117,7 +132,7 @@ class Run {
   std::vector<double> delay_s_;  // by pair, before the first byte moves
   std::vector<double> ready_s_;  // by stage, as the two below
   std::vector<int> waits_;       // for stages
-  std::vector<int> unfinished_;  // transfers
+  std::vector<int> unfinished_;  // transfers, and reads that the stage passes on
   std::priority_queue<Start, std::vector<Start>, std::greater<>> starting_;
 };
 

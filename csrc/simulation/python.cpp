@@ -30,9 +30,9 @@ std::unique_ptr<Machine> make_machine(const std::vector<std::pair<bool, double>>
 Costs read_costs(const std::array<double, 4>& costs) { return {costs[0], costs[1], costs[2], costs[3]}; }
 
 std::unique_ptr<Simulation> make_simulation(KnownProgram& program, Machine& machine, const std::vector<int>& node_of,
-                                            int host) {
+                                            int host, bool by_kernels) {
   const py::gil_scoped_release no_gil;
-  return std::make_unique<Simulation>(program, machine, node_of, host, kUntilInterrupted);
+  return std::make_unique<Simulation>(program, machine, node_of, host, by_kernels, kUntilInterrupted);
 }
 
 double seconds_of(const Simulation& simulation, const std::vector<double>& shard_bytes, int slices,
@@ -69,7 +69,8 @@ void define_simulations(py::module& module) {
       .def(py::init(&make_machine), py::arg("nodes"), py::arg("links"))
       .def("route", &Machine::route, py::arg("src"), py::arg("dst"));
   py::class_<Simulation>(module, "Simulation")
-      .def(py::init(&make_simulation), py::arg("program"), py::arg("machine"), py::arg("node_of"), py::arg("host"))
+      .def(py::init(&make_simulation), py::arg("program"), py::arg("machine"), py::arg("node_of"), py::arg("host"),
+           py::arg("by_kernels"))
       .def_property_readonly("unreached", [](const Simulation& x) { return x.paths.unreached; })
       .def_property_readonly("unknown", &Simulation::unknown)
       .def_property_readonly("pairs", [](const Simulation& x) { return x.tasks.pairs; })

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <numeric>
 #include <variant>
 
 #include "schedule.h"
@@ -84,6 +85,11 @@ const std::vector<int>& launches_of(KnownProgram& program) {
   return program.launches();
 }
 
+double idle_shards_of(KnownProgram& program) {
+  const py::gil_scoped_release no_gil;
+  return program.idle_shards();
+}
+
 py::list dependencies_of(KnownProgram& program) {
   const Lists& waits = waits_of(program);
   py::list found(waits.size());
@@ -124,6 +130,30 @@ py::object first_wrong_cell(KnownProgram& program, const std::vector<std::vector
   return py::make_tuple(wrong->buffer, wrong->shard, as_bytes(wrong->once), as_bytes(wrong->twice));
 }
 
+std::vector<std::vector<int>> as_vectors(const Lists& lists) {
+  std::vector<std::vector<int>> found;
+  for (int64_t index = 0; index < lists.size(); ++index) found.emplace_back(lists[index].begin(), lists[index].end());
+  return found;
+}
+
+std::shared_ptr<Schedule> schedule_of(KnownProgram& program, bool whole_tensors, int sliced) {
+  const py::gil_scoped_release no_gil;
+  const FlatProgram& flat = program.flat;
+  const std::vector<bool> completing = completes(flat, kUntilInterrupted);
+  const auto srcs = as_vectors(flat.srcs), dsts = as_vectors(flat.dsts);
+  std::vector<Instruction> instructions;
+  for (int64_t index = 0; index < flat.size(); ++index)
+    instructions.push_back({flat.rank[index], flat.shard[index], srcs[index], dsts[index], completing[index]});
+  std::vector<std::vector<int>> launches;
+  for (size_t group = 0; group + 1 < program.launches().size(); ++group) {
+    std::vector<int>& indices = launches.emplace_back(program.launches()[group + 1] - program.launches()[group]);
+    std::iota(indices.begin(), indices.end(), program.launches()[group]);
+  }
+  return std::make_shared<Schedule>(flat.ranks, flat.buffers, flat.shards, std::move(instructions),
+                                    as_vectors(program.waits()), std::move(launches), whole_tensors, sliced,
+                                    program.idle_shards());
+}
+
 std::vector<bool> completes_of(KnownProgram& program) {
   const py::gil_scoped_release no_gil;
   return completes(program.flat, kUntilInterrupted);
@@ -140,9 +170,14 @@ void define_programs(py::module& module) {
                              [](const KnownProgram& program) {
     return std::ranges::find(program.flat.rank, kHost) != program.flat.rank.end();
   })
-      .def_property_readonly("one_step", [](KnownProgram& program) { return waits_of(program).items() == 0; })
+      .def_property_readonly("idle_shards", &idle_shards_of)
+      .def("slices",
+           [](KnownProgram& program, int64_t nbytes) {
+    return Schedule::slices_of(nbytes, program.flat.shards, idle_shards_of(program));
+  }, py::arg("nbytes"))
       .def("first_wrong", &first_wrong_cell, py::arg("goals"), py::arg("goal_of"))
-      .def("completes", &completes_of);
+      .def("completes", &completes_of)
+      .def("schedule", &schedule_of, py::arg("whole_tensors"), py::arg("sliced"));
   module.def("flatten", &make_program, py::arg("instructions"), py::arg("type"), py::arg("ranks"), py::arg("shards"),
              py::arg("buffers"));
 }

@@ -4,9 +4,9 @@
 
 namespace fastreduce::simulation {
 
-Simulation::Simulation(KnownProgram& program, Machine& machine, std::span<const int> node_of, int host,
+Simulation::Simulation(KnownProgram& program, Machine& machine, std::span<const int> node_of, int host, bool by_kernels,
                        const Pause& pause)
-    : tasks(tasks_of(program.flat, program.waits(), program.launches(), node_of, host)),
+    : tasks(tasks_of(program.flat, program.waits(), program.launches(), node_of, host, by_kernels)),
       paths(paths_of(machine, tasks.pairs, pause)),
       links_(machine.links.size()) {}
 

@@ -9,7 +9,8 @@ namespace fastreduce::simulation {
 class Simulation {
  public:
   // `node_of[buffer]` holds a buffer, and `node_of[rank]` executes; `host` is the node of kHost.
-  Simulation(KnownProgram& program, Machine& machine, std::span<const int> node_of, int host, const Pause& pause);
+  Simulation(KnownProgram& program, Machine& machine, std::span<const int> node_of, int host, bool by_kernels,
+             const Pause& pause);
 
   // The first link with an unknown bandwidth: the machine's number of it, or ~node for its memory.
   std::optional<int> unknown() const;

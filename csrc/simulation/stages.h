@@ -24,6 +24,7 @@ class Stages {
     const int task = task_of_[stage], phases = tasks_.tasks[task].phases(), offset = stage - first_[task];
     return {task, offset / phases, phases == 1 || offset % phases == 0};
   }
+  bool streams(int stage) const { return tasks_.tasks[task_of_[stage]].streams; }
   int lane(int stage) const { return tasks_.tasks[task_of_[stage]].lane; }
 
   // The number of the transfer that is tasks.transfers[transfer], in this stage's slice.
@@ -35,15 +36,16 @@ class Stages {
   // How many stages must end before it begins.
   int waits(int stage) const;
 
-  // Calls `then` with each stage that waits for this one. A task's reads wait for the tasks that it depends on, for the
-  // lane's launch before it, and for its own reads of the slice before; its writes for its reads, and for its writes of
-  // the slice before. So a lane reads the next slice while it writes the previous one.
+  // Calls `then` with each stage that waits for this one's end. A task's reads wait for the tasks that it depends on,
+  // for the lane's launch before it, and for its own reads of the slice before; its writes for its reads (for their
+  // first bytes where it streams), and for its writes of the slice before. So a lane reads the next slice while it
+  // writes the previous one.
   template <class Then>
   void followers(int stage, const Then& then) const {
     const auto [number, slice, reads] = place(stage);
     const Task& task = tasks_.tasks[number];
     const bool more = slice + 1 < slices_, last_phase = !reads || task.phases() == 1;
-    if (!last_phase) then(stage + 1);
+    if (!last_phase && !task.streams) then(stage + 1);
     if (more) then(stage + task.phases());
     if (!last_phase) return;
     for (int later : tasks_.after[number]) then(first_[later] + slice * tasks_.tasks[later].phases());

@@ -10,15 +10,16 @@ namespace {
 
 class TaskBuilder {
  public:
-  TaskBuilder(const FlatProgram& program, std::span<const int> node_of, int host)
-      : program_(program), node_of_(node_of), host_(host) {}
+  TaskBuilder(const FlatProgram& program, std::span<const int> node_of, int host, bool by_kernels)
+      : program_(program), node_of_(node_of), host_(host), by_kernels_(by_kernels) {}
 
   void add(int first, int end) {
-    Task task{executor(first), count(), 0, 0, Task::kNone, Task::kNone};
+    Task task{executor(first), count(), 0, 0, Task::kNone, Task::kNone, false};
     for (int index = first; index < end; ++index) add_reads(index);
     task.writes = count();
     for (int index = first; index < end; ++index) add_writes(index);
     task.end = count();
+    task.streams = by_kernels_ && program_.rank[first] != kHost && task.phases() == 2;
     const int number = static_cast<int>(made.tasks.size());
     if (const auto last = last_of_lane_.find(task.lane); last != last_of_lane_.end()) {
       task.previous = last->second;
@@ -32,12 +33,16 @@ class TaskBuilder {
 
  private:
   int count() const { return static_cast<int>(made.transfers.size()); }
-  int executor(int index) const { return program_.rank[index] == kHost ? host_ : node_of_[program_.rank[index]]; }
+  bool is_staged(int index) const { return by_kernels_ && program_.rank[index] == kHost; }
+  int executor(int index) const {
+    if (program_.rank[index] == kHost) return by_kernels_ ? node_of_[0] : host_;
+    return node_of_[program_.rank[index]];
+  }
 
   // A copy that the source's or the destination's device executes: its memory is on the way anyway.
   bool goes_straight(int index) const {
     const auto srcs = program_.srcs[index], dsts = program_.dsts[index];
-    if (srcs.size() != 1 || dsts.size() != 1) return false;
+    if (srcs.size() != 1 || dsts.size() != 1 || is_staged(index)) return false;
     const int src = node_of_[srcs[0]], dst = node_of_[dsts[0]], lane = executor(index);
     return src != dst && (lane == src || lane == dst);
   }
@@ -48,8 +53,12 @@ class TaskBuilder {
     const int lane = executor(index);
     if (goes_straight(index))
       return add_transfer(index, node_of_[srcs[0]], node_of_[program_.dsts[index][0]], 1, Transfer::kStraight);
-    for (int src : srcs)
-      if (node_of_[src] != lane) add_transfer(index, node_of_[src], lane, 1, src);
+    for (int src : srcs) {
+      if (is_staged(index))
+        add_staged(index, node_of_[src], lane, src);
+      else if (node_of_[src] != lane)
+        add_transfer(index, node_of_[src], lane, 1, src);
+    }
     add_transfer(index, lane, lane, static_cast<int>(srcs.size()) + 1, Transfer::kAll);
   }
 
@@ -57,8 +66,19 @@ class TaskBuilder {
   void add_writes(int index) {
     if (goes_straight(index)) return;
     const int lane = executor(index);
-    for (int dst : program_.dsts[index])
-      if (node_of_[dst] != lane) add_transfer(index, lane, node_of_[dst], 1, dst);
+    for (int dst : program_.dsts[index]) {
+      if (is_staged(index))
+        add_staged(index, lane, node_of_[dst], dst);
+      else if (node_of_[dst] != lane)
+        add_transfer(index, lane, node_of_[dst], 1, dst);
+    }
+  }
+
+  // Through the host's memory, which is written and read. One half of it fills while the other empties.
+  void add_staged(int index, int src, int dst, int buffer) {
+    add_transfer(index, src, host_, 1, buffer);
+    add_transfer(index, host_, host_, 2, buffer);
+    add_transfer(index, host_, dst, 1, buffer);
   }
 
   void add_transfer(int index, int src, int dst, int times, int buffer) {
@@ -71,6 +91,7 @@ class TaskBuilder {
   const FlatProgram& program_;
   std::span<const int> node_of_;
   const int host_;
+  const bool by_kernels_;
   std::unordered_map<int64_t, int> pair_of_;
   std::unordered_map<int, int> last_of_lane_;
 };
@@ -88,8 +109,8 @@ Lists reversed(const Lists& before) {
 }  // namespace
 
 Tasks tasks_of(const FlatProgram& program, const Lists& waits, const std::vector<int>& launches,
-               std::span<const int> node_of, int host) {
-  TaskBuilder builder(program, node_of, host);
+               std::span<const int> node_of, int host, bool by_kernels) {
+  TaskBuilder builder(program, node_of, host, by_kernels);
   std::vector<int> task_of(program.size());
   std::vector<int> before;
   for (size_t number = 0; number + 1 < launches.size(); ++number) {

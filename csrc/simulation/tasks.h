@@ -18,7 +18,8 @@ struct Transfer {
   static constexpr int kAll = -1, kStraight = -2;  // kStraight: between the executor and the one other node
 };
 
-// A launch of a lane (a device's stream): it reads, then it writes to other nodes, where it does.
+// A launch of a lane (a device's stream): it reads, then it writes to other nodes, where it does. If it streams, it
+// writes while it reads.
 struct Task {
   int lane;      // a node
   int reads;     // the first of its transfers that read
@@ -26,6 +27,7 @@ struct Task {
   int end;       // one past its last transfer
   int previous;  // the lane's launch before it, or kNone
   int next;      // the lane's launch after it, or kNone
+  bool streams;  // only if it has both phases
   static constexpr int kNone = -1;
 
   int phases() const { return writes < end ? 2 : 1; }
@@ -39,8 +41,9 @@ struct Tasks {
   Lists after;                             // by task, those that depend on it
 };
 
-// `node_of[buffer]` holds a buffer, and `node_of[rank]` executes; `host` is the node of kHost.
+// `node_of[buffer]` holds a buffer, and `node_of[rank]` executes; `host` is the node of kHost. By kernels, launches
+// stream, and rank 0 does the host's work, on copies that pass through the host's memory (csrc/cuda/enqueue.cpp).
 Tasks tasks_of(const FlatProgram& program, const Lists& waits, const std::vector<int>& launches,
-               std::span<const int> node_of, int host);
+               std::span<const int> node_of, int host, bool by_kernels);
 
 }  // namespace fastreduce::simulation

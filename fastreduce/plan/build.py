@@ -35,18 +35,4 @@ def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
 
 def compiled(chosen: Program) -> _C.Schedule:
     """The program as the engines take it."""
-    instructions = [
-        (*instruction, completes, waits)
-        for instruction, completes, waits in zip(
-            chosen.instructions, chosen.completes(), chosen.dependencies(), strict=True
-        )
-    ]
-    return _C.Schedule(
-        chosen.k,
-        chosen.buffers,
-        chosen.shards,
-        instructions,
-        chosen.launches(),
-        chosen.whole_tensors,
-        chosen.sliced or 0,
-    )
+    return chosen.flat.schedule(chosen.whole_tensors, chosen.sliced or 0)

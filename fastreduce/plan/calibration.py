@@ -10,31 +10,34 @@ from typing import Any, NamedTuple
 OURS = "fastreduce"
 
 
+class Pair(NamedTuple):
+    """An offset and a rate: before bytes move at the rate, it takes as long as these would."""
+
+    ramp_bytes: float
+    bytes_per_s: float
+
+
 class Curve(NamedTuple):
-    """Seconds of an allreduce over its size, in two pieces of which the faster counts.
+    """Seconds of an allreduce over its size, in pieces of which the fastest counts.
 
-    A call takes ``call_s``, and ``hop_s`` for each of the 2(k-1) steps of a ring. Then either the
-    bytes of a bus (2(k-1)/k of a rank's) go at ``small_bytes_per_s`` at once, as with a protocol
-    for small messages; or they go at ``bytes_per_s`` after a ramp, which takes as long as
-    ``ramp_bytes`` more would. So a curve is two pairs of an offset and a rate.
+    A call takes ``call_s``, and ``hop_s`` for each of the 2(k-1) steps of a ring. Then the bytes of
+    a bus (2(k-1)/k of a rank's) go as one of ``pairs`` has it. Their rates grow, and so do their
+    ramps: the first is as a protocol for small messages, the last has the full rate.
 
-    >>> curve = Curve(10e-6, 0.0, 5e9, 400e9, 16e6)
+    >>> curve = Curve(10e-6, 0.0, (Pair(0.0, 5e9), Pair(16e6, 400e9)))
     >>> round(curve.time_s(1024, 8) * 1e6, 1), round(curve.time_s(1 << 30, 8) * 1e3, 2)
     (10.4, 4.75)
     """
 
     call_s: float
     hop_s: float
-    small_bytes_per_s: float
-    bytes_per_s: float
-    ramp_bytes: float
+    pairs: tuple[Pair, ...]
 
     def time_s(self, nbytes: float, k: int) -> float:
         """Seconds for ``nbytes`` on each of ``k`` ranks."""
         bus_bytes = 2 * (k - 1) / k * nbytes
-        small_s = bus_bytes / self.small_bytes_per_s
-        large_s = (self.ramp_bytes + bus_bytes) / self.bytes_per_s
-        return self.call_s + 2 * (k - 1) * self.hop_s + min(small_s, large_s)
+        moving_s = min((pair.ramp_bytes + bus_bytes) / pair.bytes_per_s for pair in self.pairs)
+        return self.call_s + 2 * (k - 1) * self.hop_s + moving_s
 
 
 class Error(NamedTuple):
@@ -86,10 +89,14 @@ def to_json(calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
     """As JSON has them: the fields by name, and rates in bytes a second."""
     return [
         asdict(x)
-        | {"curve": x.curve._asdict(), "error": x.error._asdict()}
+        | {"curve": _curve_to_json(x.curve), "error": x.error._asdict()}
         | {"ranks": list(x.ranks), "sizes_bytes": list(x.sizes_bytes), "sources": list(x.sources)}
         for x in calibrations
     ]
+
+
+def _curve_to_json(curve: Curve) -> dict[str, Any]:
+    return curve._asdict() | {"pairs": [pair._asdict() for pair in curve.pairs]}
 
 
 def from_json(where: str, found: Any) -> tuple[Calibration, ...]:
@@ -103,12 +110,7 @@ def _calibration(where: str, found: Any) -> Calibration:
     kinds = {"medium": str, "engine": str, "ranks": list, "sizes_bytes": list, "curve": dict}
     kinds |= {"error": dict, "sources": list}
     _check_keys(where, found, kinds)
-    curve, error = found["curve"], found["error"]
-    _check_keys(f"{where}: curve", curve, dict.fromkeys(Curve._fields, (int, float)))
-    for key, value in curve.items():
-        least = 1e-30 if key.endswith("bytes_per_s") else 0
-        if isinstance(value, bool) or not least <= value <= 1e30:
-            raise ValueError(f"{where}: curve: {key} is {value!r}, want a number above zero")
+    error = found["error"]
     numbers = {"mean": (int, float), "worst": (int, float), "points": int, "held_out": str}
     _check_keys(f"{where}: error", error, numbers)
     for key in ("ranks", "sizes_bytes"):
@@ -124,10 +126,25 @@ def _calibration(where: str, found: Any) -> Calibration:
         found["engine"],
         tuple(found["ranks"]),
         tuple(found["sizes_bytes"]),
-        Curve(**curve),
+        _curve(f"{where}: curve", found["curve"]),
         Error(**error),
         tuple(str(source) for source in found["sources"]),
     )
+
+
+def _curve(where: str, found: Any) -> Curve:
+    number = (int, float)
+    _check_keys(where, found, {"call_s": number, "hop_s": number, "pairs": list})
+    if not found["pairs"]:
+        raise ValueError(f"{where}: pairs is [], want at least one pair of an offset and a rate")
+    for pair in (found, *found["pairs"]):
+        if pair is not found:
+            _check_keys(f"{where}: pairs", pair, dict.fromkeys(Pair._fields, number))
+        for key, value in pair.items():
+            least = 1e-30 if key == "bytes_per_s" else 0
+            if key != "pairs" and (isinstance(value, bool) or not least <= value <= 1e30):
+                raise ValueError(f"{where}: {key} is {value!r}, want a number above zero")
+    return Curve(found["call_s"], found["hop_s"], tuple(Pair(**x) for x in found["pairs"]))
 
 
 def _check_keys(where: str, found: Any, kinds: Mapping[str, Any]) -> None:

@@ -87,15 +87,13 @@ def for_memory(place: str, k: int, nbytes: int, more: Sequence[str] = ()) -> Ite
 
 
 def for_links(
-    topology: Topology, k: int, tensor_bytes: Sequence[int], more: Sequence[str] = ()
+    topology: Topology,
+    costs: Costs,
+    k: int,
+    tensor_bytes: Sequence[int],
+    more: Sequence[str] = (),
 ) -> Iterator[Candidate]:
-    """For ranks on the first k devices of a topology; times are predicted, or follow curves that
-    were measured on this machine."""
-    if k > len(topology.devices):
-        raise ValueError(
-            f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
-        )
-    machine, costs = _as_measured(topology, k)
+    """For ranks on the first k devices of a topology; times are predicted."""
     for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
@@ -106,24 +104,32 @@ def for_links(
                 found = _fitted(found, name, topology, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
-            prediction = on_topology(found, machine, nbytes, slices, costs_of(found, costs))
+            prediction = on_topology(found, topology, nbytes, slices, costs_of(found, costs))
         except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
-        yield _measured(Candidate(name, found, slices, prediction), topology, sum(tensor_bytes), k)
+        yield Candidate(name, found, slices, prediction)
 
 
-def _as_measured(topology: Topology, k: int) -> tuple[Topology, Costs]:
-    """The topology and costs by which algorithms are predicted: as a curve of one of ours has it,
-    if one was measured with this number of ranks."""
+def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topology, Costs]:
+    """The topology and the costs by which ``k`` ranks are predicted: as a curve of one of our
+    algorithms has them, if one was measured with this number of ranks.
+
+    Raises:
+        ValueError: more ranks than devices.
+    """
+    if k > len(topology.devices):
+        raise ValueError(
+            f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
+        )
     for x in topology.calibrations:
         name = x.engine.removeprefix(f"{OURS} ")
         if name in registry and x.has_ranks(k):
-            return calibrated(topology, proven("allreduce", name, k), x.curve)
-    return topology, EVENTS
+            return calibrated(topology, proven("allreduce", name, k), x.curve, costs)
+    return topology, costs
 
 
-def _measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
-    """The candidate with the time of a curve that was measured on this machine, if there is one."""
+def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
+    """The candidate with the time of its own curve, if one was measured on this machine."""
     for x in topology.calibrations:
         if x.engine == f"{OURS} {found.algorithm}" and x.covers(nbytes, k):
             prediction = found.prediction._replace(time_s=x.curve.time_s(nbytes, k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -37,15 +38,17 @@ def calibrated(
     call_s = max(0.0, costs.call_s + curve.time_s(SMALL_BYTES, k) - small_s)
     bus_bytes = 2 * (k - 1) / k * LARGE_BYTES
     links_s = simulated_s(topology, LARGE_BYTES, base) - small_s
-    machine = _scaled(topology, curve.bytes_per_s / (bus_bytes / links_s))
+    large = curve.pairs[-1]
+    machine = _scaled(topology, large.bytes_per_s / (bus_bytes / links_s))
     # How much longer a byte of ramp makes it, whatever the number of steps.
     probe_bytes = 1e6
     ramped_s = simulated_s(machine, LARGE_BYTES, base._replace(ramp_bytes=probe_bytes))
     each_s = (ramped_s - simulated_s(machine, LARGE_BYTES, base)) / probe_bytes
-    ramp_bytes = curve.ramp_bytes / curve.bytes_per_s / each_s
+    ramp_bytes = large.ramp_bytes / large.bytes_per_s / each_s
     return machine, costs._replace(call_s=call_s, ramp_bytes=ramp_bytes)
 
 
+@lru_cache(maxsize=8)  # so that bounds, which are kept for a topology, are found once
 def _scaled(topology: Topology, factor: float) -> Topology:
     from fastreduce.topology import Topology
 

@@ -19,14 +19,17 @@ from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.candidates import (
     HEADINGS,
     Candidate,
+    as_measured,
     by_seconds,
     for_links,
     for_memory,
+    measured,
     within,
 )
 from fastreduce.plan.choose import choose
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.table_files import tuned
+from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.predict import MEMORIES
 from fastreduce.units import busbw, duration, nbytes_of, size
 
@@ -137,7 +140,9 @@ def explain(
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
         return _here(devices, tensor_bytes, more)
-    found = sorted(for_links(machine, count, tensor_bytes, more), key=by_seconds)
+    machine, costs = as_measured(machine, count)
+    predicted = for_links(machine, costs, count, tensor_bytes, more)
+    found = sorted((measured(x, machine, nbytes, count) for x in predicted), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -145,14 +150,16 @@ def explain(
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, count)
-    bound = None if unknown else _bound(machine, count, nbytes)
+    bound = None if unknown else _bound(machine, count, nbytes, costs)
+    if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
+        bound = None  # what was measured is faster than the model allows
     return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
 
 
-def _bound(machine: Topology, k: int, nbytes: int) -> Bound | None:
+def _bound(machine: Topology, k: int, nbytes: int, costs: Costs) -> Bound | None:
     """None without scipy, which may be missing where dependencies were not installed."""
     try:
-        return lower_bound(machine, k, nbytes)
+        return lower_bound(machine, k, nbytes, costs)
     except ImportError:
         return None
 
@@ -211,17 +218,19 @@ def _here(
     """
     k, nbytes, place = len(devices), sum(tensor_bytes), _C.place(devices)
     calibrations: Sequence[Calibration] = ()
-    measured = ""
+    tuned_on = ""
     if place in MEMORIES:
         table = tuned()
-        measured = f", times measured on {table.date}" if table and place in table.times_s else ""
-        where = f"one {place.upper()}{measured}"
+        tuned_on = f", times measured on {table.date}" if table and place in table.times_s else ""
+        where = f"one {place.upper()}{tuned_on}"
         candidates = for_memory(place, k, nbytes, more)
     else:
         from fastreduce.topology import detect
 
-        machine = detect()
-        where, candidates = machine.name, for_links(machine, k, tensor_bytes, more)
+        machine, costs = as_measured(detect(), k)
+        predicted = for_links(machine, costs, k, tensor_bytes, more)
+        where = machine.name
+        candidates = (measured(x, machine, nbytes, k) for x in predicted)
         calibrations = machine.calibrations
     found = sorted(candidates, key=by_seconds)
     return Plan(
@@ -230,5 +239,5 @@ def _here(
         tuple(found),
         choose(place, k, nbytes),
         f'what "auto" stands for here (place: {place})',
-        notes=() if measured else _notes(calibrations, found, nbytes, k),
+        notes=() if tuned_on else _notes(calibrations, found, nbytes, k),
     )

@@ -24,7 +24,8 @@ class Point(NamedTuple):
 class Run(NamedTuple):
     """What one machine took with one engine and number of ranks, by size.
 
-    Machines with the same ``medium`` and ``engine`` are fitted together.
+    Machines with the same ``medium`` and ``engine`` are fitted together. A run with a ``flaw`` is
+    one that its own source calls broken or untuned: nothing else is told from it.
     """
 
     machine: str
@@ -33,6 +34,7 @@ class Run(NamedTuple):
     ranks: int
     points: tuple[Point, ...]
     source: str
+    flaw: str = ""
 
 
 def read(path: str | PathLike[str], medium: str | None = None) -> list[Run]:
@@ -144,7 +146,9 @@ def _published(found: Any) -> Iterator[Run]:
             if not busbw > 0:
                 raise ValueError(f"{where}: busbw is {busbw!r} at {nbytes} bytes, want it above 0")
             points.append(Point(nbytes, time_s or 2 * (k - 1) / k * nbytes / busbw / 1e9))
-        yield Run(run["machine"], run["medium"], run["engine"], k, tuple(points), run["source"])
+        machine, medium, engine = run["machine"], run["medium"], run["engine"]
+        flaw = run.get("flaw", "")
+        yield Run(machine, medium, engine, k, tuple(points), run["source"], flaw)
 
 
 def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:

@@ -14,19 +14,26 @@ class Costs(NamedTuple):
 
     ``call_s`` passes before the first task, ``launch_s`` before each task, ``event_wait_s`` before
     one that waits for another device. A transfer takes as long as one with ``ramp_bytes`` more
-    would at its full rate: the rate that it would have alone.
+    would at its full rate: the rate that it would have alone. If ``by_kernels``, a device
+    writes its results elsewhere while it reads, since a kernel passes on tile after tile, and rank
+    0's device does the host's work on copies. Otherwise a device reads a whole slice before it
+    passes it on, and the CPU works, as *Dive into Deep Learning* reckons in section 12.7.
     """
 
     call_s: float
     launch_s: float
     event_wait_s: float
     ramp_bytes: float
+    by_kernels: bool
 
     def check(self) -> Costs:
         """These costs; a ValueError if one is no finite number of at least 0."""
-        for name, found in self._asdict().items():
+        *numbers, by_kernels = self
+        for name, found in zip(self._fields, numbers, strict=False):
             if not 0 <= found < math.inf:
                 raise ValueError(f"costs: {name} is {found!r}, want a finite number, 0 or more")
+        if not isinstance(by_kernels, bool):
+            raise ValueError(f"costs: by_kernels is {by_kernels!r}, want True or False")
         return self
 
 
@@ -40,7 +47,10 @@ class Costs(NamedTuple):
 # continues. Predicted: between GPUs it was not measured. Between streams of one H100 each step of a
 # captured ring of 64 KiB took 2.8 us (4 ranks) and 3.5 us (8), which is 1.2 and 1.9 us beyond a
 # launch (2026-11-23, the same report).
-EVENTS = Costs(call_s=0.0, launch_s=1.6e-6, event_wait_s=1.5e-6, ramp_bytes=0.0)
+EVENTS = Costs(call_s=0.0, launch_s=1.6e-6, event_wait_s=1.5e-6, ramp_bytes=0.0, by_kernels=True)
+
+# As the book reckons: only what moves on links and in memories.
+BOOK = Costs(call_s=0.0, launch_s=0.0, event_wait_s=0.0, ramp_bytes=0.0, by_kernels=False)
 
 
 def costs_of(program: Program, costs: Costs = EVENTS) -> Costs:

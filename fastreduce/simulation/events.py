@@ -38,7 +38,7 @@ def _events(run: Run) -> Iterator[Event]:
     pairs = [(nodes[src], nodes[dst]) for src, dst in simulation.pairs]
     routes = [topology.route(*pair) for pair in pairs]
     transfers = [Transfer(*x) for x in simulation.transfers]
-    spans = simulation.spans(run.slice_bytes, run.slices, run.costs)
+    spans = simulation.spans(run.slice_bytes, run.slices, run.costs[:4])
     stage_spans = zip(spans[0], spans[1], strict=True)
     transfer_spans = zip(spans[2], spans[3], strict=True)
     for lane, *bounds in simulation.tasks:
@@ -66,10 +66,11 @@ def _phases(
     reading = [(x, _in_words(program, x, "<-")) for x in transfers[reads:writes]]
     writing = [(x, _in_words(program, x, "->")) for x in transfers[writes:end]]
     read = "; ".join(words for x, words in reading if x.buffer < 0)
-    written = "; ".join(
-        f"shard {program.instructions[index].shard} -> {_name(program, [x.buffer for x in group])}"
+    results = [
+        (program.instructions[index].shard, list(dict.fromkeys(x.buffer for x in group)))
         for index, group in groupby(transfers[writes:end], key=lambda x: x.instruction)
-    )
+    ]
+    written = "; ".join(f"shard {shard} -> {_name(program, dsts)}" for shard, dsts in results)
     return [(read, reading), (written, writing)] if writing else [(read, reading)]
 
 

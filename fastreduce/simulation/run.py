@@ -45,12 +45,12 @@ class Run:
         self.program, self.topology, self.costs = program, topology, costs.check()
         self.slices = program.slices(self.nbytes) if slices is None else slices
         self.slice_bytes = [shard / self.slices for shard in shard_bytes]
-        self.simulation = _simulation(program, topology)
+        self.simulation = _simulation(program, topology, costs.by_kernels)
 
     @cached_property
     def time_s(self) -> float:
         """From the first launch to the last transfer's end; 0 if there is nothing to do."""
-        return self.simulation.seconds(self.slice_bytes, self.slices, self.costs)
+        return self.simulation.seconds(self.slice_bytes, self.slices, self.costs[:4])
 
     def time_if(
         self, nbytes: int | Sequence[int] | None = None, *, distances: bool = True
@@ -59,7 +59,7 @@ class Run:
         slice_bytes = self.slice_bytes
         if nbytes is not None:
             slice_bytes = [shard / self.slices for shard in _sizes(self.program, nbytes)[1]]
-        return self.simulation.seconds(slice_bytes, self.slices, self.costs, distances)
+        return self.simulation.seconds(slice_bytes, self.slices, self.costs[:4], distances)
 
     @cached_property
     def link_bytes(self) -> dict[Link, float]:
@@ -95,12 +95,12 @@ def seconds(
     return Run(program, topology, nbytes, slices, costs).time_s
 
 
-def _simulation(program: Program, topology: Topology) -> _C.Simulation:
+def _simulation(program: Program, topology: Topology, by_kernels: bool) -> _C.Simulation:
     flat, routes, devices = program.flat, topology.routes, topology.devices
     places = [routes.number[device] for device in devices[: program.k]]
     node_of = [places[buffer % program.k] for buffer in range(program.buffers)]
     host = routes.number[topology.host_of(devices[0])] if flat.uses_host else -1
-    found = _C.Simulation(flat, routes.machine, node_of, host)
+    found = _C.Simulation(flat, routes.machine, node_of, host, by_kernels)
     names = list(topology.graph)
     if found.unreached is not None:
         topology.route(*(names[node] for node in found.unreached))

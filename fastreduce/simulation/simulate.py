@@ -36,36 +36,32 @@ def simulate(
             its device r.
         nbytes: the size of each rank's data, such as 4096 or "160MB", or a list with the size of
             each tensor, which a program with ``whole_tensors`` needs.
-        slices: number of slices per shard. Default: as the engine chooses (`Program.slices`). With
-            1 a device receives a whole shard before it forwards it, as *Dive into Deep Learning*
-            assumes in section 12.7.
+        slices: number of slices per shard. Default: as the engine chooses (`Program.slices`).
         verify: False for programs that are not an allreduce: other collectives, or parts of one.
         costs: what the engine adds. Default: those of a call of the events engine with this
-            program (`fastreduce.simulation.costs.costs_of`).
+            program (`fastreduce.simulation.costs.costs_of`). With `fastreduce.simulation.BOOK` and
+            1 slice it is the reckoning of *Dive into Deep Learning* in section 12.7.
 
     The model:
 
     - A task is one launch of a device (`Program.launches`) for one of the slices of its shards. It
       starts after the tasks it depends on and after its device's previous one.
-    - A task reads, then it writes. While sources on other devices arrive, the executor's memory
-      moves each source once and the result once; then the result goes to destinations on other
-      devices. A copy that the source's or the destination's device executes goes straight from one
-      to the other.
+    - A task reads, and writes what it has read meanwhile: a kernel passes on tile after tile. The
+      executor's memory moves each source once and the result once, while sources arrive from other
+      devices and the result goes to others. A copy that the source's or the destination's device
+      executes goes straight from one to the other.
     - A device reads the next slice while it writes the previous one.
     - Transfers share each direction of a link max-min fairly, and start after the latency of their
-      links. The host works in the memory of the CPU nearest to rank 0's device.
+      links.
+    - The host's work is done by rank 0's device, on copies: sources pass through the memory of the
+      CPU nearest to it, then the results do.
     - `fastreduce.simulation.costs.Costs` says what passes before the first task, before each task,
       before one that waits for another device, and until a transfer has its full rate.
 
     Launches, waits between devices, and the bytes that pass between each two of them are those of
     the events engine (tests/csrc/cuda/test_counts.py). What is counted otherwise, on purpose:
 
-    - A device reads a whole slice before it writes it elsewhere, as the book reckons, and reads the
-      next one meanwhile. A kernel passes on tile after tile, and slices follow each other. So
-      `leader`, one kernel for all, may take half of the time.
     - Data from elsewhere passes through the executor's memory. A kernel adds it in registers.
-    - The CPU does the host's work. The engine copies the sources through the host's memory to the
-      first GPU, which adds, and the result from there: all operands cross its link once more.
     - Waits around the program, and launches for the host's copies, belong to ``costs.call_s``.
 
     The result is a prediction. It can be no better than the topology's figures and the costs.

@@ -13,6 +13,7 @@ import numpy as np
 
 from fastreduce.algorithms.waves import staggered
 from fastreduce.plan.bounds import Bound, lower_bound
+from fastreduce.plan.candidates import as_measured, for_links
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
@@ -65,7 +66,8 @@ def synthesize(
     The search begins with the registered algorithms and what `fastreduce.synthesis.seeds` makes for
     the topology, starts copies of them in different turns and together, and moves them about. A
     quick estimate chooses what is simulated, the simulation chooses the program, and the program is
-    proven. The same ``seed`` finds the same program, unless the search ran out of ``seconds``.
+    proven. The same ``seed`` finds the same program, unless the search ran out of ``seconds``. If a
+    curve of one of our algorithms was measured on the machine, links and costs are as it has them.
 
     Raises:
         ValueError: fewer than 2 devices, an unknown bandwidth, or what `simulate` raises.
@@ -80,6 +82,7 @@ def synthesize(
     k = len(topology.devices)
     if k < 2:
         raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")
+    topology, costs = as_measured(topology, k, costs)
     ends = perf_counter() + seconds
     links = Links(topology, k)
     packing = pack(links)
@@ -97,13 +100,11 @@ def _judged(
     best: Sequence[Mixture], search: _Search, topology: Topology, costs: Costs
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of the best, and of the algorithms as a plan takes them."""
-    from fastreduce.plan.candidates import for_links
-
     for mixture in best:
         program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)
         time_s = simulated_s(program, topology, search.nbytes, costs=costs_of(program, costs))
         yield time_s, program, search.in_words(mixture)
-    for candidate in for_links(topology, len(topology.devices), [search.nbytes]):
+    for candidate in for_links(topology, costs, len(topology.devices), [search.nbytes]):
         if candidate.program and not math.isnan(candidate.prediction.time_s):
             chosen = replace(candidate.program, sliced=candidate.slices)
             yield candidate.prediction.time_s, chosen, candidate.algorithm

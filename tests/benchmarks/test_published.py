@@ -1,13 +1,12 @@
 """The corpus of published times: its form, and that each figure agrees with the others."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from fastreduce.plan.calibration_files import PUBLISHED, load_calibrations
-from fastreduce.plan.runs import read
+from fastreduce.plan.runs import Point, Run, read
 
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
 RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
@@ -50,10 +49,15 @@ def test_control_a_wrong_number_of_ranks_would_not_agree():
     assert not agree(run | {"ranks": 16}, nbytes, time_s, busbw)
 
 
+def fitted(x):
+    """The runs that a calibration is of."""
+    own = [run for run in read(CORPUS) if (run.medium, run.engine) == (x.medium, x.engine)]
+    return [run for run in own if not run.flaw] or own
+
+
 def test_the_shipped_curves_are_of_these_points():
-    runs = read(CORPUS)
     for x in load_calibrations(PUBLISHED):
-        own = [run for run in runs if (run.medium, run.engine) == (x.medium, x.engine)]
+        own = fitted(x)
         sizes = [point.nbytes for run in own for point in run.points]
         assert x.sizes_bytes == (min(sizes), max(sizes))
         assert set(x.sources) == {run.source for run in own}
@@ -64,7 +68,7 @@ def test_a_shipped_curve_is_what_a_fit_finds(found):
     pytest.importorskip("scipy")
     from fastreduce.plan.calibrate import errors_of, fit
 
-    own = [run for run in read(CORPUS) if (run.medium, run.engine) == (found.medium, found.engine)]
+    own = fitted(found)
     shipped, anew = (sum(errors_of(curve, own)) for curve in (found.curve, fit(own)))
     assert shipped == pytest.approx(anew, rel=0.05)
 
@@ -76,10 +80,24 @@ def test_the_docs_say_by_how_much_the_curves_are_off():
     from fastreduce.plan.calibrate import calibrate
 
     page = (CORPUS.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    _, held_out = calibrate(read(CORPUS))
-    assert table(held_out) in page
-    for line in summary(held_out).splitlines():
-        kind, points, mean, worst, above = re.fullmatch(
-            r"(.*): (\d+) points, mean (.*)%, worst (.*)%, above 30 %: (\d+)", line
-        ).groups()
-        assert f"| {kind} | {points} | {mean} % | {worst} % | {above} points |" in page
+    runs = read(CORPUS)
+    _, held_out = calibrate(runs)
+    assert table(held_out) in page and summary(runs, held_out) in page
+
+
+def test_untuned_runs_say_why():
+    flaws = [run["flaw"] for run in RUNS if "flaw" in run]
+    assert flaws and all(len(flaw) > 20 for flaw in flaws)
+
+
+def test_how_far_machines_of_one_medium_are_apart():
+    published = pytest.importorskip("published")
+    a, b, c = (
+        Run(name, "NVLink", "NCCL", 8, (Point(1024, time_s),), "made up")
+        for name, time_s in (("a", 1e-5), ("b", 2e-5), ("c", 8e-5))
+    )
+    mean, nearest = published.between_machines([a, b, c])
+    assert mean == pytest.approx([3, 2**0.5 - 1, 1 - 2**0.5 / 8])
+    assert nearest == pytest.approx([1, 0.5, 0.75])
+    other_ranks = b._replace(ranks=4)
+    assert published.between_machines([a, other_ranks]) == ([], [])

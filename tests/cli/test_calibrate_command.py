@@ -3,13 +3,13 @@
 import pytest
 
 from fastreduce.cli import main
-from fastreduce.plan.calibration import Curve
+from fastreduce.plan.calibration import Curve, Pair
 from fastreduce.plan.calibration_files import load_calibrations, stored
 from fastreduce.topology import load
 
 pytest.importorskip("scipy")
 
-CURVE = Curve(20e-6, 0.0, 5e9, 100e9, 4e6)
+CURVE = Curve(20e-6, 0.0, (Pair(0.0, 5e9), Pair(4e6, 100e9)))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_prints_the_error_and_writes_the_curve(capsys, tmp_path, output):
     assert row.startswith("8 GPUs") and row.endswith("every other point") and "%" in row
     assert last == f"written: {out}"
     (found,) = load_calibrations(out)
-    assert found.curve.bytes_per_s == pytest.approx(100e9, rel=0.05)
+    assert found.curve.pairs[-1].bytes_per_s == pytest.approx(100e9, rel=0.05)
 
 
 def test_without_out_plans_for_this_machine_find_it(home, output):

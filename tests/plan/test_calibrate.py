@@ -7,15 +7,16 @@ import pytest
 
 from fastreduce import explain
 from fastreduce.plan.calibrate import LEAST_POINTS, calibrate, errors_of, fit
-from fastreduce.plan.calibration import Calibration, Curve, Error, from_json, to_json
+from fastreduce.plan.calibration import Calibration, Curve, Error, Pair, from_json, to_json
 from fastreduce.plan.calibration_files import load_calibrations, published, save_calibrations
 from fastreduce.plan.runs import Point, Run
 from fastreduce.topology import cluster, load, preset, save
 
 pytest.importorskip("scipy")
 
-CURVE = Curve(12e-6, 0.0, 20e9, 400e9, 30e6)
-HOPS = Curve(5e-6, 2e-6, 2e9, 25e9, 1e6)
+CURVE = Curve(12e-6, 0.0, (Pair(0.0, 20e9), Pair(4e6, 150e9), Pair(30e6, 400e9)))
+HOPS = Curve(5e-6, 2e-6, (Pair(0.0, 2e9), Pair(1e6, 25e9)))
+GOOD = {"ramp_bytes": 0, "bytes_per_s": 1e9}
 SIZES = [1 << e for e in range(10, 31)]
 
 
@@ -34,10 +35,10 @@ class TestCurve:
         assert CURVE.time_s(4, 8) == pytest.approx(12e-6, rel=1e-3)
         assert 2 * 7 / 8 * (1 << 40) / CURVE.time_s(1 << 40, 8) == pytest.approx(400e9, rel=1e-3)
 
-    def test_the_better_piece_counts(self):
-        slow = CURVE._replace(small_bytes_per_s=1e3)
-        assert CURVE.time_s(1 << 10, 8) < slow.time_s(1 << 10, 8)
-        assert CURVE.time_s(1 << 30, 8) == slow.time_s(1 << 30, 8)
+    @pytest.mark.parametrize(("nbytes", "fastest"), [(1 << 10, 0), (1 << 22, 1), (1 << 30, 2)])
+    def test_the_fastest_pair_counts(self, nbytes, fastest):
+        alone = [CURVE._replace(pairs=(pair,)).time_s(nbytes, 8) for pair in CURVE.pairs]
+        assert CURVE.time_s(nbytes, 8) == min(alone) == alone[fastest]
 
     def test_each_step_of_a_ring_takes_a_hop(self):
         assert HOPS.time_s(0, 8) - HOPS.time_s(0, 2) == pytest.approx(12 * 2e-6)
@@ -53,8 +54,15 @@ class TestFit:
         assert found.call_s == pytest.approx(HOPS.call_s, rel=0.1)
 
     def test_control_one_pair_alone_would_be_far_off(self):
-        one = Curve(12e-6, 0.0, 400e9, 400e9, 0.0)
+        one = CURVE._replace(pairs=(Pair(0.0, 400e9),))
         assert max(errors_of(one, [run(CURVE)])) > 0.5
+
+    def test_pairs_that_were_not_measured_are_left_out(self):
+        """Else the last would be taken for the full rate, with a figure from nowhere."""
+        one = Curve(12e-6, 0.0, (Pair(0.0, 300e9),))
+        for found in (fit([run(one)]), fit([run(CURVE, sizes=SIZES[:12])])):
+            assert list(found.pairs) == sorted(found.pairs, key=lambda pair: pair.bytes_per_s)
+        assert fit([run(one)]).pairs[-1].bytes_per_s == pytest.approx(300e9, rel=0.02)
 
 
 class TestHeldOut:
@@ -79,6 +87,15 @@ class TestHeldOut:
             ("long", "every other point", 10),
         ]
 
+    def test_an_untuned_machine_is_told_from_the_others_and_never_the_other_way(self):
+        untuned = run(CURVE, "untuned", factor=1.5)._replace(flaw="the page says so")
+        (found,), held_out = calibrate([run(CURVE, "a"), run(CURVE, "b"), untuned])
+        by_machine = {x.machine: max(x.errors) for x in held_out}
+        assert by_machine["untuned"] == pytest.approx(1 / 3, rel=0.05)
+        assert by_machine["a"] < 0.01 and found.error.worst < 0.01
+        assert [x.flaw for x in held_out] == ["", "", "the page says so"]
+        assert max(errors_of(found.curve, [run(CURVE)])) < 0.01
+
     def test_too_few_points_are_refused(self):
         with pytest.raises(ValueError, match=f"at least {LEAST_POINTS} points"):
             calibrate([run(CURVE, sizes=SIZES[:5])])
@@ -95,7 +112,13 @@ class TestFiles:
             ({"engine": 7}, "calibration 0: engine is 7"),
             ({"ranks": [8, 2]}, r"ranks is \[8, 2\], want the least and the most"),
             ({"speed": 1}, "'speed' is not known"),
-            ({"curve": CURVE._asdict() | {"bytes_per_s": 0}}, "bytes_per_s is 0, want a number"),
+            ({"curve": {"call_s": -1, "hop_s": 0, "pairs": [GOOD]}}, "call_s is -1, want a number"),
+            (
+                {"curve": {"call_s": 0, "hop_s": 0, "pairs": [GOOD | {"bytes_per_s": 0}]}},
+                "bytes_per_s is 0, want a number",
+            ),
+            ({"curve": {"call_s": 0, "hop_s": 0, "pairs": []}}, "want at least one pair"),
+            ({"curve": {"call_s": 0, "hop_s": 0, "pairs": [7]}}, "pairs is 7, want an object"),
         ],
     )
     def test_wrong_ones_are_refused_in_words(self, change, words):

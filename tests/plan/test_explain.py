@@ -104,13 +104,13 @@ class TestOnPaper:
     def test_slices_are_what_the_engine_would_take(self):
         found = explain(160 * MB, topology=preset("dgx-h100"))
         assert found.candidate("sharded").slices == 1
-        assert found.candidate("ring").slices == 8
-        assert explain(MB, topology=preset("dgx-h100")).candidate("ring").slices == 1
+        assert found.candidate("ring").slices == 1
+        assert found.candidate("tree").slices == algorithms.tree(8).slices(160 * MB) > 30
 
     def test_whole_tensors_are_dealt_out_whole(self):
         one = explain(80 * MB, topology=preset("book-pcie4"))
         many = explain([10 * MB] * 8, topology=preset("book-pcie4"))
-        assert one.candidate("by-parameter").prediction.time_s == pytest.approx(0.030, rel=0.01)
+        assert one.candidate("by-parameter").prediction.time_s == pytest.approx(0.015, rel=0.01)
         assert many.candidate("by-parameter").prediction.time_s == pytest.approx(0.0075, rel=0.01)
 
     def test_fewer_ranks_than_devices(self):

@@ -40,10 +40,17 @@ def launches(program):
     return groups
 
 
-def phases(program, group):
+def phases(program, group, by_kernels):
     """(from, to, times a shard) of what a launch reads first, and then writes."""
     reads, writes = [], []
     for x in (program.instructions[index] for index in group):
+        if by_kernels and x.rank == HOST:
+            for src in x.srcs:
+                reads += [(src, HOST, 1), (HOST, HOST, 2), (HOST, 0, 1)]
+            reads.append((0, 0, len(x.srcs) + 1))
+            for dst in x.dsts:
+                writes += [(0, HOST, 1), (HOST, HOST, 2), (HOST, dst, 1)]
+            continue
         straight = (
             len(x.srcs) == len(x.dsts) == 1 and x.srcs != x.dsts and x.rank in x.srcs + x.dsts
         )
@@ -56,13 +63,14 @@ def phases(program, group):
     return [phase for phase in (reads, writes) if phase]
 
 
-def stages_of(program, slices):
+def stages_of(program, slices, by_kernels):
     """(launch, slice, phase) -> lane, transfers, the stages that it waits for."""
     groups, clashes = launches(program), conflicts(program)
     number = {index: g for g, group in enumerate(groups) for index in group}
     before = {(number[a], number[b]) for a, b in clashes if number[a] != number[b]}
-    parts = [phases(program, group) for group in groups]
-    lanes = [program.instructions[group[0]].rank for group in groups]
+    parts = [phases(program, group, by_kernels) for group in groups]
+    ranks = [program.instructions[group[0]].rank for group in groups]
+    lanes = [0 if by_kernels and rank == HOST else rank for rank in ranks]
     stages = {}
     for g, phases_ in enumerate(parts):
         earlier = [h for h in range(g) if lanes[h] == lanes[g]]
@@ -75,7 +83,8 @@ def stages_of(program, slices):
                     waits.add((earlier[-1], slices - 1, len(parts[earlier[-1]]) - 1))
                 if not phase:
                     waits |= {(h, part, len(parts[h]) - 1) for h in range(g) if (h, g) in before}
-                stages[g, part, phase] = lanes[g], transfers, waits
+                streams = by_kernels and ranks[g] != HOST
+                stages[g, part, phase] = lanes[g], transfers, waits, streams
     return stages
 
 
@@ -83,7 +92,8 @@ def seconds(program, topology, nbytes, slices, costs):
     place = {rank: topology.devices[rank] for rank in range(program.k)}
     place[HOST] = topology.host_of(topology.devices[0])
     each = Fraction(nbytes, program.shards * slices)
-    stages, ends, starts, active, left = stages_of(program, slices), {}, {}, {}, {}
+    stages = stages_of(program, slices, costs.by_kernels)
+    ends, starts, active, left, flowing = {}, {}, {}, {}, {}
     capacity, now, open_, begun = {}, Fraction(0), {}, set()
 
     def path(src, dst):
@@ -95,16 +105,18 @@ def seconds(program, topology, nbytes, slices, costs):
         return links or (place[src],)
 
     while len(ends) < len(stages):
-        for key, (lane, transfers, waits) in stages.items():
-            if key in begun or not waits <= ends.keys():
+        for key, (lane, transfers, waits, streams) in stages.items():
+            reads = {(*key[:2], key[2] - 1)} & stages.keys()
+            streamed = reads if streams else set()
+            if key in begun or not streamed <= begun or not waits - streamed <= ends.keys():
                 continue
             begun.add(key)
-            ready = Fraction(costs.call_s)
-            for other in waits:
+            ready = max([Fraction(costs.call_s), *(flowing[other] for other in streamed)])
+            for other in waits - streamed:
                 elsewhere = stages[other][0] != lane
                 ready = max(ready, ends[other] + Fraction(costs.event_wait_s) * elsewhere)
             ready += Fraction(costs.launch_s) * (key[2] == 0)
-            open_[key] = len(transfers)
+            open_[key] = {(key, n) for n in range(len(transfers))} | streamed
             for n, (src, dst, times) in enumerate(transfers):
                 links = path(src, dst)
                 latency = sum(
@@ -112,6 +124,7 @@ def seconds(program, topology, nbytes, slices, costs):
                 )
                 ramp = Fraction(costs.ramp_bytes) / min(Fraction(capacity[x]) for x in links)
                 starts[key, n] = ready + latency + ramp, links, each * times
+            flowing[key] = max(starts[key, n][0] for n in range(len(transfers)))
         rates = rates_of(active, capacity)
         moments = [now + left[n] / rates[n] for n in active] + [s[0] for s in starts.values()]
         then = min(moments)
@@ -120,9 +133,11 @@ def seconds(program, topology, nbytes, slices, costs):
         now = then
         for n in [n for n in active if not left[n]]:
             del active[n]
-            open_[n[0]] -= 1
-            if not open_[n[0]]:
-                ends[n[0]] = now
+            open_[n[0]].discard(n)
+        for key in sorted(open_):
+            open_[key] -= ends.keys()
+            if not open_[key]:
+                ends.setdefault(key, now)
         for n in [n for n, (start, *_) in starts.items() if start <= now]:
             _, active[n], left[n] = starts.pop(n)
     return float(now)

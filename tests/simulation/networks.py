@@ -14,7 +14,6 @@ from fastreduce.simulation import EVENTS, Costs, Timeline
 from fastreduce.topology import Topology
 
 UNCOUNTED_S = 1e-15
-NO_COSTS = Costs(call_s=0.0, launch_s=0.0, event_wait_s=0.0, ramp_bytes=0.0)
 
 
 @cache

@@ -72,7 +72,7 @@ class TestFormulas:
         assert [hop.bytes_per_s for hop in found] == [0.5e9, 1e9, 0.5e9]
 
     @pytest.mark.parametrize("nbytes", SIZES)
-    @pytest.mark.parametrize("name", Costs._fields)
+    @pytest.mark.parametrize("name", [x for x in Costs._fields if x != "by_kernels"])
     def test_every_cost_counts_as_in_a_simulation(self, name, nbytes):
         costs = EVENTS._replace(**{name: 1e6 if name == "ramp_bytes" else 50e-6})
         topology = cluster("g4dn.12xlarge", 2, 100, nics=LOCAL)

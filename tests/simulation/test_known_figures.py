@@ -1,10 +1,10 @@
 """What others have reckoned or measured comes out of the programs themselves."""
 
 import pytest
-from networks import NO_COSTS, one_shard_ring, parameter_servers, star
+from networks import one_shard_ring, parameter_servers, star
 
 from fastreduce import algorithms, simulate
-from fastreduce.simulation import EVENTS
+from fastreduce.simulation import BOOK, EVENTS
 from fastreduce.topology import preset, rings
 
 MB, GB = 1_000_000, 1_000_000_000
@@ -17,7 +17,7 @@ def v100_rings(k):
 
 # Dive into Deep Learning, sections 12.7.1 and 12.7.2: 160 MB on each GPU. The book stores all of a
 # part before it forwards it: one slice.
-BOOK = [
+FIGURES = [
     ("all on one GPU", algorithms.naive, "book-pcie4", 60e-3),
     ("all on the CPU", algorithms.host, "book-pcie4", 80e-3),
     ("a quarter on each GPU", algorithms.sharded, "book-pcie4", 15e-3),
@@ -27,22 +27,40 @@ BOOK = [
 
 
 class TestBook:
-    @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in BOOK])
+    @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in FIGURES])
     def test_within_one_percent(self, program, machine, expected_s):
         topology = preset(machine)
         timeline = simulate(
-            program(len(topology.devices)), topology, 160 * MB, slices=1, costs=EVENTS
+            program(len(topology.devices)), topology, 160 * MB, slices=1, costs=BOOK
         )
         assert timeline.time_s == pytest.approx(expected_s, rel=0.01)
 
-    @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in BOOK])
+    @pytest.mark.parametrize("program, machine, expected_s", [c[1:] for c in FIGURES])
     def test_control_ten_percent_more_bytes_would_not_pass(self, program, machine, expected_s):
         topology = preset(machine)
-        timeline = simulate(program(len(topology.devices)), topology, 176 * MB, slices=1)
+        timeline = simulate(
+            program(len(topology.devices)), topology, 176 * MB, slices=1, costs=BOOK
+        )
         assert timeline.time_s != pytest.approx(expected_s, rel=0.01)
 
+    def test_kernels_that_pass_on_tile_after_tile_take_half_of_the_time(self):
+        """What the engine does where the book stores all of it first."""
+        time_s = simulate(algorithms.leader(4), "book-pcie4", "160MB").time_s
+        assert time_s == pytest.approx(30e-3, rel=0.01)
+
+    def test_the_first_gpu_does_the_hosts_work(self):
+        """All operands cross its link, which is no wider than the CPU's: it takes no longer."""
+        time_s = simulate(algorithms.host(4), "book-pcie4", "160MB").time_s
+        assert time_s == pytest.approx(80e-3, rel=0.01)
+
+    def test_control_where_each_gpu_has_a_link_of_its_own_it_takes_longer(self):
+        kernels, cpu = (
+            simulate(algorithms.host(4), star(4), "160MB", costs=costs) for costs in (EVENTS, BOOK)
+        )
+        assert kernels.busy_share["gpu0", "switch"] > 2 * cpu.busy_share["gpu0", "switch"]
+
     def test_the_cpu_takes_as_long_up_as_down(self):
-        timeline = simulate(algorithms.host(4), "book-pcie4", "160MB", slices=1)
+        timeline = simulate(algorithms.host(4), "book-pcie4", "160MB", slices=1, costs=BOOK)
         up, down = (event for event in timeline.events if event.who == "cpu0")
         assert up.end_s == pytest.approx(40e-3, rel=0.01)
         assert down.end_s - down.start_s == pytest.approx(40e-3, rel=0.01)
@@ -73,7 +91,7 @@ class TestScaling:
 
     def test_a_ring_without_chunks_is_linear(self):
         ks = [2, 3, 4, 8, 16, 32, 64]
-        assert self.times_s(one_shard_ring, ks, costs=NO_COSTS) == pytest.approx(
+        assert self.times_s(one_shard_ring, ks, costs=BOOK) == pytest.approx(
             [2.0 * (k - 1) for k in ks]
         )
 
@@ -84,12 +102,12 @@ class TestScaling:
     @pytest.mark.parametrize("m, n", [(4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (16, 8)])
     def test_parameter_servers_take_workers_over_servers(self, m, n):
         """Each server takes in and gives out its n-th part for all other workers."""
-        timeline = simulate(parameter_servers(m, n), star(m), GB, slices=1, costs=NO_COSTS)
+        timeline = simulate(parameter_servers(m, n), star(m), GB, slices=1, costs=BOOK)
         assert timeline.time_s == pytest.approx(2 * (m - 1) / n)
 
     def test_as_many_servers_as_workers_are_constant(self):
         ks = [2, 4, 8, 16, 32]
-        found = self.times_s(lambda k: parameter_servers(k, k), ks, costs=NO_COSTS)
+        found = self.times_s(lambda k: parameter_servers(k, k), ks, costs=BOOK)
         assert found == pytest.approx([2 * (k - 1) / k for k in ks])
 
     def test_control_one_server_is_not(self):
@@ -127,9 +145,9 @@ class TestMachines:
     @pytest.mark.parametrize("machine, measured", MACHINES)
     def test_control_the_leader_is_far_off(self, machine, measured):
         timeline = simulate(algorithms.leader(8), machine, 8 * GB, slices=1)
-        assert timeline.busbw / 1e9 < measured / 4
+        assert timeline.busbw / 1e9 < measured / 3
 
     def test_control_overheads_show_at_small_sizes(self):
         small = simulate(algorithms.ring(8), "dgx-h100", 64_000)
-        free = simulate(algorithms.ring(8), "dgx-h100", 64_000, costs=NO_COSTS)
+        free = simulate(algorithms.ring(8), "dgx-h100", 64_000, costs=BOOK)
         assert small.time_s > 2 * free.time_s

@@ -128,7 +128,7 @@ class TestNotebooks:
         "what",
         [
             algorithms.ring(32),
-            simulate(algorithms.ring(16), star(16), "160MB"),
+            simulate(algorithms.ring(16), star(16), "160MB", slices=8),
             cluster("dgx-h100", 32, 400, nics=8),
         ],
         ids=["program", "timeline", "topology"],

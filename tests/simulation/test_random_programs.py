@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import NO_COSTS, bytes_on_links, conflicts, moves, run, star, timed
+from networks import bytes_on_links, conflicts, moves, run, star, timed
 from programs import any_programs, right_programs
 
 from fastreduce import HOST, Instruction, Program, algorithms, simulate
+from fastreduce.simulation import BOOK
 
 GB = 1_000_000_000
 EVERYONE = (0, 1, 2, 3)
@@ -81,7 +82,7 @@ class TestInGeneral:
     def test_time_scales_with_bytes_and_bandwidths(self, program, factor, slices):
         fast = star(16, bytes_per_s=factor * 1e9, memory_bytes_per_s=factor * 3e9)
         time_s, more_s, faster_s = (
-            timed(program, topology, nbytes, slices, NO_COSTS).time_s
+            timed(program, topology, nbytes, slices, BOOK).time_s
             for topology, nbytes in (
                 (star(16, memory_bytes_per_s=3e9), GB),
                 (star(16, memory_bytes_per_s=3e9), factor * GB),

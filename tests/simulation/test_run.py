@@ -10,13 +10,13 @@ import exactly
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import NO_COSTS, run, star, timed
+from networks import run, star, timed
 from programs import any_programs
 
 from fastreduce import HOST, Program, algorithms, simulate
 from fastreduce.algorithms.collectives import program as collective
 from fastreduce.listing import Listing
-from fastreduce.simulation import EVENTS, Costs, seconds
+from fastreduce.simulation import BOOK, EVENTS, Costs, seconds
 from fastreduce.simulation.run import Run
 from fastreduce.topology import preset
 
@@ -30,6 +30,7 @@ costs = st.builds(
     launch_s=st.sampled_from([0.0, 2e-3]),
     event_wait_s=st.sampled_from([0.0, 5e-4, 0.3]),
     ramp_bytes=st.sampled_from([0.0, 1e6]),
+    by_kernels=st.booleans(),
 )
 on_the_host = st.builds(
     lambda program, host: Program(
@@ -54,8 +55,8 @@ class TestExactly:
 
     def test_control_what_is_told_otherwise_shows(self):
         program, topology = algorithms.leader(4), star(4, latency_s=1e-3)
-        expected = exactly.seconds(program, topology, 100 * MB, 2, NO_COSTS)
-        for slices, each in ((1, NO_COSTS), (2, NO_COSTS._replace(launch_s=1e-3))):
+        expected = exactly.seconds(program, topology, 100 * MB, 2, BOOK)
+        for slices, each in ((1, BOOK), (2, BOOK._replace(launch_s=1e-3))):
             found = seconds(program, topology, 100 * MB, slices, each)
             assert found != pytest.approx(expected, rel=1e-3)
 
@@ -84,7 +85,7 @@ class TestEvents:
         return "items" in vars(timeline.events)
 
     def test_are_made_when_somebody_reads_one(self):
-        timeline = simulate(algorithms.ring(4), star(4), 100 * MB, costs=NO_COSTS)
+        timeline = simulate(algorithms.ring(4), star(4), 100 * MB, costs=BOOK)
         _ = timeline.time_s, timeline.busy_share, str(timeline), repr(timeline), timeline.events
         assert not self.made(timeline)
         assert timeline.events[0].start_s == 0

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from networks import NO_COSTS, run, star, timed, without
+from networks import run, star, timed, without
 from sweeps import one_in
 
 from fastreduce import HOST, Program, algorithms, explain, simulate
 from fastreduce.algorithms.collectives import program as collective
+from fastreduce.simulation import BOOK
 from fastreduce.simulation.predict import on_topology
 from fastreduce.topology import preset
 
@@ -54,14 +55,14 @@ BY_HAND = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name):
     program, slices, expected_s = BY_HAND[name]
-    timeline = timed(program, star(4), GB, slices, NO_COSTS)
+    timeline = timed(program, star(4), GB, slices, BOOK)
     assert timeline.time_s == pytest.approx(expected_s, abs=1e-6)
 
 
 class TestMemory:
     def time_s(self, program, memory_bytes_per_s):
         star_of_four = star(4, memory_bytes_per_s=memory_bytes_per_s)
-        return timed(program, star_of_four, GB, costs=NO_COSTS).time_s
+        return timed(program, star_of_four, GB, costs=BOOK).time_s
 
     def test_each_source_is_read_once_and_the_result_written_once(self):
         assert self.time_s(run((0, 0, (0,), (0,))), 1e9) == pytest.approx(2)
@@ -88,13 +89,13 @@ class TestSizes:
     def test_whole_tensors_go_round_the_shards(self):
         """Tensors 0 and 4 are rank 0's; each rank reads its own from three others."""
         sizes = [3 * GB, GB, GB, GB, 2 * GB]
-        timeline = simulate(algorithms.by_parameter(4), star(4), sizes, costs=NO_COSTS)
+        timeline = simulate(algorithms.by_parameter(4), star(4), sizes, costs=BOOK)
         reads = {e.who: e.bytes for e in timeline.events if e.start_s == 0 and "gpu" in e.who}
         assert reads == {"gpu0": 15 * GB, "gpu1": 3 * GB, "gpu2": 3 * GB, "gpu3": 3 * GB}
         assert timeline.nbytes == 8 * GB
 
     def test_fewer_tensors_than_shards(self):
-        timeline = simulate(algorithms.by_parameter(4), star(4), [GB], costs=NO_COSTS)
+        timeline = simulate(algorithms.by_parameter(4), star(4), [GB], costs=BOOK)
         assert timeline.time_s == pytest.approx(6)
 
     def test_in_words(self):
@@ -140,14 +141,14 @@ class TestProof:
 
 class TestSlices:
     @pytest.mark.parametrize("nbytes", [1000, 5 << 20, 160_000_000])
-    @pytest.mark.parametrize("name", ["sharded", "ring", "naive"])
+    @pytest.mark.parametrize("name", ["sharded", "ring", "tree"])
     def test_are_by_default_those_of_the_engine(self, name, nbytes):
         program = algorithms.registry[name](4)
         told = simulate(program, star(4), nbytes, slices=program.slices(nbytes))
         assert simulate(program, star(4), nbytes) == told
 
     def test_control_other_slices_are_another_timeline(self):
-        program = algorithms.ring(4)
+        program = algorithms.tree(4)
         assert simulate(program, star(4), GB) != simulate(program, star(4), GB, slices=1)
 
     @pytest.mark.parametrize(

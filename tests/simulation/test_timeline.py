@@ -50,10 +50,10 @@ class TestFigures:
 
     def test_in_words(self):
         said = str(book(algorithms.leader(2))).splitlines()
-        assert said[0] == "160 MB on each of 2 ranks, book-pcie4: 20 ms, " + (
-            "algbw 8.00 GB/s, busbw 8.00 GB/s"
+        assert said[0] == "160 MB on each of 2 ranks, book-pcie4: 10 ms, " + (
+            "algbw 15.99 GB/s, busbw 15.99 GB/s"
         )
-        assert said[1].split() == ["gpu0", "->", "pcie0", "50.0%", "busy", "160", "MB"]
+        assert said[1].split() == ["gpu0", "->", "pcie0", "100.0%", "busy", "160", "MB"]
         assert len(said) == 5
 
     def test_in_few_words_where_there_are_many_links(self):
@@ -62,8 +62,8 @@ class TestFigures:
 
     def test_on_one_line(self):
         timeline = simulate(algorithms.ring(16), star(16), 160 * MB)
-        assert repr(timeline) == (
-            "Timeline(160 MB on each of 16 ranks, star: 300.4 ms, 11,520 events)"
+        assert (
+            repr(timeline) == "Timeline(160 MB on each of 16 ranks, star: 300.1 ms, 1,440 events)"
         )
         assert repr(a_timeline()) == "Timeline(made up: 0 us, 0 events)"
 

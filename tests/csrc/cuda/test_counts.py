@@ -1,7 +1,6 @@
 """The simulation counts what the events engine gives the devices: the launches, the waits between
 devices, the bytes between each two of them."""
 
-from collections import Counter
 from functools import cache
 from itertools import permutations
 from typing import NamedTuple
@@ -173,11 +172,10 @@ def test_control_an_engine_that_does_more_is_found(name, objects, programs, tmp_
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_the_host_is_a_cpu_in_the_model_and_the_first_gpu_in_the_engine(engine, k):
-    """Each operand is copied to the host and from it: one side of that is the first GPU's, beside
-    its own data. The other GPUs' links carry what the model says."""
+def test_the_first_gpu_does_the_hosts_work_on_copies(engine, k):
+    """Each operand is copied to the host and from it; in the model these launches belong to the
+    call (`fastreduce.simulation.costs.costs_of`)."""
     found, wanted = engine(1, NEVER)["host", k, "graph"], model(PROGRAMS["host", k], 1)
     print("host", k, found)
     assert (found.launches, wanted.launches) == (4 * k + 1, 1)
-    staged = Counter({(-1, 0): k * ELEMS * ELEM_BYTES, (0, -1): k * ELEMS * ELEM_BYTES})
-    assert found.bytes == Counter(wanted.bytes) + staged
+    assert found.bytes == wanted.bytes

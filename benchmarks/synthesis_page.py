@@ -1,0 +1,72 @@
+"""The tables of docs/synthesis.md, from what benchmarks/synthesis.py has found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_page import size
+
+from fastreduce.units import duration
+
+Row = dict[str, Any]
+
+# Not regular: the second table has these, from this size.
+IRREGULAR = (
+    "dgx1, NVLink 0-3 broken",
+    "2 x dgx-h100, a card at a quarter",
+    "2 x dgx-a100, 8 and 5 GPUs",
+)
+LARGE_BYTES = 64 << 20
+
+
+def with_tables(page: str, rows: Sequence[Row]) -> str:
+    """The page with its tables made anew; each is found by its first line."""
+    lines = page.splitlines()
+    for table in (everything(rows), irregular(rows)):
+        first = lines.index(table[0])
+        after = first
+        while after < len(lines) and lines[after].startswith("|"):
+            after += 1
+        lines[first:after] = table
+    return "\n".join(lines) + "\n"
+
+
+def everything(rows: Sequence[Row]) -> list[str]:
+    head = ("topology", "size", "lower bound", "best registered", "found", "above", "search")
+    cells = []
+    for before, row in zip([None, *rows], rows, strict=False):
+        repeated = before is not None and before["topology"] == row["topology"]
+        name = "" if repeated else row["topology"]
+        above = f"{row['found_s'] / row['bound_s'] - 1:.1%}"
+        search = f"{row['search_s']:.0f} s"
+        found = duration(row["found_s"])
+        bound = duration(row["bound_s"])
+        cells.append((name, size(row["size_bytes"]), bound, registered(row), found, above, search))
+    return table_of(head, cells)
+
+
+def irregular(rows: Sequence[Row]) -> list[str]:
+    head = ("topology", "size", "best registered", "found", "times faster", "made of")
+    cells = [
+        (
+            row["topology"],
+            size(row["size_bytes"]),
+            registered(row),
+            duration(row["found_s"]),
+            f"{row['registered_s'] / row['found_s']:.2f}",
+            row["made_of"],
+        )
+        for row in rows
+        if row["topology"] in IRREGULAR and row["size_bytes"] >= LARGE_BYTES
+    ]
+    return table_of(head, cells)
+
+
+def registered(row: Row) -> str:
+    return f"{duration(row['registered_s'])} (`{row['registered']}`)"
+
+
+def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return [first, "|---" * len(head) + "|", *others]
