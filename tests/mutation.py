@@ -44,7 +44,7 @@ class Result(NamedTuple):
 
 
 def mutants_of(file: str, folder: Path) -> list[Path]:
-    """Every mutant of a file. Those of strings, which are messages, are left out."""
+    """Every mutant of a file. A string, which is a message, is left as it is or left out."""
     folder.mkdir()
     command = ["mutate", ROOT / file, "--noCheck", "--mutantDir", folder]
     subprocess.run(command, check=True, capture_output=True)

@@ -100,10 +100,10 @@ def _packed(topology: Topology, k: int) -> tuple[Links, Packing]:
 
 def _farthest_s(latency_s: Floats, costs: Costs) -> float:
     """The least time from any rank to any other: in one launch, directly or by a third rank that
-    reads while it writes; or in several launches, through ranks that pass it on."""
+    writes what it reads; or in several launches, through ranks that pass it on."""
     best = latency_s.copy()
     for rank in range(len(best)):
-        best = np.minimum(best, np.maximum(latency_s[:, rank, None], latency_s[None, rank, :]))
+        best = np.minimum(best, latency_s[:, rank, None] + latency_s[None, rank, :])
     for rank in range(len(best)):
         passed_on = best[:, rank, None] + best[None, rank, :] + costs.launch_s
         best = np.minimum(best, passed_on)

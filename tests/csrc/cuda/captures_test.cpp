@@ -48,6 +48,37 @@ void capture_on_all_devices(const Named& named) {
 
 }  // namespace
 
+// A call of which nothing was captured yet when it failed leaves the capture, and the call before it, whole.
+void a_call_that_fails_in_a_capture() {
+  const Case one{program_of("sharded", 2), kSum, {500}, {0, 0}, {.devices = 2}};
+  const Machine machine(2, one.setting);
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
+  const auto call = [&] { run_events(one.named.program, buffers.tables(), machine.placement); };
+  call();  // proves the peers
+  buffers.fill();
+  synchronize(2);
+  const cudaStream_t stream = machine.placement.current[0];
+  bool thrown = false;
+  const Captured graph(stream, cudaStreamCaptureModeThreadLocal, [&] {
+    call();
+    virtual_cuda::fail_call("cudaEventRecord", cudaErrorUnknown);
+    try {
+      call();
+    } catch (const std::runtime_error&) {
+      thrown = true;
+    }
+  });
+  if (!thrown) fail("control: the second call in a capture did not fail");
+  graph.launch(stream);
+  synchronize(2);
+  buffers.collect();
+  synchronize(2);
+  buffers.expect_reduced("before a call that failed in a capture");
+  expect_clean("before a call that failed in a capture");
+  ++cases;
+}
+
 void captures_on_all_devices() { for_each_program({2, 3}, capture_on_all_devices); }
 
 }  // namespace engines_test

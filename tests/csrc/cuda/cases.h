@@ -82,6 +82,7 @@ inline void run_case(const Case& one) {
 void calls_beside_each_other();
 
 // captures_test.cpp
+void a_call_that_fails_in_a_capture();
 void captures_on_all_devices();
 
 // closed_memory_test.cpp

@@ -38,6 +38,13 @@ MUTANTS = {
         "capture",
         "unordered",
     ),
+    "an error in a capture breaks what was captured before": Mutant(
+        "cuda/events.cpp",
+        "    if (!call.capture)\n      for (Lane*",
+        "    for (Lane*",
+        "capture",
+        "cudaErrorStreamCaptureInvalidated",
+    ),
     "one lane is not joined": Mutant(
         "cuda/events.cpp",
         "    wait(call.hub().stream.get(), lane->joined.get());",
@@ -135,7 +142,7 @@ MUTANTS = {
         "differing % kVectorBytes == 0",
         "differing % kVectorBytes < kVectorBytes",
         "orders",
-        "a row that is read in vectors",
+        "a row in vectors",
     ),
     "a graph keeps its addresses when tensors move": Mutant(
         "cuda/call_graph.cpp", "update(nodes_[next_]);", "(void)update;", "orders", ""

@@ -239,6 +239,7 @@ int main(int argc, char** argv) {
     unknown_in_a_capture();
     two_captures();
     user_captures();
+    a_call_that_fails_in_a_capture();
     captures_on_all_devices();
   } else if (mode == "beside") {
     calls_beside_each_other();

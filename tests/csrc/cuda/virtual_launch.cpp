@@ -8,15 +8,15 @@
 namespace fastreduce {
 namespace {
 
-// A row is read in vectors wherever all its addresses allow it, and nowhere else: there, a GPU ends the process, and
-// g++ does not.
+// A row is handled in vectors where all its addresses allow it, and nowhere else: a GPU refuses a vector at another
+// address, and a CPU does not.
 void expect_vectors(const LaunchArgs& args, const RowArg& row, const std::set<uintptr_t>& addresses) {
   std::set<uintptr_t> in_vector;
   for (uintptr_t address : addresses) in_vector.insert((address + row.head_elems * args.elem_bytes) % kVectorBytes);
   const bool at_vectors = *in_vector.begin() == 0 || row.head_elems == row.elems;
   if (row.vectors == (in_vector.size() == 1) && (at_vectors || !row.vectors)) return;
-  std::fprintf(stderr, "a row that is%s read in vectors, from addresses %zu bytes behind multiples of 16\n",
-               row.vectors ? "" : " not", static_cast<size_t>(*in_vector.begin()));
+  std::fprintf(stderr, "a row%s in vectors, with addresses at %zu different places of a vector\n",
+               row.vectors ? "" : " that is not", in_vector.size());
   std::abort();
 }
 

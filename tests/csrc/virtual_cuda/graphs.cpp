@@ -185,8 +185,9 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return call("cudaThreadExchangeStreamCaptureMode", [&](Runtime&) { std::swap(*mode, host_thread().mode); });
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return call("cudaGraphInstantiate", [&](Runtime& rt) {
+    require(flags == 0, cudaErrorInvalidValue);  // other ways to launch it are not modelled
     CUgraphExec_st created;
     instantiate(rt, created, rt.graphs.at(graph));
     *exec = rt.execs.add(std::move(created));

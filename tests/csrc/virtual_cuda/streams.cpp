@@ -122,8 +122,12 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   });
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  return call("cudaStreamWaitEvent", [&](Runtime& rt) { wait_event(rt, rt.stream(stream), rt.events.at(event)); });
+// Other flags make a capture wait for an event from outside it, which is not modelled.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  return call("cudaStreamWaitEvent", [&](Runtime& rt) {
+    require(flags == 0, cudaErrorInvalidValue);
+    wait_event(rt, rt.stream(stream), rt.events.at(event));
+  });
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
