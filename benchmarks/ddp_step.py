@@ -26,9 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from data_parallel import CHECKED_STEPS, bare, vector
-from measure import Row, machine, preamble, save
+from measure import Row, machine, preamble, sample_s, save
 from nets import task
-from processes import sample_s
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
@@ -64,7 +63,7 @@ def started(model: str, rank: int, group: Any) -> tuple[Callable[[], Any], nn.Mo
 
 def check(params: dict[str, Tensor]) -> None:
     for name, found in params.items():
-        ranks = [torch.empty_like(found) for _ in range(PROCESSES)]
+        ranks = [torch.empty_like(found) for _ in range(dist.get_world_size())]
         dist.all_gather(ranks, found)
         if not all(torch.equal(found, other) for other in ranks):
             raise SystemExit(f"{name}: the ranks have different parameters")

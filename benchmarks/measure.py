@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 import fastreduce
 from fastreduce import _C
@@ -58,6 +59,17 @@ def _seconds(call: Any, repeats: int) -> float:
     for _ in range(repeats):
         call()
     return time.perf_counter() - begin
+
+
+def sample_s(call: Callable[[], object], calls: int) -> float:
+    """Seconds of one of so many calls, which all ranks of the group begin together."""
+    dist.barrier()
+    begin_s = time.perf_counter()
+    for _ in range(calls):
+        call()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begin_s) / calls
 
 
 def machine() -> dict[str, Any]:

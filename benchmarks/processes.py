@@ -21,7 +21,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import Row, bandwidth, machine, parser_of_sizes, preamble, save, sizes_bytes
+from measure import Row, bandwidth, machine, parser_of_sizes, preamble, sample_s, save, sizes_bytes
 from namespaces import missing_commands, namespaces, start_in
 from torch.multiprocessing import start_processes
 
@@ -68,16 +67,6 @@ def call_of(collective: str, make: Any, elems: int, group: Any) -> Callable[[], 
         raise SystemExit(f"{collective} of {elems} elements is wrong on rank {rank}")
     x.zero_()
     return run
-
-
-def sample_s(call: Callable[[], None], calls: int) -> float:
-    dist.barrier()
-    begin_s = time.perf_counter()
-    for _ in range(calls):
-        call()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return (time.perf_counter() - begin_s) / calls
 
 
 def one_process(make: Any, elems: int, size: int) -> Callable[[], None]:
