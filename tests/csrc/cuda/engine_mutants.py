@@ -372,7 +372,7 @@ MUTANTS = {
         "",
     ),
     "a row's instructions taken from the launch before": Mutant(
-        "cuda/launch.cpp", "  last_instructions_ = nullptr;\n}", "}", "limits", "wrong bytes"
+        "cuda/launch.cpp", "  last_instructions_ = nullptr;\n}", "}", "limits", "a row in vectors"
     ),
     "a buffer's number of 8 bits": Mutant(
         "cuda/launch.cpp",
