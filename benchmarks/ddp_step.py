@@ -128,7 +128,7 @@ def draw(rows: list[Row], path: Path) -> None:
         for name in ("fastreduce", "gloo"):
             axes.bar(name, alone_ms, color="lightgrey")
             axes.bar(name, max(0.0, 1e3 * own[name]["sync_s"]), bottom=alone_ms, color="C0")
-        axes.set(title=f"{model}: grey, each rank alone", ylabel="ms of a step")
+        axes.set(title=model, ylabel="ms of a step (grey: alone)")
     figure.savefig(path, dpi=120)
 
 

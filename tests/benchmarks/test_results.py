@@ -104,6 +104,19 @@ def test_accuracy_of_resnet18():
     assert f"reached {epoch['test_accuracy']:.3f} in {minutes:.0f} minutes" in text
 
 
+def test_steps_of_ddp():
+    wanted = {}
+    for row in json.loads((RESULTS / "ddp_step.json").read_text())["rows"]:
+        wanted.setdefault(row["model"], {})[row["contender"]] = row
+    assert rows_of("docs/distributed.md", "| network | step, fastreduce |") == {
+        model: [
+            *(f"{by[name]['step_s'] * 1e3:.1f} ms" for name in ("fastreduce", "gloo", "alone")),
+            *(f"{by[name]['sync_s'] * 1e3:.1f} ms" for name in ("fastreduce", "gloo")),
+        ]
+        for model, by in wanted.items()
+    }
+
+
 def test_planner():
     rows = json.loads((RESULTS / "planner.json").read_text())["rows"]
 
