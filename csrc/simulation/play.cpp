@@ -30,8 +30,7 @@ class Run {
     }
     for (int stage = 0; stage < stages_.size(); ++stage) {
       const auto [first, end] = transfers_of(stages_.place(stage));
-      const Stages::Place place = stages_.place(stage);
-      unfinished_.push_back(end - first + (stages_.streams(stage) && !place.reads));
+      unfinished_.push_back(end - first + (stage > 0 && stages_.feeds_next(stage - 1)));
       waits_.push_back(stages_.waits(stage));
     }
     if (!spans) return;
@@ -93,7 +92,7 @@ class Run {
       flowing_s = std::max(flowing_s, start_s);
       starting_.push({start_s, id_of(stage, transfer)});
     }
-    if (stages_.streams(stage) && place.reads) release(stage + 1, flowing_s);
+    if (stages_.feeds_next(stage)) release(stage + 1, flowing_s);
   }
 
   void release(int stage, double now_s) {
@@ -116,7 +115,7 @@ class Run {
   void end_part(int stage, double now_s) {
     if (--unfinished_[stage]) return;
     if (spans_) spans_->stage_end_s[stage] = now_s;
-    if (stages_.streams(stage) && stages_.place(stage).reads) end_part(stage + 1, now_s);
+    if (stages_.feeds_next(stage)) end_part(stage + 1, now_s);
     stages_.followers(stage, [&](int follower) {
       const bool elsewhere = stages_.lane(follower) != stages_.lane(stage);
       release(follower, now_s + (elsewhere ? costs_.event_wait_s : 0));

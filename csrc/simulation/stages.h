@@ -24,7 +24,8 @@ class Stages {
     const int task = task_of_[stage], phases = tasks_.tasks[task].phases(), offset = stage - first_[task];
     return {task, offset / phases, phases == 1 || offset % phases == 0};
   }
-  bool streams(int stage) const { return tasks_.tasks[task_of_[stage]].streams; }
+  // Whether the stage reads what the next one writes meanwhile.
+  bool feeds_next(int stage) const { return tasks_.tasks[task_of_[stage]].streams && place(stage).reads; }
   int lane(int stage) const { return tasks_.tasks[task_of_[stage]].lane; }
 
   // The number of the transfer that is tasks.transfers[transfer], in this stage's slice.

@@ -19,7 +19,7 @@ class TaskBuilder {
     task.writes = count();
     for (int index = first; index < end; ++index) add_writes(index);
     task.end = count();
-    task.streams = by_kernels_ && program_.rank[first] != kHost && task.phases() == 2;
+    task.streams = by_kernels_ && !is_staged(first) && task.phases() == 2;
     const int number = static_cast<int>(made.tasks.size());
     if (const auto last = last_of_lane_.find(task.lane); last != last_of_lane_.end()) {
       task.previous = last->second;
@@ -53,12 +53,7 @@ class TaskBuilder {
     const int lane = executor(index);
     if (goes_straight(index))
       return add_transfer(index, node_of_[srcs[0]], node_of_[program_.dsts[index][0]], 1, Transfer::kStraight);
-    for (int src : srcs) {
-      if (is_staged(index))
-        add_staged(index, node_of_[src], lane, src);
-      else if (node_of_[src] != lane)
-        add_transfer(index, node_of_[src], lane, 1, src);
-    }
+    for (int src : srcs) add_move(index, node_of_[src], lane, src);
     add_transfer(index, lane, lane, static_cast<int>(srcs.size()) + 1, Transfer::kAll);
   }
 
@@ -66,16 +61,15 @@ class TaskBuilder {
   void add_writes(int index) {
     if (goes_straight(index)) return;
     const int lane = executor(index);
-    for (int dst : program_.dsts[index]) {
-      if (is_staged(index))
-        add_staged(index, lane, node_of_[dst], dst);
-      else if (node_of_[dst] != lane)
-        add_transfer(index, lane, node_of_[dst], 1, dst);
-    }
+    for (int dst : program_.dsts[index]) add_move(index, lane, node_of_[dst], dst);
   }
 
-  // Through the host's memory, which is written and read. One half of it fills while the other empties.
-  void add_staged(int index, int src, int dst, int buffer) {
+  // What is staged passes through the host's memory, one half of which fills while the other empties.
+  void add_move(int index, int src, int dst, int buffer) {
+    if (!is_staged(index)) {
+      if (src != dst) add_transfer(index, src, dst, 1, buffer);
+      return;
+    }
     add_transfer(index, src, host_, 1, buffer);
     add_transfer(index, host_, host_, 2, buffer);
     add_transfer(index, host_, dst, 1, buffer);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -141,8 +141,7 @@ def explain(
     if machine is None:
         return _here(devices, tensor_bytes, more)
     machine, costs = as_measured(machine, count)
-    predicted = for_links(machine, costs, count, tensor_bytes, more)
-    found = sorted((measured(x, machine, nbytes, count) for x in predicted), key=by_seconds)
+    found = sorted(_on_links(machine, costs, count, tensor_bytes, more), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -154,6 +153,14 @@ def explain(
     if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows
     return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
+
+
+def _on_links(
+    machine: Topology, costs: Costs, k: int, tensor_bytes: Sequence[int], more: Sequence[str]
+) -> Iterator[Candidate]:
+    """Predicted; or with the time of its own curve, where one was measured on this machine."""
+    for candidate in for_links(machine, costs, k, tensor_bytes, more):
+        yield measured(candidate, machine, sum(tensor_bytes), k)
 
 
 def _bound(machine: Topology, k: int, nbytes: int, costs: Costs) -> Bound | None:
@@ -228,9 +235,7 @@ def _here(
         from fastreduce.topology import detect
 
         machine, costs = as_measured(detect(), k)
-        predicted = for_links(machine, costs, k, tensor_bytes, more)
-        where = machine.name
-        candidates = (measured(x, machine, nbytes, k) for x in predicted)
+        where, candidates = machine.name, _on_links(machine, costs, k, tensor_bytes, more)
         calibrations = machine.calibrations
     found = sorted(candidates, key=by_seconds)
     return Plan(

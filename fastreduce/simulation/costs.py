@@ -26,14 +26,18 @@ class Costs(NamedTuple):
     ramp_bytes: float
     by_kernels: bool
 
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """All but ``by_kernels``, in their order."""
+        return self[:4]
+
     def check(self) -> Costs:
         """These costs; a ValueError if one is no finite number of at least 0."""
-        *numbers, by_kernels = self
-        for name, found in zip(self._fields, numbers, strict=False):
+        for name, found in zip(self._fields, self.numbers, strict=False):
             if not 0 <= found < math.inf:
                 raise ValueError(f"costs: {name} is {found!r}, want a finite number, 0 or more")
-        if not isinstance(by_kernels, bool):
-            raise ValueError(f"costs: by_kernels is {by_kernels!r}, want True or False")
+        if not isinstance(self.by_kernels, bool):
+            raise ValueError(f"costs: by_kernels is {self.by_kernels!r}, want True or False")
         return self
 
 

@@ -38,7 +38,7 @@ def _events(run: Run) -> Iterator[Event]:
     pairs = [(nodes[src], nodes[dst]) for src, dst in simulation.pairs]
     routes = [topology.route(*pair) for pair in pairs]
     transfers = [Transfer(*x) for x in simulation.transfers]
-    spans = simulation.spans(run.slice_bytes, run.slices, run.costs[:4])
+    spans = simulation.spans(run.slice_bytes, run.slices, run.costs.numbers)
     stage_spans = zip(spans[0], spans[1], strict=True)
     transfer_spans = zip(spans[2], spans[3], strict=True)
     for lane, *bounds in simulation.tasks:

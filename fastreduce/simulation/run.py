@@ -50,7 +50,7 @@ class Run:
     @cached_property
     def time_s(self) -> float:
         """From the first launch to the last transfer's end; 0 if there is nothing to do."""
-        return self.simulation.seconds(self.slice_bytes, self.slices, self.costs[:4])
+        return self.simulation.seconds(self.slice_bytes, self.slices, self.costs.numbers)
 
     def time_if(
         self, nbytes: int | Sequence[int] | None = None, *, distances: bool = True
@@ -59,7 +59,7 @@ class Run:
         slice_bytes = self.slice_bytes
         if nbytes is not None:
             slice_bytes = [shard / self.slices for shard in _sizes(self.program, nbytes)[1]]
-        return self.simulation.seconds(slice_bytes, self.slices, self.costs[:4], distances)
+        return self.simulation.seconds(slice_bytes, self.slices, self.costs.numbers, distances)
 
     @cached_property
     def link_bytes(self) -> dict[Link, float]:
