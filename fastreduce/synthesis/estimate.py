@@ -21,22 +21,17 @@ Mixture: TypeAlias = tuple[tuple[int, int], ...]
 
 class Shape(NamedTuple):
     """A program as an estimate sees it: for each step (row) and link (column) how long the link is
-    busy if each shard has one byte, and the longest latency of what crosses it."""
+    busy if each shard has one byte."""
 
     shards: int
     busy_s: Floats
-    latency_s: Floats
 
 
 def shape_of(program: Program, links: Links) -> Shape:
-    count = 0
     messages: dict[int, Counter[tuple[int, int]]] = {}
     for x, step in zip(program.instructions, steps_of(program), strict=True):
         messages.setdefault(step, Counter()).update(_messages(x))
-        count = max(count, step + 1)
-    busy = np.array([links.busy_s(messages[step]) for step in range(count)])
-    latency = np.array([links.latency_of(messages[step]) for step in range(count)])
-    return Shape(program.shards, busy, latency)
+    return Shape(program.shards, np.array([links.busy_s(messages[x]) for x in sorted(messages)]))
 
 
 def _messages(x: Instruction) -> list[tuple[int, int]]:
@@ -46,18 +41,17 @@ def _messages(x: Instruction) -> list[tuple[int, int]]:
     return reads + [(x.rank, dst) for dst in x.dsts if dst != x.rank]
 
 
-def estimate_s(shapes: Sequence[Shape], mixture: Mixture, nbytes: int, costs: Costs) -> float:
-    """Seconds, if a turn begins when the one before it has ended."""
+def estimate_s(
+    shapes: Sequence[Shape], mixture: Mixture, nbytes: int, costs: Costs, earliest_s: Floats
+) -> float:
+    """Seconds, if a turn begins when the one before it has ended, and each link begins to move
+    bytes ``earliest_s`` later."""
     shards = sum(shapes[which].shards for which, _ in mixture)
     turns = max(start + len(shapes[which].busy_s) for which, start in mixture)
-    busy_s = np.zeros((turns, shapes[0].busy_s.shape[1]))
-    latency_s = np.zeros_like(busy_s)
+    busy_s = np.zeros((turns, len(earliest_s)))
     for (which, start), copies in Counter(mixture).items():
         shape = shapes[which]
-        mine = slice(start, start + len(shape.busy_s))
-        busy_s[mine] += copies * shape.busy_s
-        np.maximum(latency_s[mine], shape.latency_s, out=latency_s[mine])
-    each_s = (busy_s * (nbytes / shards) + latency_s).max(axis=1)
+        busy_s[start : start + len(shape.busy_s)] += copies * shape.busy_s
+    each_s = np.where(busy_s > 0, busy_s * (nbytes / shards) + earliest_s, 0.0).max(axis=1)
     used = np.count_nonzero(each_s)
-    between_s = costs.launch_s + costs.event_wait_s
-    return float(costs.call_s + each_s.sum() + used * between_s)
+    return float(costs.call_s + each_s.sum() + used * (costs.launch_s + costs.event_wait_s))

@@ -9,7 +9,7 @@ program's prices (column generation). The same prices prove a bound, see `Packin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from fastreduce.simulation.run import bytes_per_s
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from fastreduce.topology import Topology
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -73,21 +75,6 @@ class Links:
         found = np.full(len(self.bytes_per_s), math.inf)
         np.minimum.at(found, crossed, np.repeat(delay_s, self._lengths))
         return found
-
-    def latency_of(self, messages: Iterable[tuple[int, int]]) -> Floats:
-        """The longest latency of the messages that cross each link."""
-        found = np.zeros(len(self.bytes_per_s))
-        for pair in messages:
-            crossed = self._links_of(pair)
-            found[crossed] = np.maximum(found[crossed], self.latency_s[pair])
-        return found
-
-    def _links_of(self, pair: tuple[int, int]) -> NDArray[np.intp]:
-        row = self._row[pair]
-        crossed: NDArray[np.intp] = self._uses.indices[self._uses.indptr[row] :][
-            : self._lengths[row]
-        ]
-        return crossed
 
     def busy_s(self, messages: Mapping[tuple[int, int], float]) -> Floats:
         """How long each link is busy with so many bytes from rank i to rank j."""
@@ -223,18 +210,28 @@ class _Search:
         return time_s * self.bound_s, shares, dual
 
 
-def least_busy(busy: Floats) -> tuple[float, Floats, Floats]:
-    """The shares of the columns, of 1 in all, with which the busiest link (row) is busy for the
-    shortest time: this time, the shares, and the prices of the links."""
-    from scipy.optimize import linprog
+def least_busy(
+    busy: Floats | csr_array, idle: Floats | None = None
+) -> tuple[float, Floats, Floats]:
+    """The shares of the columns, of 1 in all, with which the busiest link is busy for the shortest
+    time: this time, the shares, and the prices of the rows.
 
-    links, columns = busy.shape
+    Rows are links. If there are ``idle`` times, of each turn (row) and link (column), then each
+    link has a row for each turn, turn by turn, and the sum of the turns' times is the least: a turn
+    is as long as its busiest link is busy and idle.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, eye_array, hstack, kron
+
+    idle = np.zeros((1, busy.shape[0])) if idle is None else idle
+    (turns, links), columns = idle.shape, busy.shape[1]
+    lengths = kron(eye_array(turns), np.ones((links, 1)))
     found = linprog(
-        np.eye(columns + 1)[columns],
-        A_ub=np.hstack([busy, -np.ones((links, 1))]),
-        b_ub=np.zeros(links),
-        A_eq=np.array([[1.0] * columns + [0.0]]),
+        np.repeat([0.0, 1.0], [columns, turns]),
+        A_ub=hstack([csr_array(busy), -lengths], format="csr"),
+        b_ub=-idle.ravel(),
+        A_eq=csr_array([np.repeat([1.0, 0.0], [columns, turns])]),
         b_eq=[1.0],
         method="highs",
     )
-    return float(found.fun), found.x[:-1], -found.ineqlin.marginals
+    return float(found.fun), found.x[:columns], -found.ineqlin.marginals

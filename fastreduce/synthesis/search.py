@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from fastreduce.algorithms.waves import staggered
 from fastreduce.plan.bounds import Bound, lower_bound
@@ -17,18 +15,15 @@ from fastreduce.plan.candidates import as_measured, for_links
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
-from fastreduce.synthesis.estimate import Mixture, Shape, estimate_s, shape_of
-from fastreduce.synthesis.packing import Links, least_busy, pack
-from fastreduce.synthesis.seeds import Seed, rounded, seeds
+from fastreduce.synthesis.estimate import Mixture, estimate_s, shape_of
+from fastreduce.synthesis.mixing import mixtures
+from fastreduce.synthesis.packing import Links, Packing, pack
+from fastreduce.synthesis.seeds import Seed, seeds
 from fastreduce.units import duration, nbytes_of
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
-WAVES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-# The most copies that begin in one turn. The first and the last turns have fewer: few links work
-# then, so these turns should be short.
-TAPERS = (1, 2, 4)
 # What an engine can be given, and a simulation can judge in seconds.
 MOST_INSTRUCTIONS = 150_000
 # From how many starts the search goes on, how many changes it tries on each, and how many of the
@@ -87,7 +82,7 @@ def synthesize(
     links = Links(topology, k)
     packing = pack(links)
     starting = list(seeds(topology, k, packing))
-    search = _Search(starting, links, total, costs, random.Random(seed))
+    search = _Search(starting, links, packing, total, costs, random.Random(seed))
     found = _judged(search.best(ends, progress), search, topology, costs)
     time_s, program, made_of = min(found, key=lambda each: each[0])
     program.verify()
@@ -115,11 +110,14 @@ class _Search:
         self,
         found: Sequence[Seed],
         links: Links,
+        packing: Packing,
         nbytes: int,
         costs: Costs,
         draws: random.Random,
     ) -> None:
         self.seeds, self.nbytes, self.costs, self.draws = found, nbytes, costs, draws
+        self.earliest_s = links.earliest_s(costs.ramp_bytes)
+        self.least_s = nbytes * packing.bound_s
         self.shapes = [shape_of(seed.program, links) for seed in found]
         self.sizes = [len(seed.program.instructions) for seed in found]
 
@@ -131,47 +129,22 @@ class _Search:
         """The best that is found, the best first."""
         from tqdm import tqdm
 
-        first = sorted((self.seconds(x), x) for x in {*self._waves(), *self._mixtures()})
+        whole = {((which, 0),) for which in range(len(self.seeds))}
+        mixed = {x for x in self._mixed() if self._fits(x)}
+        first = sorted((self.seconds(x), x) for x in whole | mixed)
         chosen = first[:CLIMBS]
         with tqdm(total=len(chosen) * CHANGES, disable=not progress, desc="search") as bar:
             found = [self._climb(*each, ends, bar.update) for each in chosen]
         return [mixture for _, mixture in sorted({*found, *first[:SIMULATED]})[:SIMULATED]]
 
     def seconds(self, mixture: Mixture) -> float:
-        return estimate_s(self.shapes, mixture, self.nbytes, self.costs)
+        return estimate_s(self.shapes, mixture, self.nbytes, self.costs, self.earliest_s)
 
-    def _if_fits(self, starts: Iterable[tuple[int, int]]) -> Iterator[Mixture]:
-        found = tuple(sorted(starts))
-        if self._fits(found) or len(found) == 1:
-            yield found
+    def _mixed(self) -> Iterator[Mixture]:
+        return mixtures(self.shapes, self.nbytes, self.costs, self.earliest_s, self.least_s)
 
     def _fits(self, mixture: Mixture) -> bool:
         return sum(self.sizes[which] for which, _ in mixture) <= MOST_INSTRUCTIONS
-
-    def _waves(self) -> Iterator[Mixture]:
-        for which in range(len(self.seeds)):
-            for turns in WAVES:
-                for most in TAPERS:
-                    yield from self._if_fits(
-                        (which, turn)
-                        for turn in range(turns)
-                        for _ in range(min(turn + 1, turns - turn, most))
-                    )
-
-    def _mixtures(self) -> Iterator[Mixture]:
-        """Seeds side by side, in the proportions that load the busiest link the least."""
-        shares = _best_shares(self.shapes)
-        copies = [share / shape.shards for share, shape in zip(shares, self.shapes, strict=True)]
-        for count in WAVES[3:]:
-            counts = rounded([x / sum(copies) for x in copies], count)
-            evenly = sorted(
-                ((i + 0.5) / n, which) for which, n in enumerate(counts) for i in range(n)
-            )
-            for turns in WAVES:
-                if turns <= count:
-                    yield from self._if_fits(
-                        (which, i * turns // count) for i, (_, which) in enumerate(evenly)
-                    )
 
     def _climb(
         self, time_s: float, best: Mixture, ends: float, step: Callable[[int], object]
@@ -205,10 +178,3 @@ class _Search:
             found[at] = which, draws.randint(0, last + 1)
         earliest = min(start for _, start in found)
         return tuple(sorted((which, start - earliest) for which, start in found))
-
-
-def _best_shares(shapes: Sequence[Shape]) -> list[float]:
-    """The shares of the data that keep the busiest link busy for the shortest time."""
-    busy = np.array([shape.busy_s.sum(axis=0) / shape.shards for shape in shapes]).T
-    _, shares, _ = least_busy(busy / busy.max())
-    return [max(0.0, float(share)) for share in shares]

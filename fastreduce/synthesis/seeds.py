@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
 import networkx as nx
 
-from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry
+from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry, sharded
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
+from fastreduce.synthesis.mixing import rounded
 from fastreduce.synthesis.packing import Packing, Tree
 from fastreduce.topology import Topology, rings
-from fastreduce.topology.rings import both_ways
+from fastreduce.topology.rings import Ring, both_ways
 
 # Links within a machine that join its halves.
 BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")
@@ -30,6 +33,14 @@ class Seed(NamedTuple):
 
 def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
     """Programs for the first ``k`` devices; each is an allreduce, or left out."""
+    for seed in _in_steps(topology, k, packing):
+        yield seed
+        fewer = passed_on(seed.program)
+        if len(fewer.instructions) < len(seed.program.instructions):
+            yield Seed(f"{seed.name} passed on", fewer)
+
+
+def _in_steps(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
     for name in registry:
         program = _proven(name, k)
         if program and not program.whole_tensors and not program.flat.uses_host:
@@ -56,6 +67,21 @@ def _rings(topology: Topology, k: int) -> Iterator[Seed]:
     for name, chosen in (("rings", found), ("rings both ways", both_ways(found))):
         if 2 * k * k * len(chosen) <= MOST_INSTRUCTIONS:
             yield Seed(f"{len(found)} {name}", multi_ring(k, chosen))
+    if 4 * k * k * len(found) <= MOST_INSTRUCTIONS:
+        yield Seed(f"{len(found)} rings, opened", _opened(k, found))
+
+
+def _opened(k: int, found: Sequence[Ring]) -> Program:
+    """Each ring without one of its links is a path; sums meet in the middle of it."""
+    slowest = min(ring.bytes_per_s for ring in found)
+    paths = [
+        tuple(pairwise(way))
+        for order, bytes_per_s in found
+        for _ in range(round(bytes_per_s / slowest))
+        for first in range(k)
+        for way in (order[first:] + order[:first], (order[first:] + order[:first])[::-1])
+    ]
+    return _along(paths, [1] * len(paths), k)
 
 
 def _meshes(k: int) -> Iterator[Seed]:
@@ -76,7 +102,7 @@ def _two_levels(topology: Topology, k: int) -> Iterator[Seed]:
 
     parts = list(_groupings(topology))
     for groups in parts:
-        for name, between in (("mesh", mesh), ("halving-doubling", halving_doubling)):
+        for name, between in (("mesh", sharded), ("halving-doubling", halving_doubling)):
             yield Seed(f"{groups} groups, {name}", hierarchical(k, groups, mesh, between))
     for outer in parts:
         for inner in parts:
@@ -117,9 +143,13 @@ def along(packing: Packing, k: int, shards: int) -> Program:
 
     Trees get shards in proportion to their shares, at least those that come to one.
     """
+    return _along(packing.trees, rounded(packing.shares, shards), k)
+
+
+def _along(trees: Sequence[Tree], counts: Sequence[int], k: int) -> Program:
     steps: list[Instruction] = []
     number = 0
-    for tree, count in zip(packing.trees, rounded(packing.shares, shards), strict=True):
+    for tree, count in zip(trees, counts, strict=True):
         shape = _up_and_down(tree, k) if count else []
         for _ in range(count):
             steps += [x._replace(shard=number) for x in shape]
@@ -127,25 +157,13 @@ def along(packing: Packing, k: int, shards: int) -> Program:
     return Program(k, number, steps)
 
 
-def rounded(shares: Sequence[float], total: int) -> list[int]:
-    """Whole numbers in proportion, which add up to ``total`` (largest remainders).
-
-    >>> rounded([0.5, 0.3, 0.2], 4)
-    [2, 1, 1]
-    """
-    counts = [int(share * total) for share in shares]
-    order = sorted(range(len(shares)), key=lambda i: counts[i] - shares[i] * total)
-    for i in order[: total - sum(counts)]:
-        counts[i] += 1
-    return counts
-
-
 def _up_and_down(tree: Tree, k: int) -> list[Instruction]:
     linked: list[list[int]] = [[] for _ in range(k)]
     for one, other in tree:
         linked[one].append(other)
         linked[other].append(one)
-    root = min(range(k), key=lambda rank: _depth(linked, rank))
+    ranks = [tree[0][0], *(rank for _, rank in tree)]
+    root = min(ranks, key=lambda rank: _depth(linked, rank))
     order, parent = [root], {root: -1}
     for rank in order:
         for other in linked[rank]:
@@ -168,3 +186,27 @@ def _depth(linked: Sequence[Sequence[int]], root: int) -> float:
                 far[other] = far[rank] + 1
                 order.append(other)
     return max(far.values()) if len(far) == len(linked) else inf
+
+
+def passed_on(program: Program) -> Program:
+    """The program in fewer steps: who has fetched or summed a shard writes it at once to those who
+    would copy it from there.
+
+    >>> from fastreduce.algorithms import naive
+    >>> print(passed_on(naive(2)))
+    """
+    found: list[Instruction] = []
+    made: dict[tuple[int, int], int] = {}  # by shard and buffer, what wrote it last
+    touched: dict[tuple[int, int], int] = {}  # and what read or wrote it last
+    for x in program.instructions:
+        source, destination = (x.shard, x.srcs[0]), (x.shard, x.dsts[0])
+        at = made.get(source, -1) if len(x.srcs) == len(x.dsts) == 1 else -1
+        if at >= 0 and found[at].rank == x.srcs[0] and touched.get(destination, -1) <= at:
+            found[at] = found[at]._replace(dsts=(*found[at].dsts, x.dsts[0]))
+        else:
+            at = len(found)
+            found.append(x)
+            touched.update(((x.shard, src), at) for src in x.srcs)
+        for dst in x.dsts:
+            made[x.shard, dst] = touched[x.shard, dst] = at
+    return replace(program, instructions=found)
