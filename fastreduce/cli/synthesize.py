@@ -35,9 +35,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="write the program, or export it for MSCCL",
     )
     synthesize.add_argument(
-        "--seed", type=int, default=0, help="the same number finds the same program (default: 0)"
-    )
-    synthesize.add_argument(
         "--seconds",
         type=_seconds,
         default=math.inf,
@@ -64,7 +61,6 @@ def _synthesize(args: argparse.Namespace) -> int:
         found = synthesize(
             topology,
             args.size,
-            seed=args.seed,
             seconds=args.seconds,
             progress=sys.stderr.isatty(),
         )

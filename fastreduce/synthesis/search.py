@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,9 +25,13 @@ if TYPE_CHECKING:
 
 # What an engine can be given, and a simulation can judge in seconds.
 MOST_INSTRUCTIONS = 150_000
-# From how many starts the search goes on, how many changes it tries on each, and how many of the
-# results are simulated. They have one slice: copies in turns do what slices would.
-CLIMBS, CHANGES, SIMULATED = 6, 600, 10
+# A mixture's shards have at least so many bytes, which a warp of a GPU loads at once.
+LEAST_SHARD_BYTES = 512
+# Fewer copies are better than a time that is shorter by less than this.
+CLOSE = 1e-3
+# How many seeds are simulated as they are, and how many mixtures. These have one slice: copies in
+# turns do what slices would.
+SIMULATED = 10
 
 
 class Synthesis(NamedTuple):
@@ -51,7 +54,6 @@ def synthesize(
     topology: Topology | str,
     nbytes: int | str,
     *,
-    seed: int = 0,
     seconds: float = math.inf,
     costs: Costs = EVENTS,
     progress: bool = False,
@@ -59,9 +61,9 @@ def synthesize(
     """Search for the fastest allreduce of ``nbytes`` on each of a topology's devices.
 
     The search begins with the registered algorithms and what `fastreduce.synthesis.seeds` makes for
-    the topology, starts copies of them in different turns and together, and moves them about. A
-    quick estimate chooses what is simulated, the simulation chooses the program, and the program is
-    proven. The same ``seed`` finds the same program, unless the search ran out of ``seconds``. If a
+    the topology. Linear programs choose how many copies of them start in which turn. A quick
+    estimate chooses what is simulated, the simulation chooses the program, and the program is
+    proven. The same call finds the same program, unless the search ran out of ``seconds``. If a
     curve of one of our algorithms was measured on the machine, links and costs are as it has them.
 
     Raises:
@@ -82,99 +84,78 @@ def synthesize(
     links = Links(topology, k)
     packing = pack(links)
     starting = list(seeds(topology, k, packing))
-    search = _Search(starting, links, packing, total, costs, random.Random(seed))
-    found = _judged(search.best(ends, progress), search, topology, costs)
-    time_s, program, made_of = min(found, key=lambda each: each[0])
+    chosen = _best(starting, links, packing, total, costs, ends, progress)
+    found = _judged(chosen, starting, topology, total, costs)
+    # Of equal times, but for rounding, the shortest program's.
+    time_s, program, made_of = min(
+        found, key=lambda x: (float(f"{x[0]:.9e}"), len(x[1].instructions))
+    )
     program.verify()
     return Synthesis(
         program, time_s, made_of, lower_bound(topology, k, total, costs, (links, packing))
     )
 
 
+def _best(
+    found: Sequence[Seed],
+    links: Links,
+    packing: Packing,
+    nbytes: int,
+    costs: Costs,
+    ends: float,
+    progress: bool,
+) -> list[Mixture]:
+    """By the estimate: seeds as they are, and for each number of turns the best mixture."""
+    from tqdm import tqdm
+
+    shapes = [shape_of(seed.program, links) for seed in found]
+    sizes = [len(seed.program.instructions) for seed in found]
+    earliest_s = links.earliest_s(costs.ramp_bytes)
+
+    def time_s(mixture: Mixture) -> float:
+        return estimate_s(shapes, mixture, nbytes, costs, earliest_s)
+
+    def fits(mixture: Mixture) -> bool:
+        shards = sum(shapes[which].shards for which, _ in mixture)
+        instructions = sum(sizes[which] for which, _ in mixture)
+        return shards * LEAST_SHARD_BYTES <= nbytes and instructions <= MOST_INSTRUCTIONS
+
+    whole = sorted((((which, 0),) for which in range(len(found))), key=time_s)
+    mixed = []
+    turns = mixtures(shapes, nbytes, costs, earliest_s, nbytes * packing.bound_s)
+    for same_turns in tqdm(turns, disable=not progress, desc="numbers of turns"):
+        timed = [(time_s(x), x) for x in same_turns if fits(x)]
+        least_s = min((found_s for found_s, _ in timed), default=0.0)
+        mixed += [x for x in timed if x[0] <= least_s * (1 + CLOSE)][:1]
+        if perf_counter() > ends:
+            break
+    chosen = whole[:SIMULATED] + [mixture for _, mixture in sorted(mixed)[:SIMULATED]]
+    return list(dict.fromkeys(chosen))
+
+
 def _judged(
-    best: Sequence[Mixture], search: _Search, topology: Topology, costs: Costs
+    chosen: Sequence[Mixture],
+    found: Sequence[Seed],
+    topology: Topology,
+    nbytes: int,
+    costs: Costs,
 ) -> Iterator[tuple[float, Program, str]]:
-    """The simulated times of the best, and of the algorithms as a plan takes them."""
-    for mixture in best:
-        program = replace(staggered([seed.program for seed in search.seeds], mixture), sliced=1)
-        time_s = simulated_s(program, topology, search.nbytes, costs=costs_of(program, costs))
-        yield time_s, program, search.in_words(mixture)
-    for candidate in for_links(topology, costs, len(topology.devices), [search.nbytes]):
+    """The simulated times of what was chosen, and of the algorithms as a plan takes them."""
+    for mixture in chosen:
+        program = replace(staggered([seed.program for seed in found], mixture), sliced=1)
+        time_s = simulated_s(program, topology, nbytes, costs=costs_of(program, costs))
+        yield time_s, program, _in_words(found, mixture)
+    for candidate in for_links(topology, costs, len(topology.devices), [nbytes]):
         if candidate.program and not math.isnan(candidate.prediction.time_s):
-            chosen = replace(candidate.program, sliced=candidate.slices)
-            yield candidate.prediction.time_s, chosen, candidate.algorithm
+            program = replace(candidate.program, sliced=candidate.slices)
+            yield candidate.prediction.time_s, program, candidate.algorithm
 
 
-class _Search:
-    def __init__(
-        self,
-        found: Sequence[Seed],
-        links: Links,
-        packing: Packing,
-        nbytes: int,
-        costs: Costs,
-        draws: random.Random,
-    ) -> None:
-        self.seeds, self.nbytes, self.costs, self.draws = found, nbytes, costs, draws
-        self.earliest_s = links.earliest_s(costs.ramp_bytes)
-        self.least_s = nbytes * packing.bound_s
-        self.shapes = [shape_of(seed.program, links) for seed in found]
-        self.sizes = [len(seed.program.instructions) for seed in found]
+def _time_and_length(found: tuple[float, Program, str]) -> tuple[float, int]:
+    """Of programs that differ in time by rounding alone, the shortest is the best."""
+    return float(f"{found[0]:.9e}"), len(found[1].instructions)
 
-    def in_words(self, mixture: Mixture) -> str:
-        names = [self.seeds[which].name for which, _ in mixture]
-        return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
-    def best(self, ends: float, progress: bool) -> list[Mixture]:
-        """The best that is found, the best first."""
-        from tqdm import tqdm
-
-        whole = {((which, 0),) for which in range(len(self.seeds))}
-        mixed = {x for x in self._mixed() if self._fits(x)}
-        first = sorted((self.seconds(x), x) for x in whole | mixed)
-        chosen = first[:CLIMBS]
-        with tqdm(total=len(chosen) * CHANGES, disable=not progress, desc="search") as bar:
-            found = [self._climb(*each, ends, bar.update) for each in chosen]
-        return [mixture for _, mixture in sorted({*found, *first[:SIMULATED]})[:SIMULATED]]
-
-    def seconds(self, mixture: Mixture) -> float:
-        return estimate_s(self.shapes, mixture, self.nbytes, self.costs, self.earliest_s)
-
-    def _mixed(self) -> Iterator[Mixture]:
-        return mixtures(self.shapes, self.nbytes, self.costs, self.earliest_s, self.least_s)
-
-    def _fits(self, mixture: Mixture) -> bool:
-        return sum(self.sizes[which] for which, _ in mixture) <= MOST_INSTRUCTIONS
-
-    def _climb(
-        self, time_s: float, best: Mixture, ends: float, step: Callable[[int], object]
-    ) -> tuple[float, Mixture]:
-        for _ in range(CHANGES):
-            step(1)
-            if perf_counter() > ends:
-                break
-            changed = self._changed(best)
-            if self._fits(changed) and (changed_s := self.seconds(changed)) < time_s:
-                time_s, best = changed_s, changed
-        return time_s, best
-
-    def _changed(self, mixture: Mixture) -> Mixture:
-        """A copy more, a copy less, or one that starts in another turn or is of another seed; or
-        every copy twice, for finer changes."""
-        found, draws = list(mixture), self.draws
-        last = max(start for _, start in found)
-        at = draws.randrange(len(found))
-        which, start = found[at]
-        what = draws.random()
-        if what < 0.05:
-            found += found
-        elif what < 0.3:
-            found.append((which, draws.randint(0, last + 1)))
-        elif what < 0.45 and len(found) > 1:
-            found.pop(at)
-        elif what < 0.6:
-            found[at] = draws.randrange(len(self.seeds)), start
-        else:
-            found[at] = which, draws.randint(0, last + 1)
-        earliest = min(start for _, start in found)
-        return tuple(sorted((which, start - earliest) for which, start in found))
+def _in_words(found: Sequence[Seed], mixture: Mixture) -> str:
+    names = [found[which].name for which, _ in mixture]
+    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

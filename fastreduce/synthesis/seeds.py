@@ -15,14 +15,13 @@ from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, re
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
-from fastreduce.synthesis.mixing import rounded
 from fastreduce.synthesis.packing import Packing, Tree
 from fastreduce.topology import Topology, rings
 from fastreduce.topology.rings import Ring, both_ways
 
 # Links within a machine that join its halves.
 BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")
-# No seed may have more instructions: a search tries many, in waves.
+# No seed may have more instructions: a search tries many copies of it.
 MOST_INSTRUCTIONS = 20_000
 
 
@@ -33,21 +32,21 @@ class Seed(NamedTuple):
 
 def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
     """Programs for the first ``k`` devices; each is an allreduce, or left out."""
-    for seed in _in_steps(topology, k, packing):
+    for seed in _in_steps(topology, k):
         yield seed
         fewer = passed_on(seed.program)
         if len(fewer.instructions) < len(seed.program.instructions):
             yield Seed(f"{seed.name} passed on", fewer)
+    for tree in packing.trees:
+        yield Seed("packed tree", passed_on(_along([tree], k)))
 
 
-def _in_steps(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:
+def _in_steps(topology: Topology, k: int) -> Iterator[Seed]:
     for name in registry:
         program = _proven(name, k)
         if program and not program.whole_tensors and not program.flat.uses_host:
             yield Seed(name, program)
     yield from _meshes(k)
-    for shards in (k, 4 * k, 16 * k):
-        yield Seed(f"{len(packing.trees)} trees", along(packing, k, shards))
     if k == len(topology.devices):
         yield from _two_levels(topology, k)
         yield from _rings(topology, k)
@@ -72,16 +71,20 @@ def _rings(topology: Topology, k: int) -> Iterator[Seed]:
 
 
 def _opened(k: int, found: Sequence[Ring]) -> Program:
-    """Each ring without one of its links is a path; sums meet in the middle of it."""
+    """Each ring without one of its links is a path, of which the middle sums: half a ring's steps.
+
+    Every link is left out once, and each path is used in both directions, so that all links have
+    the same load in each step.
+    """
     slowest = min(ring.bytes_per_s for ring in found)
     paths = [
-        tuple(pairwise(way))
+        tuple(pairwise((order[first:] + order[:first])[::way]))
         for order, bytes_per_s in found
         for _ in range(round(bytes_per_s / slowest))
         for first in range(k)
-        for way in (order[first:] + order[:first], (order[first:] + order[:first])[::-1])
+        for way in (1, -1)
     ]
-    return _along(paths, [1] * len(paths), k)
+    return _along(paths, k)
 
 
 def _meshes(k: int) -> Iterator[Seed]:
@@ -138,23 +141,11 @@ def _equal_runs(groups: Sequence[int]) -> int:
     return count if len(runs) == count and all(len(run) == 1 for run in runs) else 0
 
 
-def along(packing: Packing, k: int, shards: int) -> Program:
-    """Sums go up each tree to the middle of it, and come down again.
-
-    Trees get shards in proportion to their shares, at least those that come to one.
-    """
-    return _along(packing.trees, rounded(packing.shares, shards), k)
-
-
-def _along(trees: Sequence[Tree], counts: Sequence[int], k: int) -> Program:
-    steps: list[Instruction] = []
-    number = 0
-    for tree, count in zip(trees, counts, strict=True):
-        shape = _up_and_down(tree, k) if count else []
-        for _ in range(count):
-            steps += [x._replace(shard=number) for x in shape]
-            number += 1
-    return Program(k, number, steps)
+def _along(trees: Sequence[Tree], k: int) -> Program:
+    """Sums go up each tree to the middle of it, and come down again; each tree has a shard."""
+    shapes = [_up_and_down(tree, k) for tree in trees]
+    steps = [x._replace(shard=number) for number, shape in enumerate(shapes) for x in shape]
+    return Program(k, len(trees), steps)
 
 
 def _up_and_down(tree: Tree, k: int) -> list[Instruction]:
@@ -189,11 +180,14 @@ def _depth(linked: Sequence[Sequence[int]], root: int) -> float:
 
 
 def passed_on(program: Program) -> Program:
-    """The program in fewer steps: who has fetched or summed a shard writes it at once to those who
-    would copy it from there.
+    """The program in fewer steps: a rank that sums or fetches a shard writes it in the same launch
+    to those that would copy it from there.
 
-    >>> from fastreduce.algorithms import naive
-    >>> print(passed_on(naive(2)))
+    >>> from fastreduce.algorithms import ring
+    >>> print(passed_on(ring(2)))
+    2 ranks, 2 shards, 2 instructions
+       0 rank 0 reduces shard 1 of [1, 0] into [0, 1]
+       1 rank 1 reduces shard 0 of [0, 1] into [1, 0]
     """
     found: list[Instruction] = []
     made: dict[tuple[int, int], int] = {}  # by shard and buffer, what wrote it last
@@ -202,7 +196,7 @@ def passed_on(program: Program) -> Program:
         source, destination = (x.shard, x.srcs[0]), (x.shard, x.dsts[0])
         at = made.get(source, -1) if len(x.srcs) == len(x.dsts) == 1 else -1
         if at >= 0 and found[at].rank == x.srcs[0] and touched.get(destination, -1) <= at:
-            found[at] = found[at]._replace(dsts=(*found[at].dsts, x.dsts[0]))
+            found[at] = found[at]._replace(dsts=tuple(dict.fromkeys(found[at].dsts + x.dsts)))
         else:
             at = len(found)
             found.append(x)
