@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 # What an engine can be given, and a simulation can judge in seconds.
-MOST_INSTRUCTIONS = 150_000
+MOST_INSTRUCTIONS = 300_000
 # A mixture's shards have at least so many bytes, which a warp of a GPU loads at once.
 LEAST_SHARD_BYTES = 512
 # Fewer copies are better than a time that is shorter by less than this.
 CLOSE = 1e-3
 # How many seeds are simulated as they are, and how many mixtures. These have one slice: copies in
 # turns do what slices would.
-SIMULATED = 10
+WHOLE, MIXED = 10, 5
 
 
 class Synthesis(NamedTuple):
@@ -129,7 +130,7 @@ def _best(
         mixed += [x for x in timed if x[0] <= least_s * (1 + CLOSE)][:1]
         if perf_counter() > ends:
             break
-    chosen = whole[:SIMULATED] + [mixture for _, mixture in sorted(mixed)[:SIMULATED]]
+    chosen = whole[:WHOLE] + [mixture for _, mixture in sorted(mixed)[:MIXED]]
     return list(dict.fromkeys(chosen))
 
 
@@ -157,5 +158,5 @@ def _time_and_length(found: tuple[float, Program, str]) -> tuple[float, int]:
 
 
 def _in_words(found: Sequence[Seed], mixture: Mixture) -> str:
-    names = [found[which].name for which, _ in mixture]
-    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    names = Counter(found[which].name for which, _ in mixture)
+    return " + ".join(f"{count} x {name}" for name, count in names.most_common())

@@ -153,6 +153,7 @@ def _up_and_down(tree: Tree, k: int) -> list[Instruction]:
     for one, other in tree:
         linked[one].append(other)
         linked[other].append(one)
+    # Of two middles the first along the tree: an opened ring's two directions shall have both.
     ranks = [tree[0][0], *(rank for _, rank in tree)]
     root = min(ranks, key=lambda rank: _depth(linked, rank))
     order, parent = [root], {root: -1}

@@ -21,7 +21,8 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def short_searches(monkeypatch):
-    monkeypatch.setattr("fastreduce.synthesis.search.SIMULATED", 3)
+    for name in ("WHOLE", "MIXED"):
+        monkeypatch.setattr(f"fastreduce.synthesis.search.{name}", 3)
 
 
 H100 = cluster("dgx-h100", machines=2, gbit=400, nics=8)
