@@ -17,7 +17,7 @@ Shares: TypeAlias = dict[tuple[int, int], float]
 
 TURNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 COPIES = (1, 2, 3, *(i << n for n in range(11) for i in (4, 6)))
-# With so many turns times links times programs a linear program takes a few seconds (2 cores of an
+# No linear program has more turns times links times programs: it takes a few seconds (2 cores of an
 # Intel Xeon, family 6, model 167, 2026-11-23).
 MOST_ENTRIES = 200_000
 LEAST_SHARE = 1e-6
@@ -40,8 +40,10 @@ def mixtures(
     for turns in TURNS:
         if least_s + turns * (between_s + earliest_s.min()) > best_s:
             return
-        few = turns * len(earliest_s) * len(shapes) <= MOST_ENTRIES
-        allowed = range(len(shapes)) if few else sorted(useful)
+        most = MOST_ENTRIES // (turns * len(earliest_s))
+        allowed = range(len(shapes)) if len(shapes) <= most else sorted(useful)
+        if len(allowed) > most:
+            return
         chosen = [which for which in allowed if len(shapes[which].busy_s) <= turns]
         if not chosen:
             continue
