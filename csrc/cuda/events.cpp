@@ -14,20 +14,12 @@
 namespace fastreduce {
 namespace {
 
-bool is_set(const char* variable, const char* value) {
-  const char* setting = std::getenv(variable);
-  return setting && std::string(setting) == value;
-}
-
 bool graphs_wanted() {
-  static const bool wanted = !is_set("FASTREDUCE_GRAPHS", "0");
+  static const bool wanted = [] {
+    const char* setting = std::getenv("FASTREDUCE_GRAPHS");
+    return !setting || std::string(setting) != "0";
+  }();
   return wanted;
-}
-
-// Each launch returns when it is done, so none may wait for a later one.
-bool launches_block() {
-  static const bool block = is_set("CUDA_LAUNCH_BLOCKING", "1");
-  return block;
 }
 
 int64_t rank_bytes(const std::vector<Table>& tables) {
@@ -216,7 +208,7 @@ std::vector<cudaStream_t> streams_of(const Placement& placement, const Layout& l
 bool EventsEngine::run_by_flags(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
                                 const CallLanes& call) {
   const std::vector<cudaStream_t> streams = streams_of(placement, call, call.currents);
-  if (streams.empty() || launches_block()) return false;
+  if (streams.empty()) return false;
   LaneSignals& signals = signals_.of(call.lanes, streams);
   const auto flags = SignalledCall::of(schedule, tables, call, signals);
   if (!flags) return false;

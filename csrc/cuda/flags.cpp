@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string>
 
 #include "cuda/peers.h"
 
@@ -13,6 +15,18 @@ namespace {
 // Streams of one device may share a hardware queue if there are more of them than this (the default of
 // CUDA_DEVICE_MAX_CONNECTIONS). Then a launch might wait for another that waits for it.
 constexpr int kMaxLanesPerDevice = 8;
+
+// A training step repeats a few programs.
+constexpr size_t kMaxKeptSteps = 64;
+
+// Then each launch returns when it is done, and none may wait for a later one.
+bool launches_block() {
+  static const bool block = [] {
+    const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return setting && std::string(setting) == "1";
+  }();
+  return block;
+}
 
 int64_t words_bytes(size_t lanes) { return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t)); }
 
@@ -37,22 +51,23 @@ bool all_reach(const Layout& layout) {
 }
 
 // A lane does its part of a row in order, so of the instructions that it must have done only the last is waited for.
-LaneSteps steps_of(const Schedule& schedule, const Layout& layout, const LaneSignals& signals) {
-  LaneSteps steps{schedule, {}, signals.pointers()};
+std::vector<LaneStep> lane_steps(const Schedule& schedule, const std::vector<int>& lane_of_rank) {
+  std::vector<LaneStep> steps;
   std::vector<uint16_t> number_of(schedule.instructions.size());
   for (const auto& of_shard : schedule.by_shard)
     for (size_t number = 0; number < of_shard.size(); ++number)
       number_of[of_shard[number] - schedule.instructions.data()] = static_cast<uint16_t>(number);
   for (size_t i = 0; i < schedule.instructions.size(); ++i) {
-    LaneStep& step = steps.of_instruction.emplace_back(LaneStep{layout.lane_of_rank[schedule.instructions[i].rank]});
+    LaneStep step{lane_of_rank[schedule.instructions[i].rank]};
     std::map<int, int> last;  // by lane
     for (int earlier : schedule.waits[i])
-      if (const int lane = steps.of_instruction[earlier].lane; lane != step.lane)
-        last[lane] = std::max(last.contains(lane) ? last[lane] : -1, earlier);
+      if (const int lane = steps[earlier].lane; lane != step.lane)
+        last[lane] = last.contains(lane) ? std::max(last[lane], earlier) : earlier;
     for (const auto& [lane, earlier] : last) {
       step.waits.push_back({static_cast<uint16_t>(lane), number_of[earlier]});
-      steps.of_instruction[earlier].awaited = true;
+      steps[earlier].awaited = true;
     }
+    steps.push_back(std::move(step));
   }
   return steps;
 }
@@ -78,11 +93,15 @@ void LaneSignals::allocate(const std::vector<Lane*>& lanes) {
   }
 }
 
-std::vector<std::byte*> LaneSignals::pointers() const {
-  std::vector<std::byte*> pointers;
-  for (const DeviceMemory& words : words_) pointers.push_back(static_cast<std::byte*>(words.get()));
-  pointers.push_back(static_cast<std::byte*>(abort_.get()));
-  return pointers;
+const LaneSteps& LaneSignals::steps(const Schedule& schedule, const std::vector<int>& lane_of_rank) {
+  if (steps_.size() > kMaxKeptSteps) steps_.clear();
+  const auto [found, is_new] = steps_.try_emplace({schedule.id, lane_of_rank});
+  LaneSteps& steps = found->second;
+  if (!is_new) return steps;
+  steps = {schedule.instructions.data(), lane_steps(schedule, lane_of_rank), {}};
+  for (const DeviceMemory& words : words_) steps.signals.push_back(static_cast<std::byte*>(words.get()));
+  steps.signals.push_back(static_cast<std::byte*>(abort_.get()));
+  return steps;
 }
 
 void LaneSignals::abort() {
@@ -109,11 +128,11 @@ void SignalSets::abort(LaneSignals& signals) {
 }
 
 std::optional<SignalledCall> SignalledCall::of(const Schedule& schedule, const std::vector<Table>& tables,
-                                               const Layout& layout, const LaneSignals& signals) {
+                                               const Layout& layout, LaneSignals& signals) {
   const auto on_host = [](const Instruction& x) { return x.rank == kHost; };
-  if (std::any_of(schedule.instructions.begin(), schedule.instructions.end(), on_host) || !all_reach(layout))
-    return std::nullopt;
-  const LaneSteps steps = steps_of(schedule, layout, signals);
+  const bool uses_host = std::any_of(schedule.instructions.begin(), schedule.instructions.end(), on_host);
+  if (uses_host || !all_reach(layout) || launches_block()) return std::nullopt;
+  const LaneSteps& steps = signals.steps(schedule, layout.lane_of_rank);
   if (!fits(schedule, steps)) return std::nullopt;
   SignalledCall call;
   for (const Table& table : tables) {

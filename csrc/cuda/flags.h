@@ -18,13 +18,15 @@ namespace fastreduce {
 class LaneSignals {
  public:
   void allocate(const std::vector<Lane*>& lanes);
-  std::vector<std::byte*> pointers() const;
+  // How far the lanes wait for each other in a program's launches; kept for later calls.
+  const LaneSteps& steps(const Schedule& schedule, const std::vector<int>& lane_of_rank);
   // After a launch that failed, lets the blocks of the others go. The signals must not be used again.
   void abort();
 
  private:
   std::vector<DeviceMemory> words_;  // by lane
   HostMemory abort_;
+  std::map<std::pair<uint64_t, std::vector<int>>, LaneSteps> steps_;  // by the schedule's number
 };
 
 // The signals of calls by their lanes and the lanes' streams.
@@ -45,7 +47,7 @@ class SignalledCall {
  public:
   // nullopt if blocks of all lanes could not run at the same time, or lanes do not reach each other.
   static std::optional<SignalledCall> of(const Schedule& schedule, const std::vector<Table>& tables,
-                                         const Layout& layout, const LaneSignals& signals);
+                                         const Layout& layout, LaneSignals& signals);
   void launch(std::vector<Line>& lines) const;  // one for each lane, which run at the same time
 
  private:

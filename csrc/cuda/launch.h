@@ -113,11 +113,11 @@ struct LaneStep {
   std::vector<WaitArg> waits = {};
 };
 struct LaneSteps {
-  const Schedule& schedule;
+  const Instruction* first_instruction;  // of the schedule
   std::vector<LaneStep> of_instruction;
   std::vector<std::byte*> signals;  // by lane; last the word that ends all waits
 
-  const LaneStep& operator[](const Instruction* x) const { return of_instruction[x - schedule.instructions.data()]; }
+  const LaneStep& operator[](const Instruction* x) const { return of_instruction[x - first_instruction]; }
 };
 
 // Whether a row with these instructions fits a launch of its own.
