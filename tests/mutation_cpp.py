@@ -7,10 +7,12 @@ import importlib.machinery
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from mutation_python import LIMIT_S, Workspace
+from mutation_python import LIMIT_S, Workspace, in_a_fork
 
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
@@ -42,6 +44,31 @@ MODES = {
     **{f"csrc/cuda/{name}.cpp": EVERYTHING
        for name in ("call_graph", "events", "graph_cache", "lane_sets", "launch", "line", "tiles")},
 }  # fmt: skip
+
+
+# The same for the backend of torch.distributed: all tests that take seconds, for any of its files.
+DISTRIBUTED = tuple(
+    f"distributed/test_{name}.py"
+    for name in ("backend_values", "backend_errors", "backend_groups", "backend_failures",
+                 "backend_invitations", "empty", "hook", "programs", "chaos")
+)  # fmt: skip
+PROCESSES = {
+    f"csrc/processes/{name}.cpp": DISTRIBUTED
+    for name in ("flags", "group", "plan", "failures", "heap", "memory", "checks", "items",
+                 "collectives", "queue", "bell")
+}  # fmt: skip
+
+# For the kernels: one in so many cases of the test of all programs is run.
+KERNELS = {"csrc/cuda/reduce_rows.cuh": ("8",)}
+
+
+def runs(*command: object) -> bool:
+    """Whether a program ends in time, and well."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 class Extension(Workspace):
@@ -100,6 +127,43 @@ class Extension(Workspace):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+class Processes(Extension):
+    """The extension, and the engine for processes with threads as ranks, under ThreadSanitizer."""
+
+    tests = PROCESSES
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not in_a_fork(self._threads_pass):
+            sys.exit("the engine for processes fails its test without a change")
+
+    def passes(self, file: str) -> bool:
+        return super().passes(file) and in_a_fork(self._threads_pass, file.removeprefix("csrc/"))
+
+    def _threads_pass(self, changed: str = "") -> bool:
+        folders = ("tests/csrc/processes", "tests/csrc", "tests", "")
+        sys.path[:0] = [str(self.folder / folder) for folder in folders]
+        import test_flags as threads  # and with it the extension, as it is now
+        from builds import Build
+        from program_files import write_programs
+
+        if changed and changed not in threads.PARTS:
+            return True
+        build = Build("thread", self.folder / "objects")
+        changed_alone = Build("thread", Path(tempfile.mkdtemp(dir=self.folder)))
+        parts = {
+            name: (changed_alone if name == changed else build).compile(*how, "-w")
+            for name, how in threads.PARTS.items()
+        }
+        programs = [*threads.programs_of_processes()]
+        arguments = [write_programs(self.folder / "programs.txt", programs)]
+        tests = ((threads.FAILURES, []), (threads.PROGRAMS, arguments))
+        return all(
+            runs(build.link([parts[name] for name in names], self.folder), *given)
+            for names, given in tests
+        )
+
+
 class VirtualGpus(Extension):
     """The CUDA engines and their test, for the virtual CUDA runtime."""
 
@@ -110,15 +174,18 @@ class VirtualGpus(Extension):
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         from builds import Build
         from program_files import write_programs
-        from test_engines import HERE, SOURCES
-        from virtual_builds import compile_all
+        from virtual_builds import HERE, compile_all
 
-        self.build, self.sources = Build("plain", self.folder / "objects"), SOURCES
-        self.objects = {
-            f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
-        }
+        self.build, self.sources = Build("plain", self.folder / "objects"), self.test_and_sources()
+        compiled = compile_all(self.build, self.sources)
+        self.objects = {f"csrc/{name}": path for name, path in compiled.items()}
         self.programs = write_programs(self.folder / "programs.txt")
         self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
+
+    def test_and_sources(self) -> dict[str, Any]:
+        from test_engines import SOURCES
+
+        return SOURCES
 
     def compile(self, file: str) -> bool:
         self.objects[file].unlink(missing_ok=True)
@@ -136,14 +203,24 @@ class VirtualGpus(Extension):
         return True
 
     def passes(self, file: str) -> bool:
-        return all(self._runs(mode) for mode in self.tests[file])
+        return all(self._passes(mode) for mode in self.tests[file])
 
-    def _runs(self, mode: str) -> bool:
+    def _passes(self, mode: str) -> bool:
         kept = self.folder / "kept.txt"
         kept.unlink(missing_ok=True)
-        command = [self.program, mode, self.programs, kept if mode.startswith("kept") else "0"]
-        try:
-            done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+        return runs(self.program, mode, self.programs, kept if mode.startswith("kept") else "0")
+
+
+class Kernels(VirtualGpus):
+    """The kernels of one dtype and of bytes, by the test of all programs, dtypes and operations."""
+
+    tests = KERNELS
+
+    def test_and_sources(self) -> dict[str, Any]:
+        from test_matrix import SOURCES, kernels_of
+
+        others = {name: source for name, source in SOURCES.items() if name != "kernels"}
+        return {**others, "cuda/reduce_rows.cuh": kernels_of("c10::BFloat16")}
+
+    def _passes(self, every: str) -> bool:
+        return runs(self.program, self.programs, every)

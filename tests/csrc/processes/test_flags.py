@@ -32,8 +32,9 @@ FAILURES = (
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
-def between_processes():
-    """The programs that the backend takes, which one process has not."""
+def programs_of_processes():
+    """Those that one process has too, and those that the backend takes."""
+    yield from every_program()
     for k in RANKS:
         everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
         for collective, algorithm in everything.items():
@@ -54,7 +55,7 @@ def objects(object_files):
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     path = tmp_path_factory.mktemp("programs") / "programs.txt"
-    return write_programs(path, [*every_program(), *between_processes()])
+    return write_programs(path, [*programs_of_processes()])
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
