@@ -46,16 +46,24 @@ MODES = {
 }  # fmt: skip
 
 
-# The same for the backend of torch.distributed: all tests that take seconds, for any of its files.
-DISTRIBUTED = tuple(
-    f"distributed/test_{name}.py"
-    for name in ("backend_values", "backend_errors", "backend_groups", "backend_failures",
-                 "backend_invitations", "empty", "hook", "programs", "chaos")
-)  # fmt: skip
+# The same for the backend of torch.distributed. Of the files that test_flags.py compiles, its tests
+# with threads follow.
 PROCESSES = {
-    f"csrc/processes/{name}.cpp": DISTRIBUTED
-    for name in ("flags", "group", "plan", "failures", "heap", "memory", "checks", "items",
-                 "collectives", "queue", "bell")
+    f"csrc/processes/{name}.cpp": tuple(f"distributed/test_{test}.py" for test in tests)
+    for name, tests in {
+        "flags": ("backend_values", "backend_groups"),
+        "group": ("backend_values", "backend_invitations", "backend_errors", "backend_groups",
+                  "backend_failures"),
+        "plan": ("backend_values", "backend_errors"),
+        "failures": ("backend_failures", "backend_errors"),
+        "heap": ("empty", "backend_values"),
+        "memory": ("backend_invitations", "empty", "backend_errors"),
+        "checks": ("backend_errors", "backend_values"),
+        "items": ("backend_values", "backend_groups"),
+        "collectives": ("backend_values", "backend_errors", "backend_groups", "programs"),
+        "queue": ("backend_errors", "backend_failures", "backend_groups", "programs"),
+        "bell": ("backend_values",),
+    }.items()
 }  # fmt: skip
 
 # For the kernels: one in so many cases of the test of all programs is run.
@@ -157,7 +165,7 @@ class Processes(Extension):
         }
         programs = [*threads.programs_of_processes()]
         arguments = [write_programs(self.folder / "programs.txt", programs)]
-        tests = ((threads.FAILURES, []), (threads.PROGRAMS, arguments))
+        tests = ((threads.BELL, []), (threads.FAILURES, []), (threads.PROGRAMS, arguments))
         return all(
             runs(build.link([parts[name] for name in names], self.folder), *given)
             for names, given in tests

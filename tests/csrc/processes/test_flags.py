@@ -17,17 +17,19 @@ SEEN = "-fno-builtin-memcpy"
 PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
     "failures": (HERE / "failures_test.cpp",),
+    "bell": (HERE / "bell_test.cpp",),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
-PROGRAMS = [name for name in PARTS if name != "failures"]
+PROGRAMS = [name for name in PARTS if name not in ("failures", "bell")]
 FAILURES = (
     "failures",
     "memory",
     *(f"processes/{name}.cpp" for name in ("group", "failures", "bell")),
 )
+BELL = ("bell", "processes/bell.cpp")
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
@@ -71,7 +73,33 @@ def test_every_program(sanitizer, objects, programs, tmp_path):
 def test_which_calls_a_failure_reaches(sanitizer, objects, tmp_path):
     parts = [objects(sanitizer)[name] for name in FAILURES]
     done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "7 cases right\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8 cases right\n", "")
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_whom_a_bell_wakes(sanitizer, objects, tmp_path):
+    parts = [objects(sanitizer)[name] for name in BELL]
+    done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4 cases right\n", "")
+
+
+# What is wrong in bell.cpp: its text, the text in its place, and what the test then says.
+DEAF = [
+    ("FUTEX_WAKE, INT_MAX", "FUTEX_WAKE, 1", "was rung, and a sleeper slept on"),
+    ("rings.fetch_add(1,", "rings.fetch_add(0,", "at the last look, and a sleeper slept on"),
+    ("most.count() / 1000, most", "0, most", "the sleep was too short"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "words"), DEAF)
+def test_a_deaf_bell_is_found(text, other, words, object_files, tmp_path):
+    """The control."""
+    csrc = mutated(tmp_path, "processes/bell.cpp", text, other)
+    build = Build("plain", tmp_path, csrc)
+    test = Build("plain", object_files).compile(*PARTS["bell"])
+    done = run(build.link([test, build.compile(csrc / "processes" / "bell.cpp")], tmp_path))
+    assert done.returncode == 1
+    assert words in done.stderr
 
 
 # What is taken out of failures.cpp, and what the test then says.
