@@ -165,7 +165,10 @@ class Processes(Extension):
         }
         programs = [*threads.programs_of_processes()]
         arguments = [write_programs(self.folder / "programs.txt", programs)]
-        tests = ((threads.BELL, []), (threads.FAILURES, []), (threads.PROGRAMS, arguments))
+        tests = (
+            *((threads.BELL, []), (threads.PLAN, arguments)),
+            *((threads.FAILURES, []), (threads.PROGRAMS, arguments)),
+        )
         return all(
             runs(build.link([parts[name] for name in names], self.folder), *given)
             for names, given in tests

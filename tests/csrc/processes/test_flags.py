@@ -8,6 +8,7 @@ import pytest
 from builds import CSRC, Build, mutated, needs_compiler, run
 from program_files import RANKS, Named, every_program, write_programs
 
+from fastreduce import Instruction, Program
 from fastreduce.algorithms.collectives import goal, program
 
 HERE = Path(__file__).parent
@@ -18,24 +19,27 @@ PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
     "failures": (HERE / "failures_test.cpp",),
     "bell": (HERE / "bell_test.cpp",),
+    "plan": (HERE / "plan_test.cpp", "-fno-sanitize=undefined"),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
-PROGRAMS = [name for name in PARTS if name not in ("failures", "bell")]
+PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "plan")]
 FAILURES = (
     "failures",
     "memory",
     *(f"processes/{name}.cpp" for name in ("group", "failures", "bell")),
 )
 BELL = ("bell", "processes/bell.cpp")
+PLAN = ("plan", "processes/plan.cpp")
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
 def programs_of_processes():
-    """Those that one process has too, and those that the backend takes."""
+    """Those that one process has too, those that the backend takes, and one whose ranks pass on
+    what they have got."""
     yield from every_program()
     for k in RANKS:
         everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
@@ -43,6 +47,8 @@ def programs_of_processes():
             chosen = program(collective, k, algorithm=algorithm)
             wanted = goal(collective, k, buffers=chosen.buffers)
             yield Named(algorithm, collective, chosen, wanted)
+        chain = Program(k, 1, [Instruction(rank, 0, (rank - 1,), (rank,)) for rank in range(1, k)])
+        yield Named("chain", "broadcast", chain, goal("broadcast", k))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,35 @@ def test_a_deaf_bell_is_found(text, other, words, object_files, tmp_path):
     build = Build("plain", tmp_path, csrc)
     test = Build("plain", object_files).compile(*PARTS["bell"])
     done = run(build.link([test, build.compile(csrc / "processes" / "bell.cpp")], tmp_path))
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_what_a_rank_does_of_every_program(objects, programs, tmp_path):
+    parts = [objects("address")[name] for name in PLAN]
+    done = run(Build("address", tmp_path).link(parts, tmp_path), programs)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) > 100 and rest == "programs right\n"
+
+
+# What is wrong in plan.cpp, as above; results would be right.
+NEEDLESS = [
+    ("if (owner(buffer) != rank) continue;", "", "for those that touch its memory, waits"),
+    ("      return;\n", "", "waits for something else"),
+    (" && !seen.count(x.shard)", "", "copies other shards"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "words"), NEEDLESS)
+def test_needless_waits_and_copies_are_found(text, other, words, object_files, programs, tmp_path):
+    """The control."""
+    csrc = mutated(tmp_path, "processes/plan.cpp", text, other)
+    build = Build("plain", tmp_path, csrc)
+    test = Build("plain", object_files).compile(*PARTS["plan"])
+    done = run(
+        build.link([test, build.compile(csrc / "processes" / "plan.cpp")], tmp_path), programs
+    )
     assert done.returncode == 1
     assert words in done.stderr
 
