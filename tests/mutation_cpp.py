@@ -57,7 +57,7 @@ PROCESSES = {
         "plan": ("backend_values", "backend_errors"),
         "failures": ("backend_failures", "backend_errors"),
         "heap": ("empty", "backend_values"),
-        "memory": ("backend_invitations", "empty", "backend_errors"),
+        "memory": ("backend_invitations", "empty", "backend_errors", "backend_groups"),
         "checks": ("backend_errors", "backend_values"),
         "items": ("backend_values", "backend_groups"),
         "collectives": ("backend_values", "backend_errors", "backend_groups", "programs"),

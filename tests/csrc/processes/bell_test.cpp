@@ -13,7 +13,7 @@ using engines_test::fail;
 using Clock = std::chrono::steady_clock;
 
 // Whoever sleeps so long was not woken. Both are seconds and a part of one, which the kernel is told apart.
-constexpr std::chrono::milliseconds kLong{5'500}, kShort{1'010};
+constexpr std::chrono::milliseconds kLong{5'500}, kShort{1'900};
 
 Clock::duration slept(Bell& bell, const std::atomic<bool>& moved, std::chrono::milliseconds most) {
   const Clock::time_point begin = Clock::now();
