@@ -11,8 +11,9 @@ sum over the lists compiled by torch.compile, and a CuPy and a Triton kernel if 
 The first lines name what cannot run here, with the reason.
 
 Engines: "tiles" (all ranks in one memory); on GPUs also "events" (the engine for several GPUs, run
-on one GPU, each rank on its own stream) and "gpus" (the same engine with the ranks dealt to all
-GPUs, if there are several). Without a GPU, or without CUDA engines, tiles runs on the CPU.
+on one GPU, each rank on its own stream), "flags" (the same with engine="flags"), and "gpus" and
+"gpus-flags" (the same with the ranks dealt to all GPUs, if there are several). Without a GPU, or
+without CUDA engines, tiles runs on the CPU.
 
 Flags and columns are those of nccl-tests: size is bytes per rank, algbw = size / time, busbw =
 algbw * 2(k-1)/k, GB is 1e9 bytes. Every contender is checked against exact results before it is
@@ -64,7 +65,7 @@ from buffers import GRAPHS_KEPT, cache_bytes, has_gpu
 from contenders import AGAINST, absent
 from contest import Case, fits, measure
 from expected import can_be_checked
-from figures import summary
+from figures import OURS, summary
 from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from nets import GRADIENTS
 from report import conclude, describe, header, line
@@ -72,21 +73,21 @@ from report import conclude, describe, header, line
 from fastreduce import _C, algorithms
 
 DTYPES = [str(dtype).removeprefix("torch.") for dtype in _C.ops()["sum"] if can_be_checked(dtype)]
-ENGINES = ["tiles", "events", "gpus"]
+ENGINES = list(OURS)
 LARGEST_BYTES = {"cpu": 1 << 28, "gpu": 1 << 30}
 
 
 def engines_here(wanted: list[str]) -> list[str]:
     known = ["tiles"]
     if has_gpu():
-        known += ["events"] + ["gpus"] * (torch.cuda.device_count() > 1)
+        known += [x for x in ENGINES[1:] if "gpus" not in x or torch.cuda.device_count() > 1]
     return [name for name in wanted or known if name in known]
 
 
 def cases(args: argparse.Namespace) -> Iterator[Case]:
     """Models, then by size in all dtypes, so that a run that is cut off has some of each dtype."""
     engines = engines_here(args.engine)
-    groups = [[x for x in engines if x != "gpus"], [x for x in engines if x == "gpus"]]
+    groups = [[x for x in engines if ("gpus" in x) == several] for several in (False, True)]
     largest = args.e or LARGEST_BYTES["gpu" if has_gpu() else "cpu"]
     for group in filter(None, groups):
         lists = args.lists if args.o == "sum" else []

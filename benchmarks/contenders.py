@@ -46,8 +46,8 @@ class Contender:
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
-        """Sets the engine while its calls run, because calls do not name an engine."""
-        lane_per_rank = self.engine == "events"
+        """Sets the lanes while its calls run, because calls do not name them."""
+        lane_per_rank = self.engine in ("events", "flags")
         if lane_per_rank:
             _C.set_lane_per_rank(True)
         try:
@@ -58,10 +58,9 @@ class Contender:
 
 
 def ours(engine: str, algorithm: str, op: str) -> Contender:
+    how = {"algorithm": algorithm, "engine": "flags" if "flags" in engine else "auto"}
     return Contender(
-        engine,
-        algorithm,
-        lambda ranks: partial(fastreduce.allreduce, ranks, op, algorithm=algorithm),
+        engine, algorithm, lambda ranks: partial(fastreduce.allreduce, ranks, op, **how)
     )
 
 

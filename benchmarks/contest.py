@@ -68,7 +68,7 @@ class Case:
 def devices_of(engine: str) -> list[torch.device]:
     if not has_gpu():
         return [torch.device("cpu")]
-    count = torch.cuda.device_count() if engine == "gpus" else 1
+    count = torch.cuda.device_count() if "gpus" in engine else 1
     return [torch.device("cuda", i) for i in range(count)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from measure import Row
 
-OURS = ("tiles", "events", "gpus")
+OURS = ("tiles", "events", "flags", "gpus", "gpus-flags")
 LARGE_BYTES = 64 << 20
 
 

@@ -33,7 +33,7 @@ ALLREDUCE = {
     "peers": f"{FEW} -k 2 8 --engine tiles --algorithm auto",
     "lists": "-e 1 -n 5 -d float32 --lists LeNet ResNet-18 ResNet-50 GPT-2 --engine tiles "
     "--algorithm auto --against loop foreach",
-    "events": f"{FEW} -k 4 8 --engine tiles events --algorithm leader sharded ring --against",
+    "events": f"{FEW} -k 4 8 --engine tiles events flags --algorithm leader sharded ring --against",
 }
 TRAIN = "-m fastreduce train --devices cuda:0 --replicas 2 --epochs 4"
 NCCL = "-m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/two_ranks.py"

@@ -103,6 +103,12 @@ std::string read_algorithm(py::handle algorithm) {
   return python("fastreduce.algorithms.registration", "name_of")(algorithm).cast<std::string>();
 }
 
+std::string read_engine(py::handle engine) {
+  if (!PyUnicode_Check(engine.ptr()))
+    throw py::type_error(std::string("engine is ") + Py_TYPE(engine.ptr())->tp_name + "; want 'auto' or 'flags'");
+  return engine.cast<std::string>();
+}
+
 int64_t read_root(py::handle root) {
   if (!PyIndex_Check(root.ptr()))
     throw py::type_error(std::string("root is ") + Py_TYPE(root.ptr())->tp_name + "; want the number of a rank");
@@ -112,9 +118,10 @@ int64_t read_root(py::handle root) {
 }
 
 void run_from_python(const std::string& collective, py::handle outputs, py::handle inputs, py::handle op,
-                     py::handle root, py::handle algorithm) {
+                     py::handle root, py::handle algorithm, py::handle engine) {
   const bool in_place = inputs.is_none();
-  Call call{parse_collective(collective), {}, {}, read_op(op), read_root(root), read_algorithm(algorithm)};
+  Call call{parse_collective(collective), {}, {}, read_op(op), read_root(root), read_algorithm(algorithm),
+            read_engine(engine)};
   call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs");
   if (!in_place) call.inputs = read_lists(inputs, "tensors");
   const py::gil_scoped_release no_gil;
@@ -172,7 +179,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
       .def("slices", &Schedule::slices, py::arg("nbytes"));
   module.def("run", &run_from_python, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
-             py::arg("root"), py::arg("algorithm"));
+             py::arg("root"), py::arg("algorithm"), py::arg("engine"));
   module.def("place", &place, py::arg("devices"), py::call_guard<py::gil_scoped_release>());
   module.def("size_class", &size_class, py::arg("nbytes"));
   module.def("forget_schedules", &forget_schedules);

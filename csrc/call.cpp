@@ -100,7 +100,7 @@ std::vector<bool> written_outputs(const Call& call, const Schedule& schedule) {
 void execute(const Call& call, const Schedule& schedule) {
   const c10::AutoGradMode no_grad(false);
   const Tables tables(call, schedule);
-  call.engine().run(call.devices(), schedule, tables.all());
+  call.engine().run(call.devices(), schedule, tables.all(), call.engine_name == "flags");
   tables.write_back();
 }
 

@@ -36,6 +36,7 @@ struct Call {
   Op op = Op::sum;
   int64_t root = 0;
   std::string algorithm = "auto";
+  std::string engine_name = "auto";
 
   int64_t ranks() const { return outputs.ranks; }
   bool moves_only() const { return fastreduce::moves_only(collective); }

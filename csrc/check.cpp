@@ -70,6 +70,14 @@ void check_shards(const Call& call, const TensorLists& whole, const TensorLists&
   }
 }
 
+void check_engine(const Call& call) {
+  if (call.engine_name == "auto") return;
+  TORCH_CHECK_VALUE(call.engine_name == "flags", "unknown engine '", call.engine_name, "'; known are auto, flags");
+  TORCH_CHECK_VALUE(call.engine().has_flags(call.devices()),
+                    "engine 'flags' is for ranks on several GPUs, but all are ", "on ", call.devices().front(),
+                    "; leave it out");
+}
+
 }  // namespace
 
 Arithmetic arithmetic_of(const Call& call, int64_t index) {
@@ -105,6 +113,7 @@ void check(const Call& call) {
   if (call.collective == Collective::reduce_scatter) check_shards(call, call.inputs, call.outputs);
   if (call.collective == Collective::all_gather) check_shards(call, call.outputs, call.inputs);
   for (int64_t i = 0; i < call.outputs.per_rank; ++i) arithmetic_of(call, i);
+  check_engine(call);
   check_overlap(call);
 }
 

@@ -14,13 +14,13 @@ namespace {
 
 constexpr const char* kSchema =
     "collective_(str collective, Tensor(a!)[] outputs, Tensor[] inputs, int ranks, str op, int root, "
-    "str algorithm) -> ()";
+    "str algorithm, str engine=\"auto\") -> ()";
 
 using Operator = void(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
-                      std::string_view op, int64_t root, std::string_view algorithm);
+                      std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine);
 
 Call make_call(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
-               std::string_view op, int64_t root, std::string_view algorithm) {
+               std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
   TORCH_CHECK_VALUE(ranks > 0 && outputs.size() % ranks == 0 && inputs.size() % ranks == 0, outputs.size(),
                     " tensors cannot belong to ", ranks, " ranks");
   const auto per_rank = [&](at::TensorList list) { return static_cast<int64_t>(list.size()) / ranks; };
@@ -29,17 +29,19 @@ Call make_call(std::string_view collective, at::TensorList outputs, at::TensorLi
           {"tensors", inputs.vec(), inputs.empty() ? 0 : ranks, per_rank(inputs)},
           parse_op(std::string(op)),
           root,
-          std::string(algorithm)};
+          std::string(algorithm),
+          std::string(engine)};
 }
 
 void on_dense(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
-              std::string_view op, int64_t root, std::string_view algorithm) {
-  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm);
+              std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
+  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm, engine);
   check(call);
   execute(call, *schedule_of(question_of(call)));
 }
 
-void on_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t, std::string_view) {}
+void on_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t, std::string_view,
+             std::string_view) {}
 
 // Whether a tensor is a subclass or wrapped, or a mode wants to see every operation.
 bool needs_dispatcher(const Call& call) {
@@ -55,7 +57,7 @@ void dispatch(const Call& call) {
   static const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow("fastreduce::collective_", "").typed<Operator>();
   handle.call(name_of(call.collective), call.outputs.flat, call.inputs.flat, call.ranks(), name_of(call.op), call.root,
-              call.algorithm);
+              call.algorithm, call.engine_name);
 }
 
 // Tensors may be fake here, without sizes or devices, so "auto" cannot choose. Any choice writes all outputs, as
@@ -66,16 +68,16 @@ std::vector<bool> written_by(Call call) {
 }
 
 void under_autograd(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
-                    std::string_view op, int64_t root, std::string_view algorithm) {
-  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm);
+                    std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
+  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm, engine);
   check_autograd(call.outputs, written_by(call));
   const at::AutoDispatchBelowAutograd below;
   dispatch(call);
 }
 
 void in_place_or_view(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
-                      std::string_view op, int64_t root, std::string_view algorithm) {
-  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm);
+                      std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
+  const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm, engine);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     dispatch(call);

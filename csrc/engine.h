@@ -24,7 +24,12 @@ class Engine {
 
   // Leaves the results in the tables' rows. The work comes after everything that is enqueued on the devices' current
   // streams, and before everything that is enqueued there next.
-  virtual void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables) = 0;
+  // With `by_flags`, where that was allowed.
+  virtual void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables,
+                   bool by_flags) = 0;
+
+  // Whether these ranks may be ordered by flags.
+  virtual bool has_flags(const Devices&) { return false; }
 
   // Whether a tensor that is not contiguous may be replaced by a copy, which lives until run returns.
   virtual bool may_copy(const Devices&) { return true; }

@@ -26,6 +26,7 @@ def allreduce(
     op: Op = "sum",
     *,
     algorithm: str | Program | Algorithm = "auto",
+    engine: str = "auto",
     async_op: bool = False,
 ) -> Work | None:
     """Leave the reduction of all ranks' tensors in every one of them, in place.
@@ -50,6 +51,11 @@ def allreduce(
             program. Under `torch.compile` only names. "auto" chooses by size, ranks and devices:
             ``FASTREDUCE_ALGORITHM`` if it is set, else the fastest that `fastreduce tune` measured,
             else the documented default (`fastreduce.explain` shows the choice).
+        engine: "auto", or for ranks on several GPUs "flags": for small calls (to about 1 MiB per
+            rank), one kernel on each GPU, and these wait for each other by flags in the GPUs'
+            memory, with no event or graph in between. Larger calls, calls by way of the host, and
+            GPUs that do not reach each other take what "auto" takes. The same bits. **Never run on
+            several GPUs** (docs/cuda.md).
         async_op: return a `fastreduce.work.Work` at once, and do the work meanwhile (in a thread
             on the CPU). The tensors must be left alone until its ``wait()`` has returned, which
             also raises the errors below. Other collectives wait until what is in flight is done;
@@ -82,7 +88,7 @@ def allreduce(
     >>> x
     [tensor([11., 22.]), tensor([11., 22.])]
     """
-    return _run("allreduce", tensors, None, op, 0, algorithm, async_op)
+    return _run("allreduce", tensors, None, op, 0, algorithm, engine, async_op=async_op)
 
 
 def reduce(
@@ -98,7 +104,7 @@ def reduce(
     >>> x
     [tensor([1.]), tensor([11.])]
     """
-    return _run("reduce", tensors, None, op, root, "auto", async_op)
+    return _run("reduce", tensors, None, op, root, "auto", async_op=async_op)
 
 
 def broadcast(tensors: Tensors, root: int = 0, *, async_op: bool = False) -> Work | None:
@@ -112,7 +118,7 @@ def broadcast(tensors: Tensors, root: int = 0, *, async_op: bool = False) -> Wor
     >>> x
     [tensor([10.]), tensor([10.])]
     """
-    return _run("broadcast", tensors, None, "sum", root, "auto", async_op)
+    return _run("broadcast", tensors, None, "sum", root, "auto", async_op=async_op)
 
 
 def reduce_scatter(
@@ -135,7 +141,7 @@ def reduce_scatter(
     >>> out
     [tensor([11.]), tensor([22.])]
     """
-    return _run("reduce_scatter", outputs, tensors, op, 0, "auto", async_op)
+    return _run("reduce_scatter", outputs, tensors, op, 0, "auto", async_op=async_op)
 
 
 def all_gather(outputs: Tensors, tensors: Tensors, *, async_op: bool = False) -> Work | None:
@@ -154,7 +160,7 @@ def all_gather(outputs: Tensors, tensors: Tensors, *, async_op: bool = False) ->
     >>> out
     [tensor([ 1., 10.]), tensor([ 1., 10.])]
     """
-    return _run("all_gather", outputs, tensors, "sum", 0, "auto", async_op)
+    return _run("all_gather", outputs, tensors, "sum", 0, "auto", async_op=async_op)
 
 
 def _run(
@@ -164,15 +170,17 @@ def _run(
     op: Op,
     root: int,
     algorithm: str | Program | Algorithm,
+    engine: str = "auto",
+    *,
     async_op: bool = False,
 ) -> Work | None:
     if not torch.compiler.is_compiling():
         if async_op:
-            return _begin(collective, outputs, inputs, op, root, algorithm)
+            return _begin(collective, outputs, inputs, op, root, algorithm, engine)
         if in_flight:
             finish()  # the tensors may be the same
         try:
-            _C.run(collective, outputs, inputs, op, root, algorithm)
+            _C.run(collective, outputs, inputs, op, root, algorithm, engine)
         except NotImplementedError as error:  # of a tensor subclass that knows no such operator
             raise ValueError(about_subclasses(outputs, inputs)) from error
         return None
@@ -189,7 +197,14 @@ def _run(
     flat_inputs = [tensor for rank in rank_inputs for tensor in rank]
     if flat_outputs:
         torch.ops.fastreduce.collective_(
-            collective, flat_outputs, flat_inputs, len(rank_outputs), op_name(op), root, algorithm
+            collective,
+            flat_outputs,
+            flat_inputs,
+            len(rank_outputs),
+            op_name(op),
+            root,
+            algorithm,
+            engine,
         )
     return None
 

@@ -15,7 +15,7 @@ class CpuEngine final : public Engine {
  public:
   const char* place(const Devices&) override { return "cpu"; }
 
-  void run(const Devices&, const Schedule& schedule, const std::vector<Table>& tables) override {
+  void run(const Devices&, const Schedule& schedule, const std::vector<Table>& tables, bool) override {
     for (const Table& table : tables) run_tiles(schedule, table, on_torch_threads);
   }
 };

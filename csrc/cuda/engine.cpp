@@ -63,14 +63,20 @@ class CudaEngine final : public Engine {
     return all_pairs(placement.device_of_rank, has_nvlink) ? "nvlink" : "pcie";
   }
 
-  void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables) override {
+  void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables, bool by_flags) override {
     if (tables.empty()) return;
     const c10::cuda::CUDAGuard guard(devices.front());
-    const Placement placement = placement_of(devices);
+    Placement placement = placement_of(devices);
+    placement.by_flags = by_flags;
     if (!placement.lane_per_rank && on_one_device(placement.device_of_rank))
       return run_tiles_cuda(schedule, tables, placement.device_of_rank.front(), placement.current.front());
     know_proofs();
     run_events(schedule, tables, placement);
+  }
+
+  bool has_flags(const Devices& devices) override {
+    return lane_per_rank || std::any_of(devices.begin(), devices.end(),
+                                        [&](const c10::Device& device) { return device != devices.front(); });
   }
 
   // For a captured graph, torch keeps only memory of the device on which the capture began.

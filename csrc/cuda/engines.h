@@ -22,7 +22,8 @@ struct Placement {
   std::vector<int> device_of_rank;
   std::vector<cudaStream_t> current;  // by rank: the stream that torch would use on its device
   bool lane_per_rank = false;
-  int slices = 0;  // pieces of a shard in flight; 0 chooses by size
+  bool by_flags = false;  // small calls take one launch per lane, which wait for each other (cuda/flags.h)
+  int slices = 0;         // pieces of a shard in flight; 0 chooses by size
   int64_t copy_engine_bytes = kCopyEngineBytes;
 };
 
@@ -30,7 +31,7 @@ struct Placement {
 void run_tiles_cuda(const Schedule& schedule, const std::vector<Table>& tables, int device, cudaStream_t stream);
 
 // For several GPUs: each lane executes its ranks' instructions on its own stream, in program order. Streams wait for
-// other lanes by events; no kernel ever waits.
+// other lanes by events; no kernel waits, unless the flags engine is asked for.
 void run_events(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
 
 }  // namespace fastreduce

@@ -6,6 +6,7 @@
 
 #include "cuda/engines.h"
 #include "cuda/enqueue.h"
+#include "cuda/flags.h"
 #include "cuda/graph_cache.h"
 #include "cuda/lane_sets.h"
 #include "cuda/peers.h"
@@ -46,6 +47,8 @@ class EventsEngine {
     std::vector<Current> currents;   // if the call is captured, only the streams in that capture
     Lane& hub() const { return *lanes.front(); }
   };
+  bool run_by_flags(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
+                    const CallLanes& call);
   CallLanes prepare(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement);
   void enqueue(const Schedule& schedule, const std::vector<Table>& tables, const CallLanes& call);
   CallGraph* graph_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
@@ -60,6 +63,7 @@ class EventsEngine {
   LaneSets lanes_;
   std::map<std::pair<int, cudaStream_t>, Event> ready_;
   GraphCache graphs_;
+  SignalSets signals_;
 };
 
 EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
@@ -185,11 +189,53 @@ void EventsEngine::replay(const CallGraph& graph, const CallLanes& call) {
   if (graph.uses_host) fork(call);
 }
 
+// The streams on which the lanes' launches run at the same time: torch's own, whose order is all that is needed. Lanes
+// of one device have their own, between events. Empty if there are none.
+std::vector<cudaStream_t> streams_of(const Placement& placement, const Layout& layout,
+                                     const std::vector<Current>& currents) {
+  std::vector<cudaStream_t> streams(layout.lanes.size());
+  for (size_t rank = 0; rank < layout.lane_of_rank.size(); ++rank) {
+    const int lane = layout.lane_of_rank[rank];
+    const Current current{placement.device_of_rank[rank], placement.current[rank]};
+    const bool in_order = std::find(currents.begin(), currents.end(), current) != currents.end();
+    if (!in_order && !placement.lane_per_rank) return {};  // not part of the capture
+    streams[lane] = placement.lane_per_rank ? layout.lanes[lane]->stream.get() : current.stream;
+  }
+  return streams;
+}
+
+// Returns false if that is not possible; then nothing was enqueued.
+bool EventsEngine::run_by_flags(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
+                                const CallLanes& call) {
+  const std::vector<cudaStream_t> streams = streams_of(placement, call, call.currents);
+  if (streams.empty()) return false;
+  LaneSignals& signals = signals_.of(call.lanes, streams);
+  const auto flags = SignalledCall::of(schedule, tables, call, signals);
+  if (!flags) return false;
+  std::vector<Line> lines;
+  for (size_t lane = 0; lane < streams.size(); ++lane) lines.emplace_back(call.lanes[lane]->device, streams[lane]);
+  try {
+    if (placement.lane_per_rank) before(call), fork(call);
+    flags->launch(lines);
+    if (placement.lane_per_rank) join(call), after(call);
+  } catch (const std::exception&) {
+    signals_.abort(signals);
+    for (size_t lane = 0; lane < streams.size() && !call.capture; ++lane) {
+      const DeviceGuard guard(call.lanes[lane]->device);
+      cudaStreamSynchronize(streams[lane]);
+    }
+    cudaGetLastError();
+    throw;
+  }
+  return true;
+}
+
 void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement) {
   prove_peers(placement.device_of_rank, placement.current);
   std::lock_guard lock(mutex_);
   const RelaxedCapture relaxed;
   const CallLanes call = prepare(schedule, tables, placement);
+  if (placement.by_flags && run_by_flags(schedule, tables, placement, call)) return;
   CallGraph* const graph = graphs_wanted() && !call.capture ? graph_of(schedule, tables, placement, call) : nullptr;
   try {
     before(call);

@@ -21,33 +21,40 @@ void align(RowArg& row, std::byte* const* pointers, std::span<const uint16_t> us
   row.head_elems = static_cast<uint8_t>(row.vectors ? std::min(row.elems, before / elem_bytes) : 0);
 }
 
-size_t operands_of(const std::vector<const Instruction*>& instructions) {
-  size_t operands = 0;
-  for (const Instruction* instruction : instructions) operands += instruction->srcs.size() + instruction->dsts.size();
-  return operands;
+size_t bytes_of(const std::vector<const Instruction*>& instructions, const LaneSteps* steps) {
+  size_t bytes = instructions.size() * (sizeof(InstructionArg) + (steps ? sizeof(StepArg) : 0));
+  for (const Instruction* x : instructions)
+    bytes +=
+        (x->srcs.size() + x->dsts.size()) * sizeof(uint16_t) + (steps ? (*steps)[x].waits.size() * sizeof(WaitArg) : 0);
+  return bytes;
 }
 
-bool fit_one_launch(size_t rows, size_t instructions, size_t operands, size_t pointers) {
-  const size_t bytes = rows * sizeof(RowArg) + instructions * sizeof(InstructionArg) + operands * sizeof(uint16_t) +
-                       (pointers + 1) * sizeof(std::byte*);  // one for the padding before them
-  return bytes <= sizeof(LaunchArgs::table);
+// One pointer is for the padding before them.
+bool fit_table(size_t rows, size_t bytes, size_t pointers, const LaneSteps* steps) {
+  const size_t all_pointers = pointers + (steps ? steps->signals.size() : 0) + 1;
+  return rows * sizeof(RowArg) + bytes + all_pointers * sizeof(std::byte*) <= sizeof(LaunchArgs::table);
 }
 
 }  // namespace
 
+bool fits_one_launch(const std::vector<const Instruction*>& instructions, int num_pointers, const LaneSteps* steps) {
+  return fit_table(1, bytes_of(instructions, steps), num_pointers, steps);
+}
+
 void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers) {
-  if (!fit_one_launch(1, instructions.size(), operands_of(instructions), num_pointers))
+  if (!fits_one_launch(instructions, num_pointers))
     throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
                                 " buffers and their instructions do not fit one launch; use fewer ranks per call");
 }
 
-Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
-    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), line_(line) {}
+Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Launch launch, const LaneSteps* steps)
+    : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), launch_(std::move(launch)), steps_(steps) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
-  const bool known = &instructions == last_instructions_;
-  return fit_one_launch(rows_.size() + 1, instructions_.size() + (known ? 0 : instructions.size()),
-                        operands_.size() + (known ? 0 : operands_of(instructions)), pointers_.size() + num_pointers);
+  const size_t held = instructions_.size() * sizeof(InstructionArg) + operands_.size() * sizeof(uint16_t) +
+                      row_steps_.size() * sizeof(StepArg) + waits_.size() * sizeof(WaitArg);
+  const size_t more = &instructions == last_instructions_ ? 0 : bytes_of(instructions, steps_);
+  return fit_table(rows_.size() + 1, held + more, pointers_.size() + num_pointers, steps_);
 }
 
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
@@ -58,6 +65,11 @@ void Launcher::add_instructions(const std::vector<const Instruction*>& instructi
                              static_cast<uint16_t>(instruction->srcs == instruction->dsts)});
     for (const auto* buffers : {&instruction->srcs, &instruction->dsts})
       for (int buffer : *buffers) operands_.push_back(static_cast<uint16_t>(buffer));
+    if (!steps_) continue;
+    const LaneStep& step = (*steps_)[instruction];
+    row_steps_.push_back({static_cast<uint16_t>(step.lane), static_cast<uint16_t>(waits_.size()),
+                          static_cast<uint16_t>(step.waits.size()), static_cast<uint16_t>(step.awaited)});
+    waits_.insert(waits_.end(), step.waits.begin(), step.waits.end());
   }
   last_instructions_ = &instructions;
 }
@@ -110,12 +122,20 @@ size_t Launcher::pack(LaunchArgs& args) const {
   };
   args.num_rows = static_cast<int32_t>(rows_.size());
   args.tile_elems = tile_elems_;
-  args.elem_bytes = static_cast<int32_t>(elem_bytes_);
+  args.elem_bytes = static_cast<uint16_t>(elem_bytes_);
   put(rows_);
   args.instructions_at = put(instructions_);
   args.operands_at = put(operands_);
+  args.steps_at = put(row_steps_);
+  args.waits_at = put(waits_);
   at = (at + sizeof(std::byte*) - 1) / sizeof(std::byte*) * sizeof(std::byte*);
   args.pointers_at = put(pointers_);
+  args.first_signals = static_cast<uint16_t>(pointers_.size());
+  args.num_lanes = args.lane = 0;
+  if (steps_) {
+    args.num_lanes = static_cast<uint8_t>(steps_->signals.size() - 1);
+    put(steps_->signals);
+  }
   return offsetof(LaunchArgs, table) + at;
 }
 
@@ -125,10 +145,12 @@ void Launcher::flush() {
   LaunchArgs args;
   const size_t args_bytes = pack(args);
   const auto kernel = reinterpret_cast<const void*>(cuda_kernel(dtype_, op_));
-  line_.launch({kernel, blocks, kThreads, &args, args_bytes});
+  launch_({kernel, blocks, kThreads, &args, args_bytes});
   rows_.clear();
   instructions_.clear();
   operands_.clear();
+  row_steps_.clear();
+  waits_.clear();
   pointers_.clear();
   last_instructions_ = nullptr;
 }

@@ -4,6 +4,8 @@
 #include <c10/macros/Macros.h>
 #include <cuda_runtime.h>
 
+#include <functional>
+
 #include "cuda/line.h"
 #include "rows.h"
 #include "schedule.h"
@@ -28,6 +30,20 @@ struct InstructionArg {
   uint16_t in_place;  // 1 if the destinations are the sources, else 0
 };
 
+// What an instruction needs in a launch whose lanes wait for each other (cuda/signals.cuh).
+struct StepArg {
+  uint16_t lane;
+  uint16_t first_wait;
+  uint16_t num_waits;
+  uint16_t awaited;  // 1 if another lane waits for it, else 0
+};
+
+// Until `lane` has done the row's instruction `number`.
+struct WaitArg {
+  uint16_t lane;
+  uint16_t number;
+};
+
 // Parameters of a kernel may have 32,764 bytes (CUDA 12.1 and later, compute 7.0 and later). Before CUDA 13, a captured
 // launch of more than 4 KB crashes or is refused (openxla/xla#19252).
 constexpr size_t kMaxArgsBytes = CUDART_VERSION >= 13000 ? 32760 : 4088;
@@ -38,8 +54,13 @@ constexpr size_t kMaxArgsBytes = CUDART_VERSION >= 13000 ? 32760 : 4088;
 struct LaunchArgs {
   int32_t num_rows;
   int32_t tile_elems;
-  int32_t elem_bytes;
+  uint16_t elem_bytes;
   uint16_t instructions_at, operands_at, pointers_at;  // in bytes of the table, which begins with the rows
+  // Of launches whose lanes wait for each other. The signals of each lane are pointers from `first_signals` on; behind
+  // them is the word that ends all waits.
+  uint16_t steps_at, waits_at, first_signals;
+  uint8_t num_lanes;  // 0: no lane waits
+  uint8_t lane;       // that of this launch
   alignas(8) std::byte table[kMaxArgsBytes - 24];
 
   template <class Entry>
@@ -48,6 +69,8 @@ struct LaunchArgs {
   }
   C10_HOST_DEVICE const RowArg& row(int i) const { return entries<RowArg>()[i]; }
   C10_HOST_DEVICE const InstructionArg& instruction(int i) const { return entries<InstructionArg>(instructions_at)[i]; }
+  C10_HOST_DEVICE const StepArg& step(int i) const { return entries<StepArg>(steps_at)[i]; }
+  C10_HOST_DEVICE const WaitArg& wait(int i) const { return entries<WaitArg>(waits_at)[i]; }
   // A buffer, relative to the row's first pointer.
   C10_HOST_DEVICE int operand(int i) const { return entries<uint16_t>(operands_at)[i]; }
   C10_HOST_DEVICE std::byte* pointer(int i) const { return entries<std::byte*>(pointers_at)[i]; }
@@ -72,16 +95,45 @@ constexpr int vectors_at_a_time(int num_srcs) { return num_srcs <= 2 ? 2 : 1; }
 constexpr int kEnoughTiles = 128;
 constexpr int64_t kMinTileBytes = 1024;
 
+// A launch whose lanes wait for each other has at most so many tiles (signals.cuh): 1 MiB per rank where tiles are 4
+// KiB. Predicted: beyond that, what waiting costs is little beside the data.
+constexpr int kMaxSignalTiles = 256;
+
+// After this a wait ends the program with an error (a trap), rather than never. Predicted: longer than a kernel of the
+// user's that keeps another GPU busy.
+constexpr uint64_t kMaxWaitNs = 60'000'000'000;
+
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
 
-// Throws if a row with these instructions does not fit a launch of its own. An engine asks before it launches anything.
+// What one instruction waits for where lanes wait for each other.
+struct LaneStep {
+  int lane;
+  bool awaited = false;  // another lane waits for it
+  std::vector<WaitArg> waits = {};
+};
+struct LaneSteps {
+  const Instruction* first_instruction;  // of the schedule
+  std::vector<LaneStep> of_instruction;
+  std::vector<std::byte*> signals;  // by lane; last the word that ends all waits
+
+  const LaneStep& operator[](const Instruction* x) const { return of_instruction[x - first_instruction]; }
+};
+
+// Whether a row with these instructions fits a launch of its own.
+bool fits_one_launch(const std::vector<const Instruction*>& instructions, int num_pointers,
+                     const LaneSteps* steps = nullptr);
+
+// Throws if it does not. An engine asks before it launches anything.
 void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers);
 
 // Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
  public:
-  Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line);
+  using Launch = std::function<void(const KernelLaunch&)>;
+  Launcher(DType dtype, Op op, int64_t elem_bytes, Launch launch, const LaneSteps* steps = nullptr);
+  Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
+      : Launcher(dtype, op, elem_bytes, [&line](const KernelLaunch& launch) { line.launch(launch); }) {}
 
   // A row's instructions: those of one shard, in program order. `pointers` holds one address for
   // each buffer; the row covers `elems` elements from there.
@@ -98,10 +150,13 @@ class Launcher {
   DType dtype_;
   Op op_;
   int64_t elem_bytes_;
-  Line& line_;
+  Launch launch_;
+  const LaneSteps* steps_;
   std::vector<RowArg> rows_;
   std::vector<InstructionArg> instructions_;
   std::vector<uint16_t> operands_;
+  std::vector<StepArg> row_steps_;
+  std::vector<WaitArg> waits_;
   std::vector<std::byte*> pointers_;
   int32_t tile_elems_ = 0;
   const std::vector<const Instruction*>* last_instructions_ = nullptr;

@@ -39,6 +39,11 @@ Line Line::beside(int device, cudaStream_t stream) const {
   return graph_ ? Line(device, *graph_) : Line(device, stream);
 }
 
+void Line::load(const void* kernel) const {
+  const DeviceGuard guard(device_);
+  loaded(kernel, device_);
+}
+
 void Line::launch(const KernelLaunch& launch) {
   const DeviceGuard guard(device_);
   if (graph_) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/launch.h"
+#include "cuda/signals.cuh"
 #include "reduce.h"
 
 namespace fastreduce {
@@ -188,7 +189,13 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   const int elems = rest < args.tile_elems ? static_cast<int>(rest) : args.tile_elems;
   const int body = row.vectors ? elems & ~(kVectorElems<T, 16> - 1) : 0;
   const int head = tile == 0 ? row.head_elems : 0;
+  const Signals signals{args, row.first_tile + tile};
+  if (args.num_lanes > 0 && !signals.begin()) return;
   for (int i = row.first_instruction; i < row.end_instruction; ++i) {
+    if (args.num_lanes > 0) {
+      if (args.step(i).lane != args.lane) continue;
+      if (!signals.wait(args.step(i))) return;
+    }
     const InstructionArg& instruction = args.instruction(i);
     if (body > 0) Step<T, O>{args, row, instruction, begin}.vectors(body);
     FASTREDUCE_NO_UNROLL
@@ -196,7 +203,9 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
       const int edge_elems = edge == 0 ? head : elems - body;
       if (edge_elems > 0) Step<T, O>{args, row, instruction, edge == 0 ? 0 : begin + body}.elements(edge_elems);
     }
+    if (args.num_lanes > 0 && args.step(i).awaited) signals.tell(i - row.first_instruction + 2);
   }
+  if (args.num_lanes > 0) signals.end(row.end_instruction - row.first_instruction);
 }
 
 template <class T, class O>

@@ -110,6 +110,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr(Rotation, "synchronize", lambda self: None)
     monkeypatch.setattr(Rotation, "captured", whole_turn)
     monkeypatch.setattr(contenders._C, "set_lane_per_rank", lambda on: None)
+    run = contenders._C.run
+    monkeypatch.setattr(contenders._C, "run", lambda *how: run(*how[:-1], "auto"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 1 << 40))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     return monkeypatch
@@ -201,7 +203,7 @@ def test_a_contender_that_raises_is_left_out(args, gpu, capsys, prepared):
     theirs = contest.theirs
     gpu.setattr(contest, "theirs", lambda *about: [broken(prepared), *theirs(*about)])
     rows, failures = measured(args)
-    assert {row["engine"] for row in rows} == {"tiles", "events", "torch"}
+    assert {row["engine"] for row in rows} == {"tiles", "events", "flags", "torch"}
     assert {x["error"] for x in failures} == {"MemoryError: no room"}
     assert not conclude(rows, failures)
     said = capsys.readouterr().out

@@ -180,6 +180,14 @@ ROWS = {
         rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ",
         "did you mean 'ring'?"),
     "algorithm of another type": (no_name, lambda: [of(f32)], T, "algorithm"),
+    "unknown engine": (
+        partial(allreduce, engine="flag"), lambda: [of(f32)], V,
+        "unknown engine 'flag'; known are auto, flags"),
+    "flags on the CPU": (
+        partial(allreduce, engine="flags"), lambda: [of(f32)], V,
+        "for ranks on several GPUs, but all are on cpu"),
+    "engine of another type": (
+        partial(allreduce, engine=None), lambda: [of(f32)], T, "want 'auto' or 'flags'"),
     "root too large": (to_2, lambda: [of(f32)], V, "root 2", "there are 2"),
     "root beyond 64 bits": (to_2_to_70, lambda: [of(f32)], V, "is not a rank: there are 2"),
     "root below 0": (from_minus_1, lambda: [of(f32)], V, "root -1"),

@@ -53,9 +53,6 @@ def test_an_updater_that_raises(tmp_path, staleness):
         "what_is_wrong_on_one_rank_is_its_own",
         "each_push_is_an_update",
         "a_store_that_is_closed",
-        "stores_of_groups_and_then_of_all",
-        "settings_differ",
-        "optimizers_differ",
         "one_ends_without_taking_leave",
     ],
 )
@@ -63,24 +60,8 @@ def test_two_ranks(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (), 2, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
-def test_ranks_of_a_group_are_named(tmp_path, kind):
-    in_a_group(async_scenarios.a_group_of_the_last_two, (kind,), 3, tmp_path)
-
-
 def test_a_rank_of_dist_sync_that_is_killed_is_an_error_on_the_others(tmp_path):
     in_a_group(async_scenarios.one_of_all_is_killed, (), 3, tmp_path, killed=1)
-
-
-@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
-def test_what_one_rank_cannot_load_is_raised_on_all(tmp_path, kind):
-    run = async_scenarios.a_checkpoint_that_one_rank_cannot_load
-    in_a_group(run, (str(tmp_path), kind), 2, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["rpc_of_the_program_itself", "rpc_on_one_rank_only"])
-def test_a_program_that_uses_rpc(tmp_path, name):
-    in_a_group(getattr(async_scenarios, name), (str(tmp_path),), 2, tmp_path)
 
 
 def test_a_store_that_is_closed_answers_pings_in_silence(tmp_path):

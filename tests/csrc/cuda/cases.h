@@ -94,7 +94,11 @@ void copies_by_the_copy_engine();
 
 // failures_test.cpp
 void failures(int ranks);
+void failures_by_flags();
 void interruptions(int ranks);
+
+// flags_test.cpp
+void calls_by_flags();
 
 // graph_cache_test.cpp
 void graphs_by_themselves();

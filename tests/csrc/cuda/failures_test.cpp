@@ -17,7 +17,7 @@ class Calls {
   explicit Calls(const Case& one)
       : one_(one),
         program_(copy_of(one.named.program)),
-        machine_(one.setting.devices, one.setting),
+        machine_(one.named.program.ranks, one.setting),
         content_(one.content()) {
     for (int i = 0; i < 3; ++i) buffers_.push_back(std::make_unique<Buffers>(content_, machine_.placement));
   }
@@ -131,6 +131,17 @@ void failures_of_trials() {
 void failures(int ranks) {
   for_each_call_of_a_call(ranks, fails_cleanly);
   failures_of_trials();
+}
+
+// Repeated calls are alike.
+void failures_by_flags() {
+  for (const Setting& setting :
+       {Setting{.devices = 2, .by_flags = true}, Setting{.devices = 1, .lane_per_rank = true, .by_flags = true}}) {
+    const Case one{program_of("ring", 2), kSum, {100}, {0, 0}, setting};
+    for (int call : {0, 1})
+      for (int64_t n = 1; fails_cleanly(one, call, n); ++n) {
+      }
+  }
 }
 
 void interruptions(int ranks) { for_each_call_of_a_call(ranks, is_undisturbed); }

@@ -11,6 +11,10 @@
 #include "cuda/lanes.h"
 #include "cuda/raii.h"
 
+namespace fastreduce {
+extern std::map<const std::byte*, ptrdiff_t> lane_of_memory;  // virtual_launch.cpp
+}
+
 namespace engines_test {
 
 inline void expect_clean(const std::string& where) {
@@ -52,8 +56,9 @@ struct Setting {
   bool lane_per_rank = false;
   int slices = 0;
   int64_t copy_engine_bytes = kCopyEngineBytes;
+  bool by_flags = false;
   std::string name() const {
-    return std::to_string(devices) + " devices" + (in_blocks ? " in blocks" : "") +
+    return std::to_string(devices) + " devices" + (in_blocks ? " in blocks" : "") + (by_flags ? ", by flags" : "") +
            (lane_per_rank ? ", a lane per rank, " : ", ") + std::to_string(slices) + " slices";
   }
 };
@@ -63,6 +68,7 @@ struct Setting {
 struct Machine {
   Machine(int ranks, const Setting& setting) : devices(setting.devices) {
     placement.lane_per_rank = setting.lane_per_rank;
+    placement.by_flags = setting.by_flags;
     placement.slices = setting.slices;
     placement.copy_engine_bytes = setting.copy_engine_bytes;
     for (int r = 0; r < ranks; ++r) {
@@ -103,7 +109,9 @@ class Buffers {
   std::vector<Table> tables() const {
     std::vector<std::byte*> memory;
     for (const DeviceMemory& one : memory_) memory.push_back(static_cast<std::byte*>(one.get()));
-    return {content_.table(memory)};
+    const Table table = content_.table(memory);
+    if (placement_.by_flags) tell_lanes(table);
+    return {table};
   }
 
   // The host is about to use the tensors: nothing may be under way on them.
@@ -125,6 +133,21 @@ class Buffers {
   void expect_reduced(const std::string& where) const { expect(content_.wanted(content_.before()), where); }
 
  private:
+  // Who answers for which tensor (virtual_launch.cpp). Lanes are numbered as their ranks come.
+  void tell_lanes(const Table& table) const {
+    std::vector<int> lanes;
+    std::vector<ptrdiff_t> lane_of_rank;
+    for (int rank = 0; rank < content_.ranks(); ++rank) {
+      const int lane = placement_.lane_per_rank ? rank : placement_.device_of_rank[rank];
+      auto found = std::find(lanes.begin(), lanes.end(), lane);
+      if (found == lanes.end()) found = lanes.insert(found, lane);
+      lane_of_rank.push_back(found - lanes.begin());
+    }
+    for (const Row& row : table.rows)
+      for (int buffer = 0; buffer < content_.buffers(); ++buffer)
+        lane_of_memory[table.pointers[row.first_pointer + buffer]] = lane_of_rank[buffer % content_.ranks()];
+  }
+
   int device_of(int buffer) const { return placement_.device_of_rank[buffer % content_.ranks()]; }
 
   void copy(const std::vector<DeviceMemory>& from, const std::vector<DeviceMemory>& to) const {

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 from builds import Build, needs_compiler, run
 from engine_mutants import MUTANTS
+from flags_mutants import FLAGS_MUTANTS
 from program_files import Named, every_program, text_of, write_programs
 from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Source, compile_all
 
@@ -21,6 +22,7 @@ SOURCES = {
     "test of closed memory": Source(HERE / "closed_memory_test.cpp", TEST_OPTIONS),
     "test of copies": Source(HERE / "copies_test.cpp", TEST_OPTIONS),
     "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
+    "test of flags": Source(HERE / "flags_test.cpp", TEST_OPTIONS),
     "test of the graph cache": Source(HERE / "graph_cache_test.cpp", TEST_OPTIONS),
     "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
     "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
@@ -29,6 +31,8 @@ SOURCES = {
     "test of addresses": Source(HERE / "reuse_test.cpp", TEST_OPTIONS),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
+
+ALL_MUTANTS = MUTANTS | FLAGS_MUTANTS
 
 # Compiling for the virtual runtime takes most of a minute.
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
@@ -68,6 +72,7 @@ MODES = {
     "failures": ("address", 3000),
     "interruptions": ("plain", 3000),
     "interruptions, no peers": ("plain", 1000),
+    "flags": ("thread", 150),
     "graphs": ("address", 14),
     "graphs, no peers": ("address", 14),
     "failures, no peers": ("plain", 2000),
@@ -205,9 +210,9 @@ def test_control_a_launch_of_what_must_wait_is_found(said_of):
 
 
 @pytest.mark.sweep("mutants")
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", ALL_MUTANTS)
 def test_mutants_are_found(name, objects, programs, tmp_path):
-    mutant = MUTANTS[name]
-    done = run(mutant.build(tmp_path, SOURCES, objects("plain")), mutant.mode, programs)
+    mutant = ALL_MUTANTS[name]
+    done = run(mutant.build(tmp_path, SOURCES, objects(mutant.sanitizer)), mutant.mode, programs)
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr

@@ -53,12 +53,13 @@ class Mutant(NamedTuple):
     other: str
     mode: str  # which run finds it
     words: str  # and what it says
+    sanitizer: str = "plain"
 
     def build(
         self, folder: Path, sources: Mapping[str, Source], objects: Mapping[str, Path]
     ) -> Path:
         """Headers are the kernels': nothing else is compiled again."""
         changed = self.file if self.file in sources else "kernels"
-        build = Build("plain", folder, mutated(folder, self.file, self.text, self.other))
+        build = Build(self.sanitizer, folder, mutated(folder, self.file, self.text, self.other))
         parts = {**objects, changed: sources[changed].compile(build)}
         return build.link([*parts.values()], folder)

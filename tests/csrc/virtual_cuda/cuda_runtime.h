@@ -1,9 +1,11 @@
 // What a .cu file needs beside the API: the language's keywords, built-in variables and launches.
 // A block is its first Config::block_threads threads, one after the other, and blockDim says so: a
-// kernel may not need more of them, nor have them wait for each other.
+// kernel may not need more of them. Only blocks of one thread may wait at a barrier, for nobody.
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <tuple>
@@ -43,6 +45,13 @@ inline constinit thread_local dim3 blockDim{1, 1, 1};
 inline constinit thread_local dim3 gridDim{1, 1, 1};
 
 #define __builtin_assume(what) static_cast<void>(what)
+
+inline void __syncthreads() {}
+inline int __syncthreads_and(int all) { return all; }
+[[noreturn]] inline void __trap() {
+  std::fprintf(stderr, "a kernel trapped\n");
+  std::abort();
+}
 
 struct cudaLaunchAttribute {
   int id;

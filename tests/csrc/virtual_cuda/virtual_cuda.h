@@ -64,6 +64,7 @@ struct Config {
   bool verify_writes = false;  // linear only: look for writes that the kernel did not declare
   int max_peers = 16;          // enabled by one device; 8 on machines without a switch
   int multiprocessors = 4;
+  bool blocks_wait = false;               // for each other and for those of other devices: all run at once
   int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
   size_t memory_bytes = size_t{1} << 30;  // of each device
   bool reuse_addresses = false;           // what is freed last is allocated first, as torch's allocator does

@@ -75,6 +75,7 @@ Losses copy_losses(Runtime& rt, int from, int to, const Access& written) {
 struct Grid {
   dim3 dim;
   unsigned block_threads;
+  bool blocks_wait;
   std::function<void()> thread;
 
   void run_blocks(const unsigned* begin, const unsigned* end) const {
@@ -93,6 +94,12 @@ struct Grid {
     std::shuffle(order.begin(), order.end(), rng);
     const unsigned* begin = order.data();
     const unsigned* end = begin + order.size();
+    if (blocks_wait) {
+      std::vector<std::thread> blocks;
+      for (; begin != end; ++begin) blocks.emplace_back([this, begin] { run_blocks(begin, begin + 1); });
+      for (std::thread& block : blocks) block.join();
+      return;
+    }
     const unsigned* middle = threads && rng.below(2) == 0 ? begin + order.size() / 2 : begin;
     std::thread other;
     if (middle != begin) other = std::thread([&] { run_blocks(begin, middle); });
@@ -118,7 +125,7 @@ SharedWork kernel_work(Runtime& rt, const cudaLaunchConfig_t& config, Launch lau
     rt.report("undeclared: " + work.name + " has no declare_accesses");
   work.accesses = std::move(accesses.ranges);
   const unsigned threads = std::min(config.blockDim.x, static_cast<unsigned>(rt.config.block_threads));
-  const Grid grid{config.gridDim, threads, std::move(launch.thread)};
+  const Grid grid{config.gridDim, threads, rt.config.blocks_wait, std::move(launch.thread)};
   Losses losses = kernel_losses(rt, work);
   work.hangs = losses.hangs;
   work.run = losing([grid](Rng& rng, bool threads) { grid.run(rng, threads); }, std::move(losses));

@@ -1,0 +1,166 @@
+#include "cuda/flags.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "cuda/peers.h"
+
+namespace fastreduce {
+namespace {
+
+// Streams of one device may share a hardware queue if there are more of them than this (the default of
+// CUDA_DEVICE_MAX_CONNECTIONS). Then a launch might wait for another that waits for it.
+constexpr int kMaxLanesPerDevice = 8;
+
+// A training step repeats a few programs.
+constexpr size_t kMaxKeptSteps = 64;
+
+// Then each launch returns when it is done, and none may wait for a later one.
+bool launches_block() {
+  static const bool block = [] {
+    const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return setting && std::string(setting) == "1";
+  }();
+  return block;
+}
+
+int64_t words_bytes(size_t lanes) { return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t)); }
+
+// How many blocks of one launch run on each device at the same time, when all lanes have such a launch.
+unsigned blocks_at_once(const std::vector<Lane*>& lanes) {
+  std::map<int, int> lanes_of_device;
+  for (const Lane* lane : lanes) ++lanes_of_device[lane->device];
+  int blocks = kMaxSignalTiles;
+  for (const auto& [device, count] : lanes_of_device) {
+    int processors;
+    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    blocks = std::min(blocks, count > kMaxLanesPerDevice ? 0 : processors * kBlocksPerProcessor / count);
+  }
+  return static_cast<unsigned>(blocks);
+}
+
+bool all_reach(const Layout& layout) {
+  for (const Lane* lane : layout.lanes)
+    for (const Lane* other : layout.lanes)
+      if (!can_reach(lane->device, other->device)) return false;
+  return layout.closed.empty();
+}
+
+// A lane does its part of a row in order, so of the instructions that it must have done only the last is waited for.
+std::vector<LaneStep> lane_steps(const Schedule& schedule, const std::vector<int>& lane_of_rank) {
+  std::vector<LaneStep> steps;
+  std::vector<uint16_t> number_of(schedule.instructions.size());
+  for (const auto& of_shard : schedule.by_shard)
+    for (size_t number = 0; number < of_shard.size(); ++number)
+      number_of[of_shard[number] - schedule.instructions.data()] = static_cast<uint16_t>(number);
+  for (size_t i = 0; i < schedule.instructions.size(); ++i) {
+    LaneStep step{lane_of_rank[schedule.instructions[i].rank]};
+    std::map<int, int> last;  // by lane
+    for (int earlier : schedule.waits[i])
+      if (const int lane = steps[earlier].lane; lane != step.lane)
+        last[lane] = last.contains(lane) ? std::max(last[lane], earlier) : earlier;
+    for (const auto& [lane, earlier] : last) {
+      step.waits.push_back({static_cast<uint16_t>(lane), number_of[earlier]});
+      steps[earlier].awaited = true;
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+bool fits(const Schedule& schedule, const LaneSteps& steps) {
+  return std::all_of(schedule.by_shard.begin(), schedule.by_shard.end(),
+                     [&](const auto& instructions) { return fits_one_launch(instructions, schedule.buffers, &steps); });
+}
+
+}  // namespace
+
+// Words begin at their largest value, so that the first call sees them wrap around, and not the one after half an hour.
+// Set on a stream of its own, since the others may be captured.
+void LaneSignals::allocate(const std::vector<Lane*>& lanes) {
+  abort_ = allocate_host(sizeof(uint32_t));
+  std::memset(abort_.get(), 0, sizeof(uint32_t));
+  for (const Lane* lane : lanes) {
+    words_.push_back(allocate_device(lane->device, words_bytes(lanes.size())));
+    const DeviceGuard guard(lane->device);
+    const Stream stream = make_stream();
+    cuda_check(cudaMemsetAsync(words_.back().get(), 0xff, words_bytes(lanes.size()), stream.get()), "cudaMemsetAsync");
+    cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
+  }
+}
+
+const LaneSteps& LaneSignals::steps(const Schedule& schedule, const std::vector<int>& lane_of_rank) {
+  if (steps_.size() > kMaxKeptSteps) steps_.clear();
+  const auto [found, is_new] = steps_.try_emplace({schedule.id, lane_of_rank});
+  LaneSteps& steps = found->second;
+  if (!is_new) return steps;
+  steps = {schedule.instructions.data(), lane_steps(schedule, lane_of_rank), {}};
+  for (const DeviceMemory& words : words_) steps.signals.push_back(static_cast<std::byte*>(words.get()));
+  steps.signals.push_back(static_cast<std::byte*>(abort_.get()));
+  return steps;
+}
+
+void LaneSignals::abort() {
+  if (!abort_.get()) return;
+  std::atomic_ref(*static_cast<uint32_t*>(abort_.get())).store(1, std::memory_order_release);
+}
+
+LaneSignals& SignalSets::of(const std::vector<Lane*>& lanes, const std::vector<cudaStream_t>& streams) {
+  const auto [set, is_new] = sets_.try_emplace({lanes, streams});
+  if (!is_new) return set->second;
+  try {
+    set->second.allocate(lanes);
+  } catch (const std::exception&) {
+    abort(set->second);
+    throw;
+  }
+  return set->second;
+}
+
+void SignalSets::abort(LaneSignals& signals) {
+  signals.abort();
+  aborted_.push_back(std::move(signals));
+  std::erase_if(sets_, [&](const auto& set) { return &set.second == &signals; });
+}
+
+std::optional<SignalledCall> SignalledCall::of(const Schedule& schedule, const std::vector<Table>& tables,
+                                               const Layout& layout, LaneSignals& signals) {
+  const auto on_host = [](const Instruction& x) { return x.rank == kHost; };
+  const bool uses_host = std::any_of(schedule.instructions.begin(), schedule.instructions.end(), on_host);
+  if (uses_host || !all_reach(layout) || launches_block()) return std::nullopt;
+  const LaneSteps& steps = signals.steps(schedule, layout.lane_of_rank);
+  if (!fits(schedule, steps)) return std::nullopt;
+  SignalledCall call;
+  for (const Table& table : tables) {
+    const auto keep = [&](const KernelLaunch& launch) {
+      const auto* args = static_cast<const std::byte*>(launch.args);
+      call.launches_.push_back({launch.kernel, launch.blocks, {args, args + launch.args_bytes}});
+    };
+    Launcher launcher(table.dtype, table.op, table.elem_bytes, keep, &steps);
+    for (const Row& row : table.rows)
+      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
+                   schedule.buffers, row.elems);
+    launcher.flush();
+  }
+  const unsigned most = blocks_at_once(layout.lanes);
+  const auto at_once = [&](const Launch& launch) { return launch.blocks <= most; };
+  return std::all_of(call.launches_.begin(), call.launches_.end(), at_once) ? std::optional(call) : std::nullopt;
+}
+
+void SignalledCall::launch(std::vector<Line>& lines) const {
+  // Loading a kernel may have to wait for what runs on its device.
+  for (const Launch& launch : launches_)
+    for (Line& line : lines) line.load(launch.kernel);
+  for (const Launch& launch : launches_)
+    for (size_t lane = 0; lane < lines.size(); ++lane) {
+      std::vector<std::byte> args = launch.args;
+      args[offsetof(LaunchArgs, lane)] = static_cast<std::byte>(lane);
+      lines[lane].launch({launch.kernel, launch.blocks, kThreads, args.data(), args.size()});
+    }
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,62 @@
+// The flags engine for several GPUs in one process.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cuda/enqueue.h"
+#include "cuda/launch.h"
+
+namespace fastreduce {
+
+// What the blocks of some lanes tell each other (cuda/signals.cuh). Only for calls that come one after the other on
+// every lane.
+class LaneSignals {
+ public:
+  void allocate(const std::vector<Lane*>& lanes);
+  // How far the lanes wait for each other in a program's launches; kept for later calls.
+  const LaneSteps& steps(const Schedule& schedule, const std::vector<int>& lane_of_rank);
+  // After a launch that failed, lets the blocks of the others go. The signals must not be used again.
+  void abort();
+
+ private:
+  std::vector<DeviceMemory> words_;  // by lane
+  HostMemory abort_;
+  std::map<std::pair<uint64_t, std::vector<int>>, LaneSteps> steps_;  // by the schedule's number
+};
+
+// The signals of calls by their lanes and the lanes' streams.
+class SignalSets {
+ public:
+  LaneSignals& of(const std::vector<Lane*>& lanes, const std::vector<cudaStream_t>& streams);
+  void abort(LaneSignals& signals);
+
+ private:
+  std::map<std::pair<std::vector<Lane*>, std::vector<cudaStream_t>>, LaneSignals> sets_;
+  std::list<LaneSignals> aborted_;  // not freed: what was enqueued, or captured by a user, may still use them
+};
+
+// One call as one launch per lane (or a few: one for each dtype, and for each table's worth of rows). All lanes get the
+// same launch. A lane's block takes its tile through the instructions of its own ranks, and waits for the other lanes'
+// blocks of the same tile.
+class SignalledCall {
+ public:
+  // nullopt if blocks of all lanes could not run at the same time, or lanes do not reach each other.
+  static std::optional<SignalledCall> of(const Schedule& schedule, const std::vector<Table>& tables,
+                                         const Layout& layout, LaneSignals& signals);
+  void launch(std::vector<Line>& lines) const;  // one for each lane, which run at the same time
+
+ private:
+  struct Launch {
+    const void* kernel;
+    unsigned blocks;
+    std::vector<std::byte> args;
+  };
+  std::vector<Launch> launches_;
+};
+
+}  // namespace fastreduce

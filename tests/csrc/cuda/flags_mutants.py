@@ -1,0 +1,35 @@
+"""Calls by flags with one thing wrong, and what test_engines.py says of each."""
+
+from virtual_builds import Mutant
+
+FLAGS_MUTANTS = {
+    "a kernel does not wait until the others have begun": Mutant(
+        "cuda/signals.cuh", "return meet(1);", "return true;", "flags", "FAILED"
+    ),
+    "a kernel ends before the others are done": Mutant(
+        "cuda/signals.cuh",
+        "    meet(instructions + 2);",
+        "    tell(instructions + 2);",
+        "flags",
+        "",
+    ),
+    "an instruction does not wait for those of other GPUs": Mutant(
+        "cuda/signals.cuh", "if (step.num_waits == 0)", "if (true)", "flags", "FAILED"
+    ),
+    "what is told says nothing of the data": Mutant(
+        "cuda/signals.cuh", "__ATOMIC_RELEASE", "__ATOMIC_RELAXED", "flags", "data race", "thread"
+    ),
+    "signals must not wrap around": Mutant(
+        "cuda/signals.cuh",
+        "static_cast<int32_t>(load_acquire(word(args.lane, lane)) - wanted) < 0",
+        "load_acquire(word(args.lane, lane)) < wanted",
+        "flags",
+        "FAILED",
+    ),
+    "a wait that is too long": Mutant(
+        "cuda/launch.h", "kMaxWaitNs = 60'000'000'000", "kMaxWaitNs = 0", "flags", "kernel trapped"
+    ),
+    "more blocks than run at the same time": Mutant(
+        "cuda/flags.cpp", "launch.blocks <= most", "launch.blocks <= most + 1", "flags", "by flags"
+    ),
+}
