@@ -10,7 +10,6 @@ import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from mutation_python import LIMIT_S, Workspace, in_a_fork
 
@@ -65,9 +64,6 @@ PROCESSES = {
         "bell": ("backend_values",),
     }.items()
 }  # fmt: skip
-
-# For the kernels: one in so many cases of the test of all programs is run.
-KERNELS = {"csrc/cuda/reduce_rows.cuh": ("8",)}
 
 
 def runs(*command: object) -> bool:
@@ -185,18 +181,15 @@ class VirtualGpus(Extension):
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         from builds import Build
         from program_files import write_programs
-        from virtual_builds import HERE, compile_all
+        from test_engines import HERE, SOURCES
+        from virtual_builds import compile_all
 
-        self.build, self.sources = Build("plain", self.folder / "objects"), self.test_and_sources()
-        compiled = compile_all(self.build, self.sources)
-        self.objects = {f"csrc/{name}": path for name, path in compiled.items()}
+        self.build, self.sources = Build("plain", self.folder / "objects"), SOURCES
+        self.objects = {
+            f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
+        }
         self.programs = write_programs(self.folder / "programs.txt")
         self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
-
-    def test_and_sources(self) -> dict[str, Any]:
-        from test_engines import SOURCES
-
-        return SOURCES
 
     def compile(self, file: str) -> bool:
         self.objects[file].unlink(missing_ok=True)
@@ -220,18 +213,3 @@ class VirtualGpus(Extension):
         kept = self.folder / "kept.txt"
         kept.unlink(missing_ok=True)
         return runs(self.program, mode, self.programs, kept if mode.startswith("kept") else "0")
-
-
-class Kernels(VirtualGpus):
-    """The kernels of one dtype and of bytes, by the test of all programs, dtypes and operations."""
-
-    tests = KERNELS
-
-    def test_and_sources(self) -> dict[str, Any]:
-        from test_matrix import SOURCES, kernels_of
-
-        others = {name: source for name, source in SOURCES.items() if name != "kernels"}
-        return {**others, "cuda/reduce_rows.cuh": kernels_of("c10::BFloat16")}
-
-    def _passes(self, every: str) -> bool:
-        return runs(self.program, self.programs, every)
