@@ -7,10 +7,11 @@ import importlib.machinery
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutation_python import LIMIT_S, Workspace
+from mutation_python import LIMIT_S, Workspace, in_a_fork
 
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
@@ -42,6 +43,36 @@ MODES = {
     **{f"csrc/cuda/{name}.cpp": EVERYTHING
        for name in ("call_graph", "events", "graph_cache", "lane_sets", "launch", "line", "tiles")},
 }  # fmt: skip
+
+
+# The same for the backend of torch.distributed. Of the files that test_flags.py compiles, its tests
+# with threads follow.
+PROCESSES = {
+    f"csrc/processes/{name}.cpp": tuple(f"distributed/test_{test}.py" for test in tests)
+    for name, tests in {
+        "flags": ("backend_values", "backend_groups"),
+        "group": ("backend_values", "backend_invitations", "backend_errors", "backend_groups",
+                  "backend_failures"),
+        "plan": ("backend_values", "backend_errors"),
+        "failures": ("backend_failures", "backend_errors"),
+        "heap": ("empty", "backend_values"),
+        "memory": ("backend_invitations", "empty", "backend_errors", "backend_groups"),
+        "checks": ("backend_errors", "backend_values"),
+        "items": ("backend_values", "backend_groups"),
+        "collectives": ("backend_values", "backend_errors", "backend_groups", "programs"),
+        "queue": ("backend_errors", "backend_failures", "backend_groups", "programs"),
+        "bell": ("backend_values",),
+    }.items()
+}  # fmt: skip
+
+
+def runs(*command: object) -> bool:
+    """Whether a program ends in time, and well."""
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 class Extension(Workspace):
@@ -100,6 +131,46 @@ class Extension(Workspace):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+class Processes(Extension):
+    """The extension, and the engine for processes with threads as ranks, under ThreadSanitizer."""
+
+    tests = PROCESSES
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not in_a_fork(self._threads_pass):
+            sys.exit("the engine for processes fails its test without a change")
+
+    def passes(self, file: str) -> bool:
+        return super().passes(file) and in_a_fork(self._threads_pass, file.removeprefix("csrc/"))
+
+    def _threads_pass(self, changed: str = "") -> bool:
+        folders = ("tests/csrc/processes", "tests/csrc", "tests", "")
+        sys.path[:0] = [str(self.folder / folder) for folder in folders]
+        import test_flags as threads  # and with it the extension, as it is now
+        from builds import Build
+        from program_files import write_programs
+
+        if changed and changed not in threads.PARTS:
+            return True
+        build = Build("thread", self.folder / "objects")
+        changed_alone = Build("thread", Path(tempfile.mkdtemp(dir=self.folder)))
+        parts = {
+            name: (changed_alone if name == changed else build).compile(*how, "-w")
+            for name, how in threads.PARTS.items()
+        }
+        programs = [*threads.programs_of_processes()]
+        arguments = [write_programs(self.folder / "programs.txt", programs)]
+        tests = (
+            *((threads.BELL, []), (threads.PLAN, arguments)),
+            *((threads.FAILURES, []), (threads.PROGRAMS, arguments)),
+        )
+        return all(
+            runs(build.link([parts[name] for name in names], self.folder), *given)
+            for names, given in tests
+        )
+
+
 class VirtualGpus(Extension):
     """The CUDA engines and their test, for the virtual CUDA runtime."""
 
@@ -136,14 +207,9 @@ class VirtualGpus(Extension):
         return True
 
     def passes(self, file: str) -> bool:
-        return all(self._runs(mode) for mode in self.tests[file])
+        return all(self._passes(mode) for mode in self.tests[file])
 
-    def _runs(self, mode: str) -> bool:
+    def _passes(self, mode: str) -> bool:
         kept = self.folder / "kept.txt"
         kept.unlink(missing_ok=True)
-        command = [self.program, mode, self.programs, kept if mode.startswith("kept") else "0"]
-        try:
-            done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+        return runs(self.program, mode, self.programs, kept if mode.startswith("kept") else "0")

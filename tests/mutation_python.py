@@ -6,13 +6,15 @@ import ast
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# A mutant that runs so long hangs: unchanged, the tests of a file take about a tenth.
-LIMIT_S = 400
+# A mutant that runs so long hangs: unchanged, the tests of a file take at most a third.
+LIMIT_S = 200
 
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
@@ -48,15 +50,27 @@ class Workspace:
         self.change(file, (ROOT / file).read_text())
 
     def passes(self, file: str) -> bool:
-        """A process that dies or hangs has not passed. torch is imported before the fork, once."""
-        fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=_run_tests, args=(self.folder, self.tests[file]))
-        process.start()
-        process.join(LIMIT_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        return process.exitcode == 0
+        return in_a_fork(_tests_pass, self.folder, self.tests[file])
+
+
+def in_a_fork(function: Callable[..., bool], *arguments: object) -> bool:
+    """What a function says in a process of its own, which imports what has changed; torch has been
+    imported before. One that dies or hangs has said no."""
+    process = multiprocessing.get_context("fork").Process(target=_tell, args=(function, *arguments))
+    process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        os.killpg(process.pid, signal.SIGKILL)  # with those that it has started
+        process.join()
+    return process.exitcode == 0
+
+
+def _tell(function: Callable[..., bool], *arguments: object) -> None:
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os._exit(0 if function(*arguments) else 1)
 
 
 def tree_of(text: str) -> str | None:
@@ -79,13 +93,10 @@ def tree_of(text: str) -> str | None:
     return ast.dump(tree)
 
 
-def _run_tests(folder: Path, tests: tuple[str, ...]) -> None:
+def _tests_pass(folder: Path, tests: tuple[str, ...]) -> bool:
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
     import pytest
 
     options = ["-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    os._exit(pytest.main([*options, *(f"tests/{test}" for test in tests)]))
+    return pytest.main([*options, *(f"tests/{test}" for test in tests)]) == 0

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from datetime import timedelta
 from multiprocessing import get_context
@@ -27,9 +28,10 @@ def in_a_group(
     get_context("forkserver").set_forkserver_preload([*IMPORTED, scenario.__module__])
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
+    end = time.monotonic() + within_s
     for rank, process in enumerate(context.processes):
         if rank != killed:
-            process.join(within_s)
+            process.join(max(0, end - time.monotonic()))
     if killed is not None:
         context.processes[killed].join(0.1)
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]

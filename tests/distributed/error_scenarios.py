@@ -1,5 +1,6 @@
 """Calls that must be refused: some that differ between ranks, some that are wrong on each."""
 
+import atexit
 import os
 import re
 from pathlib import Path
@@ -119,6 +120,28 @@ def root(number):
     backend().broadcast([torch.ones(3)], options).wait()
 
 
+def gathered_in(lengths):
+    """What all ranks have, 3 elements of each, in tensors of such lengths."""
+    backend().allgather([[torch.zeros(n) for n in lengths]], [torch.ones(3)]).wait()
+
+
+def scattered_from(lengths):
+    backend().reduce_scatter([torch.zeros(3)], [[torch.ones(n) for n in lengths]]).wait()
+
+
+# Lengths that do not fit so many ranks.
+LENGTHS = {
+    "no tensors": lambda size: [],
+    "a tensor too few": lambda size: [3] * (size - 1),
+    "a tensor too many": lambda size: [3] * (size + 1),
+    "a longer tensor": lambda size: [*[3] * (size - 1), 4],
+    "a shorter tensor": lambda size: [2, *[3] * (size - 1)],
+    "a whole beside a part": lambda size: [3 * size, 3],
+    "too short a whole": lambda size: [3 * size - 1],
+    "too long a whole": lambda size: [3 * size + 1],
+}
+
+
 def op(name, dtype):
     coalesced(torch.ones(3, dtype=dtype), op=getattr(dist.ReduceOp, name))
 
@@ -152,17 +175,17 @@ WRONG = {
     ),
     "root": (lambda: root(9), "root is 9; want a rank below "),
     "root below": (lambda: root(-1), "root is -1; want a rank below "),
-    "too short an output": (
-        lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.ones(3)),
-        "outputs have 3 elements in 1 tensors; want [234] times the 3 of the input",
+    "sent from elsewhere": (
+        lambda: backend().send([torch.ones(3, device="meta")], 0, 0),
+        "send of a tensor on meta; .* for CPU tensors only",
     ),
-    "too long an input": (
-        lambda: dist.reduce_scatter_tensor(torch.zeros(3), torch.ones(50)),
-        "inputs have 50 elements in 1 tensors; want [234] times the 3 of the output",
+    "received elsewhere": (
+        lambda: backend().recv([torch.ones(3, device="meta")], 0, 0),
+        "recv of a tensor on meta; .* for CPU tensors only",
     ),
-    "too few outputs": (
-        lambda: backend().allgather([[torch.zeros(3)]], [torch.ones(3)]),
-        "outputs have 3 elements in 1 tensors; want [234] times the 3",
+    "received elsewhere from anyone": (
+        lambda: backend().recv_anysource([torch.ones(3, device="meta")], 0),
+        "recv of a tensor on meta; .* for CPU tensors only",
     ),
     "outputs of lists": (
         lambda: backend().allgather([[torch.zeros(3)]] * 2, [torch.ones(3)]),
@@ -176,6 +199,16 @@ def what_is_wrong(rank, size):
         with pytest.raises((ValueError, RuntimeError)) as caught:
             call()
         assert re.search(words, str(caught.value)), f"{name}: {caught.value}"
+    for name, lengths_of in LENGTHS.items():
+        lengths = lengths_of(size)
+        have = f"have {sum(lengths)} elements in {len(lengths)} tensors; want {size} times the 3 of"
+        for call, words in (
+            (gathered_in, f"outputs {have} the input"),
+            (scattered_from, f"inputs {have} the output"),
+        ):
+            with pytest.raises(ValueError) as caught:
+                call(lengths)
+            assert words in str(caught.value), f"{name}: {caught.value}"
     all_go_on(size)
 
 
@@ -207,7 +240,7 @@ def after_destroy(rank, size):
 
 
 def after_a_fork(rank, size):
-    """The child speaks for nobody, and nobody waits for it."""
+    """The child speaks for nobody, also when it ends, and nobody waits for it."""
     for asynchronous in (False, True):  # with the other thread, too
         if asynchronous:
             dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -215,6 +248,7 @@ def after_a_fork(rank, size):
         if child == 0:
             try:
                 words = raised(lambda: dist.all_reduce(torch.ones(3)))
+                atexit._run_exitfuncs()
                 os._exit(0 if "made before a fork" in words else 2)
             finally:
                 os._exit(1)

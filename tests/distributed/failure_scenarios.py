@@ -190,16 +190,17 @@ def a_group_ends_in_a_callback(rank, size):
 
 
 def a_group_ends_while_a_call_runs(rank, size):
-    """In another thread: the call is finished before the others hear that this rank has left."""
+    """In another thread: the call is finished before the others hear that this rank has left, also
+    where they often wait for this rank in it."""
     group = dist.new_group()
-    x = torch.ones(3)
+    x = torch.ones(LARGE)
     if rank == 0:
         end = threading.Timer(0.1, dist.destroy_process_group, (group,))
         end.start()
     else:
         time.sleep(0.3)
     dist.all_reduce(x, group=group)
-    assert torch.equal(x, torch.full((3,), float(size)))
+    assert torch.equal(x, torch.full((LARGE,), float(size)))
     if rank == 0:
         end.join()
 

@@ -1,5 +1,8 @@
 """Several groups at once, and what the inner Gloo does."""
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
 
-from fastreduce.distributed import Options
+import fastreduce.distributed as fd
 
 MAPS, MEMORY = Path("/proc/self/maps"), "/memfd:fastreduce"
 FRONT_BYTES = 16 << 10  # of each rank, beside its two areas for staging
@@ -46,20 +49,46 @@ def asynchronous_calls_are_in_order(rank, size):
     assert works[3].get_future().wait()[0] is not None
 
 
+def a_call_of_another_thread_is_after_those_before(rank, size):
+    """Also while the thread that serves asynchronous calls is in one."""
+    first, second = torch.ones(3), torch.ones(20_011)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    if rank == size - 1:
+        time.sleep(0.2)
+    work = dist.all_reduce(first, async_op=True)
+    another = threading.Thread(target=dist.all_reduce, args=(second,))
+    another.start()
+    another.join()
+    work.wait()
+    assert torch.equal(first, torch.full((3,), float(size)))
+    assert torch.equal(second, torch.full((20_011,), float(size)))
+
+
+def memory_of_peers_is_opened_by_descriptor_0(rank, size):
+    """It is free where a program was started without a standard input."""
+    group, descriptor = dist.new_group(), Path("/proc/self/fd/0")
+    x = fd.empty(9_001).fill_(1)
+    os.close(0)
+    dist.all_reduce(x, group=group)
+    assert not descriptor.is_symlink()
+    assert torch.equal(x, torch.full((9_001,), float(size)))
+    os.open(os.devnull, os.O_RDONLY)
+
+
 def as_much_shared_memory_as_was_said(rank, size):
     def mapped():
         spans = [x.split()[0].split("-") for x in MAPS.read_text().splitlines() if MEMORY in x]
         return sum(int(end, 16) - int(begin, 16) for begin, end in spans)
 
     before = mapped()
-    group = dist.new_group(pg_options=Options(shared_bytes=1 << 20))
+    group = dist.new_group(pg_options=fd.Options(shared_bytes=1 << 20))
     taken = mapped() - before
     assert (1 << 20) // 2 < taken < (1 << 20) + size * FRONT_BYTES, taken
     for call in ("all_reduce", "reduce_scatter_tensor"):
         check(Case(call, elems=1_000_003), size, group)
     # Each rank is told another size, and finds that of a peer, or that the peer has given up.
     with pytest.raises(RuntimeError, match="the invitation of rank"):
-        dist.new_group(pg_options=Options(shared_bytes=(rank + 1) << 20))
+        dist.new_group(pg_options=fd.Options(shared_bytes=(rank + 1) << 20))
 
 
 def what_gloo_does(rank, size):
@@ -96,6 +125,8 @@ def a_factor_of_another_dtype(rank, size):
 def run(rank, size):
     for scenario in (
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
+        a_call_of_another_thread_is_after_those_before,
+        memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
     ):
         dist.barrier()

@@ -118,3 +118,19 @@ def test_no_memory_is_left():
         with pytest.raises(RuntimeError):
             made(lie)
     assert held() == before
+
+
+def test_descriptor_0_is_as_any_other():
+    """It is free where a program was started without a standard input."""
+    rest = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
+    limit, descriptor = timedelta(seconds=5), Path("/proc/self/fd/0")
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        group = _C.process_backend(0, ["0"], limit, SHARED_BYTES, lambda mine: [mine], rest)
+        assert "memfd:fastreduce" in os.readlink(descriptor)
+        del group
+        assert not descriptor.is_symlink()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)

@@ -42,3 +42,47 @@ def test_more_than_the_machine_has_is_refused():
     assert "cannot get shared memory of 2147483648 bytes: File too large" in control
     assert "cannot get shared memory of 4503599627370496 bytes, of " in refused
     assert "that the machine has available: Cannot allocate memory" in refused
+
+
+def test_where_tensors_are():
+    """In a process that has made none before."""
+    said = output_of("""
+        import re
+        import torch
+        from fastreduce.distributed import empty
+
+        SEGMENT, PAGE = 4 << 20, 4096  # small tensors share the first, others have whole pages
+
+        def mapped():
+            with open("/proc/self/maps") as file:
+                spans = re.findall(r"^(\\w+)-(\\w+) .*/memfd:fastreduce", file.read(), re.MULTILINE)
+            return sum(int(end, 16) - int(begin, 16) for begin, end in spans)
+
+        def made(nbytes):
+            before = mapped()
+            tensor = empty(nbytes, dtype=torch.uint8)
+            return tensor, mapped() - before
+
+        def grown_by(*sizes):
+            tensors.extend(map(made, sizes))
+            return [grown for _, grown in tensors[-len(sizes):]]
+
+        tensors = []
+        LARGE = SEGMENT // 2
+        print(grown_by(LARGE, LARGE + 1, LARGE + PAGE - 1, LARGE + PAGE, LARGE + PAGE + 1)
+              == [LARGE, *[LARGE + PAGE] * 3, LARGE + 2 * PAGE])
+        # Four times a quarter, or a little less of it, fill a segment.
+        print(grown_by(1 << 20, (1 << 20) - 1, 600_000, 1 << 20, 1) == [SEGMENT, 0, 0, 0, SEGMENT])
+        print(sum(grown_by(*range(2, 200))) == 0)
+        tensors = [tensor for tensor, _ in tensors]
+        print(all(tensor.data_ptr() % 64 == 0 for tensor in tensors))
+        for number, tensor in enumerate(tensors):
+            tensor.fill_(number % 251)
+        print(all(tensor.eq(number % 251).all() for number, tensor in enumerate(tensors)))
+
+        # What is given back serves tensors that are not much smaller.
+        place = tensors.pop(1).data_ptr()
+        for nbytes, same in ((LARGE // 2 - PAGE, False), (LARGE // 2 + 2 * PAGE, True)):
+            print((empty(nbytes, dtype=torch.uint8).data_ptr() == place) == same)
+    """)
+    assert said.split() == ["True"] * 7

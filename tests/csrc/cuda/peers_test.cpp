@@ -83,6 +83,30 @@ std::string with_another(int word, const std::string& proofs) {
   return changed;
 }
 
+std::string uuid_of(int device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) fail("no uuid");
+  std::string text;
+  for (const unsigned char byte : properties.uuid.bytes) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", byte);
+    text += two;
+  }
+  return text;
+}
+
+// What a proof is kept under cannot be asked for: the error says so, and the next call asks again.
+void expect_errors_of_keys() {
+  for (const std::string name : {"cudaDriverGetVersion", "cudaGetDeviceProperties"}) {
+    forget_peers();
+    virtual_cuda::fail_call(name, cudaErrorUnknown);
+    const std::string thrown = thrown_by<std::runtime_error>(Call(4));
+    virtual_cuda::forget_failures();
+    if (thrown.find(name + " failed: cudaErrorUnknown") == std::string::npos)
+      fail(name + " failed, and what was thrown is \"" + thrown + '"');
+  }
+}
+
 // A second process finds the proofs of the first and tries nothing out; a line that is cut off, or of
 // other devices, counts for nothing.
 void engines_test::kept_proofs(const std::string& path) {
@@ -92,12 +116,14 @@ void engines_test::kept_proofs(const std::string& path) {
   };
   const int64_t without = process("no file");
   keep_proofs_in(path);
+  expect_errors_of_keys();
   if (process("an empty file") != without) fail("an empty file changes what is tried out");
   const std::string proofs = text_of(path);
   if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line a pair:\n" + proofs);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  if (!proofs.starts_with(boot + " " + std::to_string(CUDART_VERSION) + " ")) fail("not of this boot:\n" + proofs);
+  const std::string first = boot + " " + std::to_string(CUDART_VERSION) + " " + uuid_of(0) + " " + uuid_of(1) + " .\n";
+  if (!proofs.starts_with(first)) fail("not of this boot and of these devices:\n" + proofs);
   virtual_cuda::set_driver_version(12080);
   if (process("another driver") != without) fail("a proof counts under another driver's version");
   virtual_cuda::set_driver_version(CUDART_VERSION);
@@ -119,7 +145,7 @@ void engines_test::kept_proofs(const std::string& path) {
   if (process("a file that cannot be written") != without) fail("a file that is not there changes what is tried out");
   keep_proofs_in("");
   expect_reached(12);
-  cases += 11;
+  cases += 13;
 }
 
 // A broken pair stays broken: the next process believes the file, and warns as this one did.

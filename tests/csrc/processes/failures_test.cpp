@@ -96,6 +96,17 @@ std::string where_one_waits_for_another() {
   return raised;
 }
 
+// Words that are longer than their place in shared memory end with it.
+void long_words() {
+  const std::string words(600, 'x');
+  const std::string raised = on_the_slowest([&](Group& group) { group.fail(words); }).first;
+  if (!raised.ends_with(" gave up: " + words.substr(0, 511))) fail("of a long reason remains: " + raised);
+  Announcement of_all;
+  of_all.describe(words);
+  if (of_all.text.data() != words.substr(0, 159))
+    fail(std::string("of a long announcement remains: ") + of_all.text.data());
+}
+
 struct Case {
   std::string what;
   Failure failure;
@@ -135,5 +146,6 @@ int main() {
   }
   check("one will not come, another is waited for", while_another_is_waited_for(), "rank 2 has left the group");
   check("one waits for another", where_one_waits_for_another(), "waiting for rank 1, which waits for rank 2: ");
-  std::printf("%zu cases right\n", kCases.size() + 2);
+  long_words();
+  std::printf("%zu cases right\n", kCases.size() + 3);
 }

@@ -8,6 +8,7 @@ import pytest
 from builds import CSRC, Build, mutated, needs_compiler, run
 from program_files import RANKS, Named, every_program, write_programs
 
+from fastreduce import Instruction, Program
 from fastreduce.algorithms.collectives import goal, program
 
 HERE = Path(__file__).parent
@@ -17,29 +18,37 @@ SEEN = "-fno-builtin-memcpy"
 PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
     "failures": (HERE / "failures_test.cpp",),
+    "bell": (HERE / "bell_test.cpp",),
+    "plan": (HERE / "plan_test.cpp", "-fno-sanitize=undefined"),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
-PROGRAMS = [name for name in PARTS if name != "failures"]
+PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "plan")]
 FAILURES = (
     "failures",
     "memory",
     *(f"processes/{name}.cpp" for name in ("group", "failures", "bell")),
 )
+BELL = ("bell", "processes/bell.cpp")
+PLAN = ("plan", "processes/plan.cpp")
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
-def between_processes():
-    """The programs that the backend takes, which one process has not."""
+def programs_of_processes():
+    """Those that one process has too, those that the backend takes, and one whose ranks pass on
+    what they have got."""
+    yield from every_program()
     for k in RANKS:
         everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
         for collective, algorithm in everything.items():
             chosen = program(collective, k, algorithm=algorithm)
             wanted = goal(collective, k, buffers=chosen.buffers)
             yield Named(algorithm, collective, chosen, wanted)
+        chain = Program(k, 1, [Instruction(rank, 0, (rank - 1,), (rank,)) for rank in range(1, k)])
+        yield Named("chain", "broadcast", chain, goal("broadcast", k))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +63,7 @@ def objects(object_files):
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     path = tmp_path_factory.mktemp("programs") / "programs.txt"
-    return write_programs(path, [*every_program(), *between_processes()])
+    return write_programs(path, [*programs_of_processes()])
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
@@ -70,7 +79,62 @@ def test_every_program(sanitizer, objects, programs, tmp_path):
 def test_which_calls_a_failure_reaches(sanitizer, objects, tmp_path):
     parts = [objects(sanitizer)[name] for name in FAILURES]
     done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "7 cases right\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "8 cases right\n", "")
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_whom_a_bell_wakes(sanitizer, objects, tmp_path):
+    parts = [objects(sanitizer)[name] for name in BELL]
+    done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4 cases right\n", "")
+
+
+# What is wrong in bell.cpp: its text, the text in its place, and what the test then says.
+DEAF = [
+    ("FUTEX_WAKE, INT_MAX", "FUTEX_WAKE, 1", "was rung, and a sleeper slept on"),
+    ("rings.fetch_add(1,", "rings.fetch_add(0,", "at the last look, and a sleeper slept on"),
+    ("most.count() / 1000, most", "0, most", "the sleep was too short"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "words"), DEAF)
+def test_a_deaf_bell_is_found(text, other, words, object_files, tmp_path):
+    """The control."""
+    csrc = mutated(tmp_path, "processes/bell.cpp", text, other)
+    build = Build("plain", tmp_path, csrc)
+    test = Build("plain", object_files).compile(*PARTS["bell"])
+    done = run(build.link([test, build.compile(csrc / "processes" / "bell.cpp")], tmp_path))
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_what_a_rank_does_of_every_program(objects, programs, tmp_path):
+    parts = [objects("address")[name] for name in PLAN]
+    done = run(Build("address", tmp_path).link(parts, tmp_path), programs)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) > 100 and rest == "programs right\n"
+
+
+# What is wrong in plan.cpp, as above; results would be right.
+NEEDLESS = [
+    ("if (owner(buffer) != rank) continue;", "", "for those that touch its memory, waits"),
+    ("      return;\n", "", "waits for something else"),
+    (" && !seen.count(x.shard)", "", "copies other shards"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "words"), NEEDLESS)
+def test_needless_waits_and_copies_are_found(text, other, words, object_files, programs, tmp_path):
+    """The control."""
+    csrc = mutated(tmp_path, "processes/plan.cpp", text, other)
+    build = Build("plain", tmp_path, csrc)
+    test = Build("plain", object_files).compile(*PARTS["plan"])
+    done = run(
+        build.link([test, build.compile(csrc / "processes" / "plan.cpp")], tmp_path), programs
+    )
+    assert done.returncode == 1
+    assert words in done.stderr
 
 
 # What is taken out of failures.cpp, and what the test then says.
