@@ -30,9 +30,10 @@ size_t bytes_of(const std::vector<const Instruction*>& instructions, const LaneS
 }
 
 // One pointer is for the padding before them.
-bool fit_table(size_t rows, size_t bytes, size_t pointers, const LaneSteps* steps) {
+bool fit_table(size_t rows, size_t lists_bytes, size_t pointers, const LaneSteps* steps) {
   const size_t all_pointers = pointers + (steps ? steps->signals.size() : 0) + 1;
-  return rows * sizeof(RowArg) + bytes + all_pointers * sizeof(std::byte*) <= sizeof(LaunchArgs::table);
+  const size_t bytes = rows * sizeof(RowArg) + lists_bytes + all_pointers * sizeof(std::byte*);
+  return bytes <= sizeof(LaunchArgs::table);
 }
 
 }  // namespace
@@ -116,8 +117,9 @@ size_t Launcher::pack(LaunchArgs& args) const {
   size_t at = 0;
   const auto put = [&](const auto& entries) {
     const size_t begin = at;
-    std::memcpy(args.table + at, entries.data(), entries.size() * sizeof(entries[0]));
-    at += entries.size() * sizeof(entries[0]);
+    const auto bytes = std::as_bytes(std::span(entries));
+    std::copy(bytes.begin(), bytes.end(), args.table + at);
+    at += bytes.size();
     return static_cast<uint16_t>(begin);
   };
   args.num_rows = static_cast<int32_t>(rows_.size());

@@ -80,7 +80,7 @@ def test_nothing_is_kept_in_local_memory(kernels):
 
 
 def test_control_without_registers_loads_wait_for_sums(tmp_path):
-    few = mutated(tmp_path, "cuda/launch.h", "kBlocksPerProcessor = 3", "kBlocksPerProcessor = 6")
+    few = mutated(tmp_path, "cuda/launch.h", "kBlocksPerProcessor = 3", "kBlocksPerProcessor = 8")
     code = machine_code(tmp_path, few)
     assert any(before < every for before, every in map(loads_before_the_first_sum, blocks(code)))
     assert re.search(r"\b(LDL|STL)\b", code)
