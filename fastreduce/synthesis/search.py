@@ -87,10 +87,7 @@ def synthesize(
     starting = list(seeds(topology, k, packing))
     chosen = _best(starting, links, packing, total, costs, ends, progress)
     found = _judged(chosen, starting, topology, total, costs)
-    # Of equal times, but for rounding, the shortest program's.
-    time_s, program, made_of = min(
-        found, key=lambda x: (float(f"{x[0]:.9e}"), len(x[1].instructions))
-    )
+    time_s, program, made_of = min(found, key=_time_and_length)
     program.verify()
     return Synthesis(
         program, time_s, made_of, lower_bound(topology, k, total, costs, (links, packing))
