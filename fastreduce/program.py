@@ -202,7 +202,7 @@ class Program:
         return load(path)
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write an allreduce for MSCCL: see `fastreduce.algorithms.export`."""
+        """Write an allreduce for MSCCL or MSCCL++: see `fastreduce.algorithms.export`."""
         from fastreduce.algorithms.export import export
 
         export(self, path)

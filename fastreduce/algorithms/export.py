@@ -1,10 +1,11 @@
-"""Programs in the form of other libraries: MSCCL's XML, which NCCL's runtime for MSCCL reads.
+"""Programs in the form of other libraries: MSCCL++'s JSON (`fastreduce.algorithms.export_mscclpp`)
+and MSCCL's XML, which NCCL's runtime for MSCCL reads.
 
-The form is that of microsoft/msccl-tools: each GPU has thread blocks, a thread block has one peer
-to send to or to receive from, and its steps run in order. A step may wait for one step of another
-thread block of its GPU; one that waits for several has a step that does nothing for each of the
-others. What a program's instruction reads from another rank is sent by that rank. In a sum of three
-or more, the value of the rank that holds the result comes first.
+The form of the XML is that of microsoft/msccl-tools: each GPU has thread blocks, a thread block has
+one peer to send to or to receive from, and its steps run in order. A step may wait for one step of
+another thread block of its GPU; one that waits for several has a step that does nothing for each of
+the others. What a program's instruction reads from another rank is sent by that rank. In a sum of
+three or more, the value of the rank that holds the result comes first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
+from fastreduce.algorithms.export_mscclpp import mscclpp
 from fastreduce.files import write_whole
 from fastreduce.instruction import HOST, Instruction
 from fastreduce.program import Program
@@ -29,12 +31,12 @@ Block: TypeAlias = tuple[str, int, int]
 
 
 def export(program: Program, path: str | PathLike[str]) -> None:
-    """Write an allreduce as an algorithm for MSCCL (an XML file), whole or not at all.
+    """Write an allreduce for MSCCL (NAME.xml) or MSCCL++ (NAME.mscclpp.json), whole or not at all.
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the path does not end in .xml; the program is no allreduce; or it has what MSCCL
-            cannot say: instructions of the host, whole tensors, or more steps than it has room for.
+        ValueError: the path ends otherwise; the program is no allreduce; or it has what they cannot
+            say: instructions of the host, whole tensors, or more steps than they have room for.
 
     >>> import tempfile
     >>> from fastreduce.algorithms import ring
@@ -44,19 +46,26 @@ def export(program: Program, path: str | PathLike[str]) -> None:
         <tb id="0" send="-1" recv="1" chan="0">
     """
     path = Path(path)
-    if path.suffix != ".xml":
-        raise ValueError(f"cannot export to {path.name!r}: want a name that ends in .xml (MSCCL)")
-    text = msccl(program)
-    write_whole(path, text)
+    kinds = [(suffix, write) for suffix, write in WRITERS.items() if path.name.endswith(suffix)]
+    if not kinds:
+        raise ValueError(
+            f"cannot export to {path.name!r}: want a name that ends in {' or '.join(WRITERS)}"
+        )
+    _expect_sayable(program)
+    [(_, write)] = kinds
+    write_whole(path, write(program))
 
 
-def msccl(program: Program) -> str:
-    """The XML of an allreduce, in place."""
+def _expect_sayable(program: Program) -> None:
     program.verify()
     if any(x.rank == HOST for x in program.instructions):
         raise ValueError("MSCCL has no host: it cannot say instructions of rank HOST")
     if program.whole_tensors:
         raise ValueError("MSCCL cuts one buffer into equal chunks: it cannot say whole_tensors")
+
+
+def msccl(program: Program) -> str:
+    """The XML of an allreduce, in place."""
     for channels in range(1, min(CHANNELS, program.shards) + 1):
         gpus = _gpus(program, channels)
         if all(gpu.fits() for gpu in gpus):
@@ -67,6 +76,9 @@ def msccl(program: Program) -> str:
         f"steps and a GPU {max(len(gpu.blocks) for gpu in gpus)} thread blocks, where at most "
         f"{STEPS} and {BLOCKS} fit; want fewer shards"
     )
+
+
+WRITERS = {".xml": msccl, ".mscclpp.json": mscclpp}
 
 
 @dataclass

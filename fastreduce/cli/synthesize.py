@@ -32,7 +32,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--out",
         metavar="JSON|XML",
         type=to_write(".json", ".xml"),
-        help="write the program, or export it for MSCCL",
+        help="write the program, or export it: NAME.xml for MSCCL, NAME.mscclpp.json for MSCCL++",
     )
     synthesize.add_argument(
         "--seconds",
@@ -53,6 +53,7 @@ def _seconds(text: str) -> float:
 
 
 def _synthesize(args: argparse.Namespace) -> int:
+    from fastreduce.algorithms.export import WRITERS
     from fastreduce.synthesis import synthesize
 
     try:
@@ -70,7 +71,7 @@ def _synthesize(args: argparse.Namespace) -> int:
     if args.out:
         path: Path = args.out
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".xml":
+        if path.name.endswith(tuple(WRITERS)):
             found.program.export(path)
         else:
             found.program.save(path)

@@ -138,5 +138,5 @@ def test_what_it_cannot_say_is_refused(program, message, tmp_path):
 def test_the_kind_of_file_follows_its_name(tmp_path):
     ring(2).export(tmp_path / "ring.xml")
     assert (tmp_path / "ring.xml").read_text() == msccl(ring(2))
-    with pytest.raises(ValueError, match=r"want a name that ends in \.xml"):
+    with pytest.raises(ValueError, match=r"want a name that ends in \.xml or \.mscclpp\.json"):
         ring(2).export(tmp_path / "ring.json")

@@ -14,10 +14,13 @@ def test_writes_a_program_that_proves(tmp_path, capsys):
     assert Program.load(path).k == 4
 
 
-def test_exports_for_msccl(tmp_path):
-    path = tmp_path / "mine.xml"
+@pytest.mark.parametrize(
+    "name, words", [("xml", 'coll="allreduce"'), ("mscclpp.json", '"collective": "allreduce"')]
+)
+def test_exports_for_msccl(name, words, tmp_path):
+    path = tmp_path / f"mine.{name}"
     assert main(["synthesize", "book-pcie4", "--size", "1MiB", "-o", str(path)]) == 0
-    assert 'coll="allreduce"' in path.read_text()
+    assert words in path.read_text()
 
 
 def test_takes_machines_and_slow_links(capsys):
