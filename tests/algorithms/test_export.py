@@ -12,6 +12,7 @@ from programs import right_program
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import by_parameter, host, leader, names, registry, ring
 from fastreduce.algorithms.export import BLOCKS, STEPS, msccl
+from fastreduce.algorithms.export_mscclpp import mscclpp
 
 
 class Block:
@@ -129,14 +130,16 @@ LONG = Program(2, 1, [*leader(2).instructions, *[Instruction(0, 0, (0,), (1,))] 
         (LONG, "too long for MSCCL"),
     ],
 )
-def test_what_it_cannot_say_is_refused(program, message, tmp_path):
+@pytest.mark.parametrize("name", ["mine.xml", "mine.mscclpp.json"])
+def test_what_it_cannot_say_is_refused(program, message, name, tmp_path):
     with pytest.raises(ValueError, match=message):
-        program.export(tmp_path / "mine.xml")
+        program.export(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_kind_of_file_follows_its_name(tmp_path):
-    ring(2).export(tmp_path / "ring.xml")
-    assert (tmp_path / "ring.xml").read_text() == msccl(ring(2))
+    for name, text in (("ring.xml", msccl), ("ring.mscclpp.json", mscclpp)):
+        ring(2).export(tmp_path / name)
+        assert (tmp_path / name).read_text() == text(ring(2))
     with pytest.raises(ValueError, match=r"want a name that ends in \.xml or \.mscclpp\.json"):
         ring(2).export(tmp_path / "ring.json")
