@@ -24,6 +24,13 @@ class Call {
   std::vector<cudaStream_t>& streams() { return machine_.placement.current; }
   void enqueue() const { run_events(one_.named.program, buffers_.tables(), machine_.placement); }
 
+  // One call with the tensors of both. The other's streams are not this one's, so the host waits.
+  void enqueue_with(const Call& other) const {
+    synchronize(machine_.devices);
+    run_events(one_.named.program, {buffers_.tables()[0], other.buffers_.tables()[0]}, machine_.placement);
+    synchronize(machine_.devices);
+  }
+
   // Whether it was served by flags: one launch per lane, and no waits but round lanes of one device.
   bool is_by_flags() const {
     virtual_cuda::take_traffic();
@@ -85,6 +92,19 @@ void as_many_blocks_as_run_at_once() {
   Call(leader, kSum, {kMostElems / 2 + 1}, {0, 0}, on_one).expect_right(false);
 }
 
+// Each dtype has its launches, one behind the other by the same signals.
+void two_dtypes() {
+  const Call floats(program_of("ring", 2), kSum, {500}, {0, 0}, kTwo);
+  const Call halves(program_of("ring", 2), {DType::bf16, Op::sum}, {333}, {1, 0}, kTwo);
+  for (int times = 0; times < 3; ++times) {
+    for (const Call* call : {&floats, &halves}) call->buffers().fill();
+    floats.enqueue_with(halves);
+    for (const Call* call : {&floats, &halves}) call->buffers().collect();
+  }
+  floats.expect_reduced("two dtypes, float32");
+  halves.expect_reduced("two dtypes, bfloat16");
+}
+
 // Nothing orders the two but the launches themselves.
 void on_other_streams() {
   Call one(program_of("sharded", 2), kSum, {500}, {0, 0}, kTwo),
@@ -138,6 +158,7 @@ void in_a_capture(bool joins) {
 void calls_by_flags() {
   every_program();
   as_many_blocks_as_run_at_once();
+  two_dtypes();
   on_other_streams();
   in_a_capture(true);
   in_a_capture(false);
