@@ -18,7 +18,7 @@ IMPORTED = ["fastreduce.distributed", "torch._dynamo"]
 
 
 def in_a_group(
-    scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60, within_s=60
+    scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60, within_s=120
 ):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
