@@ -74,7 +74,7 @@ void check_engine(const Call& call) {
   if (call.engine_name == "auto") return;
   TORCH_CHECK_VALUE(call.engine_name == "flags", "unknown engine '", call.engine_name, "'; known are auto, flags");
   TORCH_CHECK_VALUE(call.engine().has_flags(call.devices()),
-                    "engine 'flags' is for ranks on several GPUs, but all are ", "on ", call.devices().front(),
+                    "engine 'flags' is for ranks on several GPUs, but all are on ", call.devices().front(),
                     "; leave it out");
 }
 

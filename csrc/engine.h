@@ -23,8 +23,7 @@ class Engine {
   virtual const char* place(const Devices& devices) = 0;
 
   // Leaves the results in the tables' rows. The work comes after everything that is enqueued on the devices' current
-  // streams, and before everything that is enqueued there next.
-  // With `by_flags`, where that was allowed.
+  // streams, and before everything that is enqueued there next. `by_flags` only where `has_flags` says so.
   virtual void run(const Devices& devices, const Schedule& schedule, const std::vector<Table>& tables,
                    bool by_flags) = 0;
 

@@ -75,8 +75,8 @@ class CudaEngine final : public Engine {
   }
 
   bool has_flags(const Devices& devices) override {
-    return lane_per_rank || std::any_of(devices.begin(), devices.end(),
-                                        [&](const c10::Device& device) { return device != devices.front(); });
+    const Placement placement = placement_of(devices);
+    return placement.lane_per_rank || !on_one_device(placement.device_of_rank);
   }
 
   // For a captured graph, torch keeps only memory of the device on which the capture began.

@@ -208,9 +208,9 @@ std::vector<cudaStream_t> streams_of(const Placement& placement, const Layout& l
 bool EventsEngine::run_by_flags(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
                                 const CallLanes& call) {
   const std::vector<cudaStream_t> streams = streams_of(placement, call, call.currents);
-  if (streams.empty()) return false;
+  if (streams.empty() || !SignalledCall::may_serve(schedule, call)) return false;
   LaneSignals& signals = signals_.of(call.lanes, streams);
-  const auto flags = SignalledCall::of(schedule, tables, call, signals);
+  auto flags = SignalledCall::of(schedule, tables, call, signals);
   if (!flags) return false;
   std::vector<Line> lines;
   for (size_t lane = 0; lane < streams.size(); ++lane) lines.emplace_back(call.lanes[lane]->device, streams[lane]);

@@ -127,39 +127,36 @@ void SignalSets::abort(LaneSignals& signals) {
   std::erase_if(sets_, [&](const auto& set) { return &set.second == &signals; });
 }
 
+bool SignalledCall::may_serve(const Schedule& schedule, const Layout& layout) {
+  const auto on_host = [](const Instruction& x) { return x.rank == kHost; };
+  return std::none_of(schedule.instructions.begin(), schedule.instructions.end(), on_host) && all_reach(layout) &&
+         !launches_block();
+}
+
 std::optional<SignalledCall> SignalledCall::of(const Schedule& schedule, const std::vector<Table>& tables,
                                                const Layout& layout, LaneSignals& signals) {
-  const auto on_host = [](const Instruction& x) { return x.rank == kHost; };
-  const bool uses_host = std::any_of(schedule.instructions.begin(), schedule.instructions.end(), on_host);
-  if (uses_host || !all_reach(layout) || launches_block()) return std::nullopt;
   const LaneSteps& steps = signals.steps(schedule, layout.lane_of_rank);
   if (!fits(schedule, steps)) return std::nullopt;
   SignalledCall call;
-  for (const Table& table : tables) {
-    const auto keep = [&](const KernelLaunch& launch) {
-      const auto* args = static_cast<const std::byte*>(launch.args);
-      call.launches_.push_back({launch.kernel, launch.blocks, {args, args + launch.args_bytes}});
-    };
-    Launcher launcher(table.dtype, table.op, table.elem_bytes, keep, &steps);
-    for (const Row& row : table.rows)
-      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
-                   schedule.buffers, row.elems);
-    launcher.flush();
-  }
+  const auto keep = [&](const KernelLaunch& launch) {
+    const auto* args = static_cast<const std::byte*>(launch.args);
+    call.launches_.push_back({launch.kernel, launch.blocks, {args, args + launch.args_bytes}});
+  };
+  launch_rows(schedule, tables, keep, &steps);
   const unsigned most = blocks_at_once(layout.lanes);
-  const auto at_once = [&](const Launch& launch) { return launch.blocks <= most; };
-  return std::all_of(call.launches_.begin(), call.launches_.end(), at_once) ? std::optional(call) : std::nullopt;
+  for (const Launch& launch : call.launches_)
+    if (launch.blocks > most) return std::nullopt;
+  return call;
 }
 
-void SignalledCall::launch(std::vector<Line>& lines) const {
+void SignalledCall::launch(std::vector<Line>& lines) {
   // Loading a kernel may have to wait for what runs on its device.
   for (const Launch& launch : launches_)
     for (Line& line : lines) line.load(launch.kernel);
-  for (const Launch& launch : launches_)
+  for (auto& [kernel, blocks, args] : launches_)
     for (size_t lane = 0; lane < lines.size(); ++lane) {
-      std::vector<std::byte> args = launch.args;
       args[offsetof(LaunchArgs, lane)] = static_cast<std::byte>(lane);
-      lines[lane].launch({launch.kernel, launch.blocks, kThreads, args.data(), args.size()});
+      lines[lane].launch({kernel, blocks, kThreads, args.data(), args.size()});
     }
 }
 

@@ -45,10 +45,12 @@ class SignalSets {
 // blocks of the same tile.
 class SignalledCall {
  public:
-  // nullopt if blocks of all lanes could not run at the same time, or lanes do not reach each other.
+  // False if kernels of these lanes cannot wait for each other, whatever the tensors.
+  static bool may_serve(const Schedule& schedule, const Layout& layout);
+  // nullopt if blocks of all lanes could not run at the same time.
   static std::optional<SignalledCall> of(const Schedule& schedule, const std::vector<Table>& tables,
                                          const Layout& layout, LaneSignals& signals);
-  void launch(std::vector<Line>& lines) const;  // one for each lane, which run at the same time
+  void launch(std::vector<Line>& lines);  // one for each lane, which run at the same time
 
  private:
   struct Launch {

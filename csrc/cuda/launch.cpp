@@ -52,8 +52,8 @@ Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Launch launch, const 
     : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), launch_(std::move(launch)), steps_(steps) {}
 
 bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
-  const size_t held = instructions_.size() * sizeof(InstructionArg) + operands_.size() * sizeof(uint16_t) +
-                      row_steps_.size() * sizeof(StepArg) + waits_.size() * sizeof(WaitArg);
+  const auto bytes = [](const auto&... entries) { return (std::span(entries).size_bytes() + ...); };
+  const size_t held = bytes(instructions_, operands_, row_steps_, waits_);
   const size_t more = &instructions == last_instructions_ ? 0 : bytes_of(instructions, steps_);
   return fit_table(rows_.size() + 1, held + more, pointers_.size() + num_pointers, steps_);
 }
@@ -155,6 +155,17 @@ void Launcher::flush() {
   waits_.clear();
   pointers_.clear();
   last_instructions_ = nullptr;
+}
+
+void launch_rows(const Schedule& schedule, const std::vector<Table>& tables, const Launcher::Launch& launch,
+                 const LaneSteps* steps) {
+  for (const Table& table : tables) {
+    Launcher launcher(table.dtype, table.op, table.elem_bytes, launch, steps);
+    for (const Row& row : table.rows)
+      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
+                   schedule.buffers, row.elems);
+    launcher.flush();
+  }
 }
 
 }  // namespace fastreduce

@@ -162,4 +162,8 @@ class Launcher {
   const std::vector<const Instruction*>* last_instructions_ = nullptr;
 };
 
+// Launches all rows of a call, each taken through all instructions of its shard.
+void launch_rows(const Schedule& schedule, const std::vector<Table>& tables, const Launcher::Launch& launch,
+                 const LaneSteps* steps = nullptr);
+
 }  // namespace fastreduce

@@ -46,13 +46,12 @@ def export(program: Program, path: str | PathLike[str]) -> None:
         <tb id="0" send="-1" recv="1" chan="0">
     """
     path = Path(path)
-    kinds = [(suffix, write) for suffix, write in WRITERS.items() if path.name.endswith(suffix)]
-    if not kinds:
+    write = next((x for suffix, x in WRITERS.items() if path.name.endswith(suffix)), None)
+    if write is None:
         raise ValueError(
             f"cannot export to {path.name!r}: want a name that ends in {' or '.join(WRITERS)}"
         )
     _expect_sayable(program)
-    [(_, write)] = kinds
     write_whole(path, write(program))
 
 

@@ -48,9 +48,8 @@ def mscclpp(program: Program) -> str:
 
 @dataclass
 class _Block:
-    """``operations`` name other GPUs by their ranks in ``peers``."""
+    """``operations`` name other GPUs by their places in ``peers``."""
 
-    rank: int
     peers: list[int] = field(default_factory=list)
     operations: list[Json] = field(default_factory=list)
     uses_scratch: bool = False
@@ -82,10 +81,12 @@ class _Block:
         first = {**home, "type": "i"}
         srcs = [src for src in x.srcs if src != x.rank]
         if len(srcs) == len(x.srcs):
-            self.add("get", src_buff=[self._of(srcs[0], x)], dst_buff=[home], channel_type="memory")
+            self.add(
+                "get", src_buff=[self._of(srcs[0], x.shard)], dst_buff=[home], channel_type="memory"
+            )
             first, srcs = home, srcs[1:]
         for some in _in_parts(srcs, PEERS_OF_ONE):
-            remote = [self._of(src, x) for src in some]
+            remote = [self._of(src, x.shard) for src in some]
             how = {"channel_type": "memory", "reduce_op": "sum"}
             self.add("rre", src_buff=[first, *remote], dst_buff=[home], **how)
             first = home
@@ -93,14 +94,11 @@ class _Block:
 
     def _put(self, src: Json, ranks: Sequence[int]) -> None:
         for some in _in_parts(ranks, PEERS_OF_ONE):
-            dsts = [{**self._remote(dst), "index": src["index"], "size": 1} for dst in some]
+            dsts = [self._of(dst, src["index"]) for dst in some]
             self.add("put", src_buff=[src] * len(dsts), dst_buff=dsts, channel_type="memory")
 
-    def _of(self, rank: int, x: Instruction) -> Json:
-        return {**self._remote(rank), "index": x.shard, "size": 1}
-
-    def _remote(self, rank: int) -> Json:
-        return {"buffer_id": self.peers.index(rank)}
+    def _of(self, rank: int, shard: int) -> Json:
+        return {"buffer_id": self.peers.index(rank), "index": shard, "size": 1}
 
 
 def _in_parts(ranks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
@@ -111,7 +109,7 @@ def _in_parts(ranks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 def _blocks(program: Program, count: int) -> list[list[_Block]]:
     """By GPU and number. Shard s belongs to the blocks of number s modulo their count."""
     waits, signals = _meetings(program, count)
-    blocks = [[_Block(rank) for _ in range(count)] for rank in range(program.k)]
+    blocks = [[_Block() for _ in range(count)] for _ in range(program.k)]
     pairs: set[tuple[int, int, int]] = set()
     for number, x in enumerate(program.instructions):
         together = {*x.srcs, *x.dsts, *waits[number], *signals[number]} - {x.rank}
