@@ -210,7 +210,8 @@ bool EventsEngine::run_by_flags(const Schedule& schedule, const std::vector<Tabl
   const std::vector<cudaStream_t> streams = streams_of(placement, call, call.currents);
   if (streams.empty() || !SignalledCall::may_serve(schedule, call)) return false;
   LaneSignals& signals = signals_.of(call.lanes, streams);
-  auto flags = SignalledCall::of(schedule, tables, call, signals);
+  auto flags = SignalledCall::of(schedule, tables, signals.steps(schedule, call.lane_of_rank),
+                                 SignalledCall::blocks_at_once(call.lanes));
   if (!flags) return false;
   std::vector<Line> lines;
   for (size_t lane = 0; lane < streams.size(); ++lane) lines.emplace_back(call.lanes[lane]->device, streams[lane]);

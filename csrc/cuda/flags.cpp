@@ -19,30 +19,6 @@ constexpr int kMaxLanesPerDevice = 8;
 // A training step repeats a few programs.
 constexpr size_t kMaxKeptSteps = 64;
 
-// Then each launch returns when it is done, and none may wait for a later one.
-bool launches_block() {
-  static const bool block = [] {
-    const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
-    return setting && std::string(setting) == "1";
-  }();
-  return block;
-}
-
-int64_t words_bytes(size_t lanes) { return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t)); }
-
-// How many blocks of one launch run on each device at the same time, when all lanes have such a launch.
-unsigned blocks_at_once(const std::vector<Lane*>& lanes) {
-  std::map<int, int> lanes_of_device;
-  for (const Lane* lane : lanes) ++lanes_of_device[lane->device];
-  int blocks = kMaxSignalTiles;
-  for (const auto& [device, count] : lanes_of_device) {
-    int processors;
-    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-    blocks = std::min(blocks, count > kMaxLanesPerDevice ? 0 : processors * kBlocksPerProcessor / count);
-  }
-  return static_cast<unsigned>(blocks);
-}
-
 bool all_reach(const Layout& layout) {
   for (const Lane* lane : layout.lanes)
     for (const Lane* other : layout.lanes)
@@ -79,18 +55,37 @@ bool fits(const Schedule& schedule, const LaneSteps& steps) {
 
 }  // namespace
 
+bool launches_block() {
+  static const bool block = [] {
+    const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return setting && std::string(setting) == "1";
+  }();
+  return block;
+}
+
 // Words begin at their largest value, so that the first call sees them wrap around, and not the one after half an hour.
 // Set on a stream of its own, since the others may be captured.
+void LaneSignals::reset(int device, std::byte* words, size_t lanes) {
+  const DeviceGuard guard(device);
+  const Stream stream = make_stream();
+  cuda_check(cudaMemsetAsync(words, 0xff, bytes(lanes), stream.get()), "cudaMemsetAsync");
+  cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
+}
+
 void LaneSignals::allocate(const std::vector<Lane*>& lanes) {
+  std::vector<std::byte*> words;
+  for (const Lane* lane : lanes) {
+    own_.push_back(allocate_device(lane->device, bytes(lanes.size())));
+    words.push_back(static_cast<std::byte*>(own_.back().get()));
+    reset(lane->device, words.back(), lanes.size());
+  }
+  open(std::move(words));
+}
+
+void LaneSignals::open(std::vector<std::byte*> words) {
   abort_ = allocate_host(sizeof(uint32_t));
   std::memset(abort_.get(), 0, sizeof(uint32_t));
-  for (const Lane* lane : lanes) {
-    words_.push_back(allocate_device(lane->device, words_bytes(lanes.size())));
-    const DeviceGuard guard(lane->device);
-    const Stream stream = make_stream();
-    cuda_check(cudaMemsetAsync(words_.back().get(), 0xff, words_bytes(lanes.size()), stream.get()), "cudaMemsetAsync");
-    cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
-  }
+  words_ = std::move(words);
 }
 
 const LaneSteps& LaneSignals::steps(const Schedule& schedule, const std::vector<int>& lane_of_rank) {
@@ -98,8 +93,7 @@ const LaneSteps& LaneSignals::steps(const Schedule& schedule, const std::vector<
   const auto [found, is_new] = steps_.try_emplace({schedule.id, lane_of_rank});
   LaneSteps& steps = found->second;
   if (!is_new) return steps;
-  steps = {schedule.instructions.data(), lane_steps(schedule, lane_of_rank), {}};
-  for (const DeviceMemory& words : words_) steps.signals.push_back(static_cast<std::byte*>(words.get()));
+  steps = {schedule.instructions.data(), lane_steps(schedule, lane_of_rank), words_};
   steps.signals.push_back(static_cast<std::byte*>(abort_.get()));
   return steps;
 }
@@ -133,9 +127,20 @@ bool SignalledCall::may_serve(const Schedule& schedule, const Layout& layout) {
          !launches_block();
 }
 
+int64_t SignalledCall::blocks_at_once(const std::vector<Lane*>& lanes) {
+  std::map<int, int> lanes_of_device;
+  for (const Lane* lane : lanes) ++lanes_of_device[lane->device];
+  int blocks = kMaxSignalTiles;
+  for (const auto& [device, count] : lanes_of_device) {
+    int processors;
+    cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    blocks = std::min(blocks, count > kMaxLanesPerDevice ? 0 : processors * kBlocksPerProcessor / count);
+  }
+  return blocks;
+}
+
 std::optional<SignalledCall> SignalledCall::of(const Schedule& schedule, const std::vector<Table>& tables,
-                                               const Layout& layout, LaneSignals& signals) {
-  const LaneSteps& steps = signals.steps(schedule, layout.lane_of_rank);
+                                               const LaneSteps& steps, int64_t most_blocks) {
   if (!fits(schedule, steps)) return std::nullopt;
   SignalledCall call;
   const auto keep = [&](const KernelLaunch& launch) {
@@ -143,9 +148,8 @@ std::optional<SignalledCall> SignalledCall::of(const Schedule& schedule, const s
     call.launches_.push_back({launch.kernel, launch.blocks, {args, args + launch.args_bytes}});
   };
   launch_rows(schedule, tables, keep, &steps);
-  const unsigned most = blocks_at_once(layout.lanes);
   for (const Launch& launch : call.launches_)
-    if (launch.blocks > most) return std::nullopt;
+    if (launch.blocks > most_blocks) return std::nullopt;
   return call;
 }
 
@@ -153,11 +157,17 @@ void SignalledCall::launch(std::vector<Line>& lines) {
   // Loading a kernel may have to wait for what runs on its device.
   for (const Launch& launch : launches_)
     for (Line& line : lines) line.load(launch.kernel);
-  for (auto& [kernel, blocks, args] : launches_)
-    for (size_t lane = 0; lane < lines.size(); ++lane) {
-      args[offsetof(LaunchArgs, lane)] = static_cast<std::byte>(lane);
-      lines[lane].launch({kernel, blocks, kThreads, args.data(), args.size()});
-    }
+  for (Launch& each : launches_)
+    for (size_t lane = 0; lane < lines.size(); ++lane) launch(each, lane, lines[lane]);
+}
+
+void SignalledCall::launch(size_t lane, Line& line) {
+  for (Launch& each : launches_) launch(each, lane, line);
+}
+
+void SignalledCall::launch(Launch& launch, size_t lane, Line& line) {
+  launch.args[offsetof(LaunchArgs, lane)] = static_cast<std::byte>(lane);
+  line.launch({launch.kernel, launch.blocks, kThreads, launch.args.data(), launch.args.size()});
 }
 
 }  // namespace fastreduce

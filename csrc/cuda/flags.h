@@ -1,4 +1,4 @@
-// The flags engine for several GPUs in one process.
+// The flags engine for several GPUs, of one process or of one process each.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,21 @@ namespace fastreduce {
 // every lane.
 class LaneSignals {
  public:
+  static int64_t bytes(size_t lanes) { return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t)); }
+  // A lane's words, before any lane uses them.
+  static void reset(int device, std::byte* words, size_t lanes);
+
   void allocate(const std::vector<Lane*>& lanes);
+  // With words by lane that others keep, and have reset.
+  void open(std::vector<std::byte*> words);
   // How far the lanes wait for each other in a program's launches; kept for later calls.
   const LaneSteps& steps(const Schedule& schedule, const std::vector<int>& lane_of_rank);
   // After a launch that failed, lets the blocks of the others go. The signals must not be used again.
   void abort();
 
  private:
-  std::vector<DeviceMemory> words_;  // by lane
+  std::vector<DeviceMemory> own_;
+  std::vector<std::byte*> words_;  // by lane
   HostMemory abort_;
   std::map<std::pair<uint64_t, std::vector<int>>, LaneSteps> steps_;  // by the schedule's number
 };
@@ -40,6 +47,9 @@ class SignalSets {
   std::list<LaneSignals> aborted_;  // not freed: what was enqueued, or captured by a user, may still use them
 };
 
+// Whether kernels must not wait for later launches, because each launch returns when it is done.
+bool launches_block();
+
 // One call as one launch per lane (or a few: one for each dtype, and for each table's worth of rows). All lanes get the
 // same launch. A lane's block takes its tile through the instructions of its own ranks, and waits for the other lanes'
 // blocks of the same tile.
@@ -47,10 +57,13 @@ class SignalledCall {
  public:
   // False if kernels of these lanes cannot wait for each other, whatever the tensors.
   static bool may_serve(const Schedule& schedule, const Layout& layout);
-  // nullopt if blocks of all lanes could not run at the same time.
+  // How many blocks of one launch run on each device at the same time, when all lanes have such a launch.
+  static int64_t blocks_at_once(const std::vector<Lane*>& lanes);
+  // nullopt if it does not fit, or has a launch of more than `most_blocks`.
   static std::optional<SignalledCall> of(const Schedule& schedule, const std::vector<Table>& tables,
-                                         const Layout& layout, LaneSignals& signals);
+                                         const LaneSteps& steps, int64_t most_blocks);
   void launch(std::vector<Line>& lines);  // one for each lane, which run at the same time
+  void launch(size_t lane, Line& line);   // where the other lanes are other processes'
 
  private:
   struct Launch {
@@ -58,6 +71,8 @@ class SignalledCall {
     unsigned blocks;
     std::vector<std::byte> args;
   };
+  static void launch(Launch& launch, size_t lane, Line& line);
+
   std::vector<Launch> launches_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <mutex>
+#include <numeric>
+#include <set>
 
 #include "cuda/raii.h"
 
@@ -9,6 +11,26 @@ namespace fastreduce {
 namespace {
 
 constexpr int64_t kOwnBytes = kSlots * kDeviceSliceBytes;
+
+// Behind them are the signals of as many lanes at most.
+constexpr size_t kMaxLanes = 64;
+
+// The PCI address of a GPU on which all blocks of any launch with signals run at the same time; empty for others.
+std::array<char, 16> gpu_of(int device) {
+  std::array<char, 16> address{};
+  int processors;
+  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  if (processors * kBlocksPerProcessor >= kMaxSignalTiles && !launches_block())
+    cuda_check(cudaDeviceGetPCIBusId(address.data(), address.size(), device), "cudaDeviceGetPCIBusId");
+  return address;
+}
+
+bool may_wait(const std::vector<DeviceAddress>& addresses) {
+  std::set<std::array<char, 16>> gpus;
+  for (const DeviceAddress& address : addresses) gpus.insert(address.gpu);
+  return !gpus.contains({}) && addresses.size() <= kMaxLanes &&
+         (gpus.size() == addresses.size() || wait_on_shared_gpus);
+}
 
 std::string words(const char* call, cudaError_t status) {
   cudaGetLastError();  // also kept as "last error", where it would be blamed on a later launch
@@ -35,7 +57,7 @@ class Kept {
       }
     }
     void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, kOwnBytes);
+    const cudaError_t status = cudaMalloc(&memory, kOwnBytes + LaneSignals::bytes(kMaxLanes));
     if (status != cudaSuccess) problem = words("cudaMalloc", status);
     return DeviceMemory(memory);
   }
@@ -45,15 +67,15 @@ class Kept {
     by_device_[device].push_back(std::move(memory));
   }
 
-  void forget(DeviceMemory memory) {
+  void forget(DeviceMemory memory, LaneSignals signals) {
     const std::lock_guard lock(mutex_);
-    lost_.push_back(std::move(memory));
+    lost_.emplace_back(std::move(memory), std::move(signals));
   }
 
  private:
   std::mutex mutex_;
   std::map<int, std::vector<DeviceMemory>> by_device_;
-  std::vector<DeviceMemory> lost_;
+  std::vector<std::pair<DeviceMemory, LaneSignals>> lost_;
 };
 
 }  // namespace
@@ -63,6 +85,7 @@ class IpcStaging::OnStream final : public Executor {
  public:
   OnStream(const IpcStaging& staging, const FlagsCall& call, cudaStream_t stream)
       : staging_(staging),
+        plan_(call.plan),
         ranks_(call.plan.schedule->ranks),
         buffers_(call.plan.schedule->buffers),
         stream_(stream),
@@ -93,8 +116,26 @@ class IpcStaging::OnStream final : public Executor {
     return status == cudaSuccess;
   }
 
+  int64_t at_once_bytes() const override { return staging_.at_once_ ? kAtOnceBytes : 0; }
+
+  bool run_at_once(const Table& table) override {
+    AtOnce& at_once = *staging_.at_once_;
+    auto found = at_once.schedules.find(plan_.schedule->id);
+    if (found == at_once.schedules.end())
+      found = at_once.schedules.emplace(plan_.schedule->id, with_copies(plan_)).first;
+    if (!found->second) return false;
+    const Schedule& schedule = *found->second;
+    std::vector<int> lane_of_rank(ranks_);
+    std::iota(lane_of_rank.begin(), lane_of_rank.end(), 0);
+    auto call = SignalledCall::of(schedule, {table}, at_once.signals.steps(schedule, lane_of_rank), kMaxSignalTiles);
+    if (!call) return false;
+    call->launch(plan_.rank, line_);
+    return true;
+  }
+
  private:
   const IpcStaging& staging_;
+  const RankPlan& plan_;
   const int ranks_;
   const int buffers_;
   const cudaStream_t stream_;
@@ -111,12 +152,13 @@ IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_st
   DeviceMemory memory = Kept::instance().take(device, problem_);
   if (memory.get() == nullptr) return;
   cudaIpcMemHandle_t handle;
-  static_assert(sizeof(handle) == sizeof(handle_));
+  static_assert(sizeof(handle) == sizeof(address_.staging));
   if (const cudaError_t status = cudaIpcGetMemHandle(&handle, memory.get()); status != cudaSuccess) {
     problem_ = words("cudaIpcGetMemHandle", status);
     return;
   }
-  std::memcpy(&handle_, &handle, sizeof(handle));
+  std::memcpy(&address_.staging, &handle, sizeof(handle));
+  address_.gpu = gpu_of(device);
   own_ = std::move(memory);
   stagings_[rank] = static_cast<std::byte*>(own_.get());
 }
@@ -129,24 +171,42 @@ IpcStaging::~IpcStaging() {
   }
   if (own_.get() == nullptr) return;
   if (abandoned_)
-    Kept::instance().forget(std::move(own_));
+    Kept::instance().forget(std::move(own_), at_once_ ? std::move(at_once_->signals) : LaneSignals());
   else
     Kept::instance().give_back(device_, std::move(own_));
 }
 
-bool IpcStaging::open(const std::vector<DeviceHandle>& handles) {
+void IpcStaging::abandon() {
+  abandoned_ = true;
+  if (at_once_) at_once_->signals.abort();
+}
+
+bool IpcStaging::open(const std::vector<DeviceAddress>& addresses) {
+  at_once_.reset();
+  if (!open_all(addresses)) return false;
+  if (!may_wait(addresses)) return true;
+  std::vector<std::byte*> words;
+  for (std::byte* staging : stagings_) words.push_back(staging + kOwnBytes);
+  LaneSignals::reset(device_, words[rank_], words.size());
+  at_once_ = std::make_unique<AtOnce>();
+  at_once_->signals.open(std::move(words));
+  return true;
+}
+
+bool IpcStaging::open_all(const std::vector<DeviceAddress>& addresses) {
   const DeviceGuard guard(device_);
-  for (size_t rank = 0; rank < handles.size(); ++rank) {
+  for (size_t rank = 0; rank < addresses.size(); ++rank) {
     if (static_cast<int>(rank) == rank_) continue;
-    std::byte*& memory = opened_[handles[rank]];
+    const DeviceHandle& staging = addresses[rank].staging;
+    std::byte*& memory = opened_[staging];
     if (memory == nullptr) {
       cudaIpcMemHandle_t handle;
-      std::memcpy(&handle, &handles[rank], sizeof(handle));
+      std::memcpy(&handle, &staging, sizeof(handle));
       void* found = nullptr;
       if (const cudaError_t status = cudaIpcOpenMemHandle(&found, handle, cudaIpcMemLazyEnablePeerAccess);
           status != cudaSuccess) {
         problem_ = words("cudaIpcOpenMemHandle", status);
-        opened_.erase(handles[rank]);
+        opened_.erase(staging);
         return false;
       }
       memory = static_cast<std::byte*>(found);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cuda/flags.h"
 #include "cuda/lanes.h"
 #include "cuda/launch.h"
 #include "processes/devices.h"
@@ -14,6 +17,10 @@ namespace fastreduce {
 // What one rank stages at a time: large, because the CPU looks on between slices (predicted).
 constexpr int64_t kDeviceSliceBytes = 16 << 20;
 
+// Calls of so much from each rank are done at once: as much as a launch with signals has tiles for, where they are of 4
+// KiB (predicted: beyond that, what the CPU's looks cost is little beside the data).
+constexpr int64_t kAtOnceBytes = kMaxSignalTiles * kThreads * kVectorBytes;
+
 class IpcStaging final : public DeviceStaging {
  public:
   using CurrentStream = cudaStream_t (*)(int device);
@@ -21,22 +28,31 @@ class IpcStaging final : public DeviceStaging {
   IpcStaging(int device, int rank, int ranks, CurrentStream current_stream);
   ~IpcStaging() override;
 
-  DeviceHandle handle() const override { return handle_; }
-  bool open(const std::vector<DeviceHandle>& handles) override;
+  DeviceAddress address() const override { return address_; }
+  bool open(const std::vector<DeviceAddress>& addresses) override;
   std::string problem() const override { return problem_; }
   std::unique_ptr<Executor> executor(const FlagsCall& call) override;
-  void abandon() override { abandoned_ = true; }
+  void abandon() override;
 
  private:
   class OnStream;
+
+  // What kernels need that wait for those of all peers.
+  struct AtOnce {
+    LaneSignals signals;
+    std::map<uint64_t, std::optional<Schedule>> schedules;  // with copies, by the number of the one without
+  };
+
+  bool open_all(const std::vector<DeviceAddress>& addresses);
 
   const int device_;
   const int rank_;
   const CurrentStream current_stream_;
   DeviceMemory own_;
-  DeviceHandle handle_{};
+  DeviceAddress address_{};
   std::map<DeviceHandle, std::byte*> opened_;
   std::vector<std::byte*> stagings_;  // by rank
+  std::unique_ptr<AtOnce> at_once_;   // nullptr if kernels must not wait for each other
   std::string problem_;
   bool abandoned_ = false;
 };

@@ -23,11 +23,12 @@ void wait_for_last_work(Executor& executor) {
 
 MakeDeviceStaging make_device_staging = nullptr;
 bool share_device_memory = true;
+bool wait_on_shared_gpus = false;
 
 bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
   auto& staging = stagings_[device.index()];
   if (!staging) staging = make_device_staging(device.index(), group_.rank(), group_.size());
-  call.announcement.device = staging->handle();
+  call.announcement.device = staging->address();
   const auto executor = staging->executor(call);
   try {
     return run_flags(group_, call, *executor, [&] { return joined(*staging); });
@@ -42,10 +43,11 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
 }
 
 bool DeviceGroup::joined(DeviceStaging& staging) {
-  std::vector<DeviceHandle> announced;
+  std::vector<DeviceAddress> announced;
   for (int rank = 0; rank < group_.size(); ++rank) announced.push_back(group_.announced(rank).device);
   if (announced == known_) return true;
-  const bool all_have = std::find(announced.begin(), announced.end(), DeviceHandle{}) == announced.end();
+  const bool all_have = std::none_of(announced.begin(), announced.end(),
+                                     [](const DeviceAddress& x) { return x.staging == DeviceHandle{}; });
   reach_ = all_have && group_.all(staging.open(announced));
   if (reach_) known_ = announced;
   if (!reach_ && group_.rank() == 0)

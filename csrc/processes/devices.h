@@ -18,15 +18,16 @@ namespace fastreduce {
 class DeviceStaging {
  public:
   virtual ~DeviceStaging() = default;
-  // Zeros if peers cannot open it.
-  virtual DeviceHandle handle() const = 0;
+  // Its staging memory is zeros if peers cannot open it.
+  virtual DeviceAddress address() const = 0;
   // By rank. Returns whether this GPU reaches all of them.
-  virtual bool open(const std::vector<DeviceHandle>& handles) = 0;
+  virtual bool open(const std::vector<DeviceAddress>& addresses) = 0;
   // Why not.
   virtual std::string problem() const = 0;
   // Works on the GPU's current stream.
   virtual std::unique_ptr<Executor> executor(const FlagsCall& call) = 0;
-  // After this the memory is not used again by later groups: a peer may still be at it.
+  // After this the memory is not used again by later groups: a peer may still be at it. Nothing that was enqueued waits
+  // for a peer any more.
   virtual void abandon() = 0;
 };
 
@@ -36,6 +37,10 @@ extern MakeDeviceStaging make_device_staging;
 
 // Whether groups made from now on try to share memory of GPUs. Tests turn it off, alike on all ranks.
 extern bool share_device_memory;
+
+// Whether kernels wait for peers on the same GPU too. It lets them run in turns, each for some milliseconds. Tests turn
+// it on, alike on all ranks.
+extern bool wait_on_shared_gpus;
 
 // All GPUs that one rank of a group has tensors on.
 class DeviceGroup {
@@ -52,7 +57,7 @@ class DeviceGroup {
 
   Group& group_;
   std::map<c10::DeviceIndex, std::unique_ptr<DeviceStaging>> stagings_;
-  std::vector<DeviceHandle> known_;  // what all ranks have announced and opened
+  std::vector<DeviceAddress> known_;  // what all ranks have announced and opened
   bool reach_ = make_device_staging != nullptr && share_device_memory;
 };
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rows.h"
 #include "schedule.h"
 
 namespace fastreduce {
@@ -25,6 +26,14 @@ class Executor {
   virtual void flush() {}
   // Whether all that was flushed is done, and peers may see it.
   virtual bool idle() { return true; }
+
+  // Of calls that take no more from each rank, some are done at once: the executors wait for each other, and no counter
+  // is needed. 0 where they cannot.
+  virtual int64_t at_once_bytes() const { return 0; }
+  // Whether this call is one of those, and begun: alike on all ranks, which call it when they have met. When one is
+  // idle, none touches the memory of another any more. The table is of the program `with_copies`; cells that are not
+  // shared are nullptr where they are other ranks'.
+  virtual bool run_at_once(const Table&) { return false; }
 };
 
 }  // namespace fastreduce

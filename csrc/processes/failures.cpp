@@ -27,6 +27,16 @@ std::string Group::gone(int peer) const {
   return poll(&ended, 1, 0) > 0 ? call() + ": the process of rank " + names_[peer] + " has ended" : "";
 }
 
+// A peer that has finished may leave while this rank's device still works.
+std::string Group::gone_before_the_end() const {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_ && desk(peer).done.load(std::memory_order_seq_cst) == 0)
+      if (const std::string trouble = gone(peer);
+          !trouble.empty() && desk(peer).done.load(std::memory_order_seq_cst) == 0)
+        return trouble;
+  return "";
+}
+
 // Who is waited for may wait itself, for one that is stopped.
 std::string Group::chain_from(int peer) const {
   std::string chain = "rank " + names_[peer];

@@ -83,7 +83,8 @@ class Run {
 
   // Returns when the results are there. `own_memory`: the executor's, which is used again at once.
   bool run(const std::function<bool()>& joined, bool own_memory) {
-    const bool ready = call_.announcement.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank);
+    const bool ready =
+        call_.announcement.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank) && !at_once();
     if (ready) copy_in(0);
     const bool told = ready && executor_.idle();
     if (told) group_.advance_copied(1);
@@ -91,6 +92,8 @@ class Run {
     group_.meet();
     if (!joined()) return false;
     if (all_reachable()) return run_in_place(), true;
+    if (at_once() && executor_.run_at_once(table()))
+      return group_.finish_together([this] { return executor_.idle(); }), true;
     if (!ready && slices_.count > 0) copy_in(0);
     if (!told && slices_.count > 0) tell_copied(0);
     for (int64_t slice = 0; slice < slices_.count; ++slice) {
@@ -113,6 +116,11 @@ class Run {
     for (int rank = 0; rank < group_.size(); ++rank)
       if (group_.announced(rank).memory.bytes == 0) return false;
     return true;
+  }
+
+  bool at_once() const {
+    const int64_t bytes = slices_.total_elems * schedule_.shards * call_.elem_bytes;
+    return bytes > 0 && bytes <= executor_.at_once_bytes();
   }
 
   // The whole tensors are one slice, which every rank has copied in by arriving.
@@ -145,21 +153,28 @@ class Run {
     for (int peer : step.copied) group_.wait_copied(peer, slice + 1);
     wait_for(step.done, slice);
     each_piece(slice, x.shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
-      const auto address = [&](int buffer) {
-        const int owner = plan_.owner(buffer);
-        const Span& span = (buffer < schedule_.ranks ? item.in : item.out)[x.shard];
-        if (!memories_.empty() && owner != plan_.rank)
-          return memories_[owner] + (span.offset_elems + begin) * call_.elem_bytes;
-        if (memories_.empty() && plan_.shared(buffer, x.shard)) return staged(owner, x.shard, slice, at);
-        return local(span, begin);
-      };
       for (const std::vector<int>* buffers : {&x.srcs, &x.dsts})
-        for (int buffer : *buffers) pointers_[buffer] = address(buffer);
+        for (int buffer : *buffers) pointers_[buffer] = address(buffer, x.shard, item, slice, at, begin);
       executor_.execute(x, pointers_.data(), elems);
     });
     executor_.flush();
     finish();
     group_.advance_done(slice * plan_.steps.size() + number + 1);
+  }
+
+  // The one slice of a small call.
+  Table table() const {
+    Table table{call_.dtype, call_.op, call_.elem_bytes, {}, {}};
+    for (int shard = 0; shard < schedule_.shards; ++shard)
+      each_piece(0, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
+        table.rows.push_back({shard, elems, table.pointers.size()});
+        for (int buffer = 0; buffer < schedule_.buffers; ++buffer) {
+          const bool reached = plan_.shared(buffer, shard) || plan_.owner(buffer) == plan_.rank;
+          table.pointers.push_back(reached ? address(buffer, shard, item, 0, at, begin) : nullptr);
+        }
+        table.pointers.push_back(local(item.in[shard], begin));
+      });
+    return table;
   }
 
   void copy_out(int64_t slice) {
@@ -195,6 +210,15 @@ class Run {
 
   // A shard of which this rank has no tensor (the output of another) still has its length.
   static int64_t longest(const Item& item, int shard) { return std::max(item.in[shard].elems, item.out[shard].elems); }
+
+  std::byte* address(int buffer, int shard, const Item& item, int64_t slice, int64_t at, int64_t begin) const {
+    const int owner = plan_.owner(buffer);
+    const Span& span = (buffer < schedule_.ranks ? item.in : item.out)[shard];
+    if (!memories_.empty() && owner != plan_.rank)
+      return memories_[owner] + (span.offset_elems + begin) * call_.elem_bytes;
+    if (memories_.empty() && plan_.shared(buffer, shard)) return staged(owner, shard, slice, at);
+    return local(span, begin);
+  }
 
   std::byte* local(const Span& span, int64_t begin) const { return span.data + begin * call_.elem_bytes; }
 

@@ -5,7 +5,7 @@
 
 namespace fastreduce {
 
-constexpr uint64_t kMagic = 0x6661737472656433;  // also the version of this layout
+constexpr uint64_t kMagic = 0x6661737472656434;  // also the version of this layout
 
 constexpr int32_t kNobody = -1;
 

@@ -35,6 +35,18 @@ constexpr std::chrono::microseconds kSpinHere{200};
 constexpr std::chrono::microseconds kNap{20};
 
 constexpr const char* kOwnDevice = "its own device, which has not finished what was enqueued before the call or in it";
+constexpr const char* kAllDevices =
+    "the devices of all ranks, of which one has not finished what was enqueued before the call or in it";
+
+template <class Done, class Look>
+void nap_until(const Done& done, const Look& look) {
+  const Clock::time_point spun = Clock::now() + kSpinHere;
+  while (!done()) {
+    if (Clock::now() < spun) continue;
+    look();
+    std::this_thread::sleep_for(kNap);
+  }
+}
 
 constexpr uint64_t kNo = 1, kYes = 2;
 
@@ -191,13 +203,20 @@ void Group::wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer)
 }
 
 void Group::wait_here(const std::function<bool()>& done) {
-  const Clock::time_point spun = Clock::now() + kSpinHere;
-  while (!done()) {
-    if (Clock::now() < spun) continue;
+  nap_until(done, [this] {
     for (const std::string& trouble : {aborted(), failed_peer(), late(kOwnDevice)})
       if (!trouble.empty()) raise(trouble);
-    std::this_thread::sleep_for(kNap);
-  }
+  });
+}
+
+void Group::finish_together(const std::function<bool()>& done) {
+  nap_until(done, [&] {
+    for (const std::string& trouble : {aborted(), failed_peer(), gone_before_the_end(), late(kAllDevices)})
+      if (!trouble.empty() && !done()) raise(trouble);
+  });
+  advance_done(1);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_) wait_done(peer, 1);
 }
 
 bool Group::all(bool mine) {

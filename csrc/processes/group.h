@@ -24,6 +24,13 @@ struct GroupError : std::runtime_error {
 // How peers open memory of a rank's GPU; zeros if they cannot. As large as a cudaIpcMemHandle_t.
 using DeviceHandle = std::array<std::byte, 64>;
 
+// A rank's GPU, as peers must know it.
+struct DeviceAddress {
+  DeviceHandle staging{};      // its staging memory there
+  std::array<char, 16> gpu{};  // the GPU's PCI address, if kernels there may wait for those of peers
+  bool operator==(const DeviceAddress&) const = default;
+};
+
 using Clock = std::chrono::steady_clock;
 
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
@@ -32,7 +39,7 @@ struct Announcement {
   std::array<char, 160> text{};    // for errors
   SharedMemory::Address memory{};  // which peers may use instead of a copy in this rank's staging memory...
   uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
-  DeviceHandle device{};           // the staging memory of this rank's GPU, if the tensors are there
+  DeviceAddress device{};          // this rank's GPU, if the tensors are there
 
   void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
 };
@@ -77,6 +84,8 @@ class Group {
 
   // Returns when `done()` is true: for what this rank itself has begun.
   void wait_here(const std::function<bool()>& done);
+  // The same for what all ranks have begun and cannot end alone.
+  void finish_together(const std::function<bool()>& done);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
@@ -107,6 +116,7 @@ class Group {
   // Words for an error; empty if nothing is wrong.
   std::string trouble_with(int awaited) const;
   std::string gone(int peer) const;
+  std::string gone_before_the_end() const;
   std::string chain_from(int peer) const;
   bool has_arrived(int peer) const;
   std::string aborted() const;

@@ -3,6 +3,7 @@
 #include <c10/util/hash.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -74,6 +75,46 @@ RankPlan::RankPlan(std::shared_ptr<const Schedule> of, int rank)
   fingerprint = fingerprint_of(*schedule);
   copy_in.assign(in.begin(), in.end());
   copy_out.assign(out.begin(), out.end());
+}
+
+std::optional<Schedule> with_copies(const RankPlan& plan) {
+  const Schedule& schedule = *plan.schedule;
+  const int tensor = schedule.buffers;
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> waits;
+  const auto add = [&](Instruction x, std::vector<int> after) {
+    instructions.push_back(std::move(x));
+    waits.push_back(std::move(after));
+    return static_cast<int>(instructions.size()) - 1;
+  };
+  using Cell = std::pair<int, int>;  // buffer and shard
+  std::map<Cell, std::vector<int>> writers;
+  std::map<Cell, int> copied;
+  std::set<Cell> seen;
+  std::set<int> shards;  // with a shared cell
+  std::vector<int> number(schedule.instructions.size());
+  for (size_t i = 0; i < number.size(); ++i) {
+    const Instruction& x = schedule.instructions[i];
+    std::vector<int> after;
+    for (int earlier : schedule.waits[i]) after.push_back(number[earlier]);
+    for (const std::vector<int>* buffers : {&x.srcs, &x.dsts})
+      for (int buffer : *buffers) {
+        if (!plan.shared(buffer, x.shard)) continue;
+        const Cell cell{buffer, x.shard};
+        shards.insert(x.shard);
+        if (seen.insert(cell).second && buffers == &x.srcs)
+          copied[cell] = add({buffer, x.shard, {tensor}, {buffer}, false}, {});
+        if (copied.contains(cell)) after.push_back(copied[cell]);
+      }
+    number[i] = add(x, std::move(after));
+    for (int dst : x.dsts)
+      if (plan.shared(dst, x.shard)) writers[{dst, x.shard}].push_back(number[i]);
+  }
+  for (auto& [cell, written] : writers)
+    add({cell.first, cell.second, {cell.first}, {tensor}, false}, std::move(written));
+  for (const Instruction& x : instructions)
+    if (!shards.contains(x.shard)) return std::nullopt;
+  return Schedule(schedule.ranks, schedule.buffers + 1, schedule.shards, std::move(instructions), std::move(waits), {});
 }
 
 }  // namespace fastreduce

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "schedule.h"
@@ -39,5 +40,10 @@ struct RankPlan {
  private:
   std::vector<bool> shared_;
 };
+
+// The same program with the copies between a rank's tensor and its shared cells as instructions. In it the buffer
+// behind all others is the tensor of the rank that executes: on every rank another. nullopt if a shard has no shared
+// cell.
+std::optional<Schedule> with_copies(const RankPlan& plan);
 
 }  // namespace fastreduce

@@ -48,6 +48,7 @@ void define_processes(py::module& module) {
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return Heap::instance().allocate(sizes, dtype);
   }, py::arg("sizes"), py::arg("dtype"));
+  module.def("set_wait_on_shared_gpus", [](bool wait) { wait_on_shared_gpus = wait; }, py::arg("wait"));
   module.def("set_share_device_memory", [](bool share) { share_device_memory = share; }, py::arg("share"));
 }
 

@@ -49,6 +49,20 @@ def every_program() -> Iterator[Named]:
             yield Named(collective, collective, chosen, goal(collective, k, root))
 
 
+def programs_of_processes() -> Iterator[Named]:
+    """Those that one process has too, those that the backend takes, and one whose ranks pass on
+    what they have got."""
+    yield from every_program()
+    for k in RANKS:
+        everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
+        for collective, algorithm in everything.items():
+            chosen = program(collective, k, algorithm=algorithm)
+            wanted = goal(collective, k, buffers=chosen.buffers)
+            yield Named(algorithm, collective, chosen, wanted)
+        chain = Program(k, 1, [Instruction(rank, 0, (rank - 1,), (rank,)) for rank in range(1, k)])
+        yield Named("chain", "broadcast", chain, goal("broadcast", k))
+
+
 def holds_one_shard(named: Named, buffer: int) -> bool:
     k = named.program.k
     return named.collective == ("all_gather" if buffer < k else "reduce_scatter")

@@ -23,9 +23,11 @@ void expect_vectors(const LaunchArgs& args, const RowArg& row, const std::set<ui
 
 }  // namespace
 
-// By a tensor's address, for launches whose lanes wait for each other. While such a launch runs its lane answers for
+// By the first address of memory, for launches whose lanes wait for each other. While such a launch runs its lane answers for
 // its own ranks' memory, whoever touches it. Whether the waits between lanes are enough, ThreadSanitizer sees.
 std::map<const std::byte*, ptrdiff_t> lane_of_memory;
+
+static ptrdiff_t lane_of(const std::byte* memory) { return std::prev(lane_of_memory.upper_bound(memory))->second; }
 
 template <class Out>
 void declare_accesses(const LaunchArgs& args, int, Out& out) {
@@ -39,7 +41,7 @@ void declare_accesses(const LaunchArgs& args, int, Out& out) {
         std::byte* const memory = args.pointer(row.first_pointer + args.operand(instruction.first_operand + o));
         addresses.insert(reinterpret_cast<uintptr_t>(memory));
         if (args.num_lanes > 0) {
-          if (lane_of_memory.at(memory) == args.lane) out.reads(memory, bytes), out.writes(memory, bytes);
+          if (memory && lane_of(memory) == args.lane) out.reads(memory, bytes), out.writes(memory, bytes);
           continue;
         }
         o < instruction.num_srcs ? out.reads(memory, bytes) : out.writes(memory, bytes);

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 from builds import CSRC, Build, mutated, needs_compiler, run
-from program_files import RANKS, Named, every_program, write_programs
-
-from fastreduce import Instruction, Program
-from fastreduce.algorithms.collectives import goal, program
+from program_files import programs_of_processes, write_programs
 
 HERE = Path(__file__).parent
 ENGINE = [f"processes/{name}.cpp" for name in ("flags", "group", "failures", "plan", "bell")]
@@ -35,20 +32,6 @@ BELL = ("bell", "processes/bell.cpp")
 PLAN = ("plan", "processes/plan.cpp")
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
-
-
-def programs_of_processes():
-    """Those that one process has too, those that the backend takes, and one whose ranks pass on
-    what they have got."""
-    yield from every_program()
-    for k in RANKS:
-        everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
-        for collective, algorithm in everything.items():
-            chosen = program(collective, k, algorithm=algorithm)
-            wanted = goal(collective, k, buffers=chosen.buffers)
-            yield Named(algorithm, collective, chosen, wanted)
-        chain = Program(k, 1, [Instruction(rank, 0, (rank - 1,), (rank,)) for rank in range(1, k)])
-        yield Named("chain", "broadcast", chain, goal("broadcast", k))
 
 
 @pytest.fixture(scope="module")

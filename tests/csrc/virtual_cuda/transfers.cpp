@@ -117,6 +117,34 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
+  return call("cudaIpcGetMemHandle", [&](Runtime& rt) {
+    const Allocation* allocation = rt.memory.find(address(pointer));
+    require(allocation && !allocation->freed && !allocation->foreign && allocation->device != kHost &&
+                allocation->begin == address(pointer),
+            cudaErrorInvalidValue);
+    *handle = {};
+    std::memcpy(handle->reserved, &pointer, sizeof(pointer));
+  });
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags) {
+  return call("cudaIpcOpenMemHandle", [&](Runtime& rt) {
+    require(flags == cudaIpcMemLazyEnablePeerAccess, cudaErrorInvalidValue);
+    std::memcpy(pointer, handle.reserved, sizeof(*pointer));
+    const Allocation* allocation = rt.memory.find(address(*pointer));
+    require(allocation && !allocation->freed, cudaErrorInvalidValue);
+    const int device = host_thread().device, peer = allocation->device;
+    require(device == peer || can_access(rt, device, peer), cudaErrorPeerAccessUnsupported);
+    if (device != peer) rt.checker.enabled_peers.insert({device, peer});
+  });
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  return call("cudaIpcCloseMemHandle",
+              [&](Runtime& rt) { require(rt.memory.find(address(pointer)) != nullptr, cudaErrorInvalidValue); });
+}
+
 // A pool's handle is its device's number and one.
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* descriptions, size_t count) {
   return call("cudaMemPoolSetAccess", [&](Runtime& rt) {

@@ -1,0 +1,84 @@
+"""The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer, and mutants
+of it that must not get through."""
+
+from functools import cache
+
+import pytest
+from builds import CSRC, Build, needs_compiler, run
+from program_files import programs_of_processes, write_programs
+from virtual_builds import ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
+
+PROCESSES = HERE.parent / "processes"
+SOURCES = {
+    **ENGINES,
+    "cuda/ipc.cpp": Source(CSRC / "cuda" / "ipc.cpp"),
+    **{
+        f"processes/{name}.cpp": Source(CSRC / "processes" / f"{name}.cpp")
+        for name in ("flags", "group", "failures", "plan", "bell")
+    },
+    "memory": Source(PROCESSES / "one_process_memory.cpp"),
+    "kernels of the CPU": Source(HERE.parent / "cpu" / "few_kernels.cpp", ("-DFEWEST_KERNELS",)),
+    "choice of kernels": Source(CSRC / "cpu" / "kernels.cpp"),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+    "test": Source(HERE / "processes_test.cpp", TEST_OPTIONS),
+}
+
+pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
+
+
+@pytest.fixture(scope="module")
+def objects(object_files):
+    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("programs") / "programs.txt"
+    return write_programs(path, [*programs_of_processes()])
+
+
+@pytest.mark.sweep("sanitizers")
+def test_small_calls_at_once(objects, programs, tmp_path):
+    parts = objects("thread")
+    done = run(Build("thread", tmp_path).link([*parts.values()], tmp_path), programs)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, rest = done.stdout.split(" ", 1)
+    assert int(count) > 50 and rest == "cases right\n"
+
+
+# The mode stands empty: the test has one.
+MUTANTS = {
+    "copies are not waited for": Mutant(
+        "processes/plan.cpp",
+        "if (copied.contains(cell)) after.push_back(copied[cell]);",
+        "",
+        "",
+        "wrong value",
+    ),
+    "results are copied out before they are there": Mutant(
+        "processes/plan.cpp",
+        "{cell.first}, {tensor}, false}, std::move(written));",
+        "{cell.first}, {tensor}, false}, {});",
+        "",
+        "wrong value",
+    ),
+    "kernels are not let go when a call fails": Mutant(
+        "cuda/ipc.cpp", "at_once_->signals.abort();", "return;", "", "waits on after its call"
+    ),
+    "signals are those of an earlier group": Mutant(
+        "cuda/ipc.cpp", "  LaneSignals::reset(device_, words[rank_], words.size());\n", "", "", ""
+    ),
+    "nobody looks whether peers are there": Mutant(
+        "processes/group.cpp", "gone_before_the_end(), late", "late", "", "reached its timeout"
+    ),
+}
+
+
+@pytest.mark.sweep("mutants")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, programs, tmp_path):
+    mutant = MUTANTS[name]
+    test = mutant.build(tmp_path, SOURCES, objects(mutant.sanitizer))
+    done = run(test, programs)
+    assert done.returncode != 0
+    assert mutant.words in done.stdout + done.stderr
