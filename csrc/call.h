@@ -45,7 +45,6 @@ struct Call {
   std::string engine_name = "auto";
 
   int64_t ranks() const { return outputs.ranks; }
-  bool moves_only() const { return fastreduce::moves_only(collective); }
   Devices devices() const;  // of a checked call
   Engine& engine() const;   // of a checked call
   int64_t nbytes() const;   // of one rank's outputs
