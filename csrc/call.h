@@ -17,8 +17,8 @@ inline bool moves_only(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::all_gather;
 }
 
-// Whether a rank's input or output is one shard, so that results are in other tensors than what is read. All others work
-// in place.
+// Whether a rank's input or output is one shard, so that results are in other tensors than what is read. All others
+// work in place.
 inline bool by_shard(Collective collective) {
   return collective == Collective::reduce_scatter || collective == Collective::all_gather;
 }
