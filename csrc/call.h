@@ -17,6 +17,12 @@ inline bool moves_only(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::all_gather;
 }
 
+// Whether a rank's input or output is one shard, so that results are in other tensors than what is read. All others
+// work in place.
+inline bool by_shard(Collective collective) {
+  return collective == Collective::reduce_scatter || collective == Collective::all_gather;
+}
+
 // `per_rank` tensors of rank 0, then those of rank 1, and so on.
 struct TensorLists {
   const char* name = "tensors";
@@ -39,7 +45,6 @@ struct Call {
   std::string engine_name = "auto";
 
   int64_t ranks() const { return outputs.ranks; }
-  bool moves_only() const { return fastreduce::moves_only(collective); }
   Devices devices() const;  // of a checked call
   Engine& engine() const;   // of a checked call
   int64_t nbytes() const;   // of one rank's outputs

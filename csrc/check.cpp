@@ -82,7 +82,7 @@ void check_engine(const Call& call) {
 
 Arithmetic arithmetic_of(const Call& call, int64_t index) {
   const at::ScalarType type = (call.inputs.flat.empty() ? call.outputs : call.inputs).at(0, index).scalar_type();
-  if (call.moves_only()) return moved(type);
+  if (moves_only(call.collective)) return moved(type);
   const auto found = find_arithmetic(type, call.op);
   if (found) return *found;
   const std::string defined = ops_of(type);

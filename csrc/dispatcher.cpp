@@ -23,8 +23,11 @@ Call make_call(std::string_view collective, at::TensorList outputs, at::TensorLi
                std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
   TORCH_CHECK_VALUE(ranks > 0 && outputs.size() % ranks == 0 && inputs.size() % ranks == 0, outputs.size(),
                     " tensors cannot belong to ", ranks, " ranks");
+  const Collective kind = parse_collective(std::string(collective));
+  TORCH_CHECK_VALUE(by_shard(kind) || inputs.empty(), collective, " has ", inputs.size(),
+                    " inputs; want none, because it works in place: pass its tensors as outputs");
   const auto per_rank = [&](at::TensorList list) { return static_cast<int64_t>(list.size()) / ranks; };
-  return {parse_collective(std::string(collective)),
+  return {kind,
           {inputs.empty() ? "tensors" : "outputs", outputs.vec(), ranks, per_rank(outputs)},
           {"tensors", inputs.vec(), inputs.empty() ? 0 : ranks, per_rank(inputs)},
           parse_op(std::string(op)),

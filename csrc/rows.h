@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ops.h"
@@ -26,6 +27,14 @@ struct Table {
   std::vector<Row> rows;
   std::vector<std::byte*> pointers;
 };
+
+// Of all rows, in one buffer.
+inline int64_t buffer_bytes(std::span<const Table> tables) {
+  int64_t bytes = 0;
+  for (const Table& table : tables)
+    for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes;
+  return bytes;
+}
 
 // The elements of each of `parts` equal parts; the last parts may be shorter or empty. Parts begin on cache lines, so
 // that no two ranks write to the same line, and vectors stay aligned.

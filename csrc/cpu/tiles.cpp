@@ -75,9 +75,7 @@ struct Tiles {
 void run_tiles(const Schedule& schedule, const Table& table, const ParallelFor& parallel_for) {
   const Tiles tiles(schedule, table);
   const int64_t count = tiles.first_tile.back();
-  int64_t bytes = 0;
-  for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes * schedule.buffers;
-  if (bytes <= kSerialBytes)
+  if (buffer_bytes({&table, 1}) * schedule.buffers <= kSerialBytes)
     tiles.run(0, count);
   else
     parallel_for(count, [&](int64_t begin, int64_t end) { tiles.run(begin, end); });

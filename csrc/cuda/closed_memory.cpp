@@ -65,14 +65,11 @@ class Questions {
 };
 
 void warn_once(int device, int owner) {
-  static const bool warned = [=] {
-    std::fprintf(stderr,
-                 "fastreduce: warning: device %d has no access to a tensor's memory on device %d, which cudaMalloc did "
-                 "not allocate; its data goes through host memory, which is slower\n",
-                 device, owner);
-    return true;
-  }();
-  static_cast<void>(warned);
+  [[maybe_unused]] static const int once =
+      std::fprintf(stderr,
+                   "fastreduce: warning: device %d has no access to a tensor's memory on device %d, which cudaMalloc "
+                   "did not allocate; its data goes through host memory, which is slower\n",
+                   device, owner);
 }
 
 }  // namespace

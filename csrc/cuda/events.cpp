@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <string>
 
 #include "cuda/engines.h"
 #include "cuda/enqueue.h"
+#include "cuda/environment.h"
 #include "cuda/flags.h"
 #include "cuda/graph_cache.h"
 #include "cuda/lane_sets.h"
@@ -15,18 +14,8 @@ namespace fastreduce {
 namespace {
 
 bool graphs_wanted() {
-  static const bool wanted = [] {
-    const char* setting = std::getenv("FASTREDUCE_GRAPHS");
-    return !setting || std::string(setting) != "0";
-  }();
+  static const bool wanted = !is_set_to("FASTREDUCE_GRAPHS", "0");
   return wanted;
-}
-
-int64_t rank_bytes(const std::vector<Table>& tables) {
-  int64_t bytes = 0;
-  for (const Table& table : tables)
-    for (const Row& row : table.rows) bytes += row.elems * table.elem_bytes;
-  return bytes;
 }
 
 // A device and torch's current stream on it.
@@ -69,7 +58,7 @@ class EventsEngine {
 EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const std::vector<Table>& tables,
                                               const Placement& placement) {
   CallLanes call;
-  call.slices = placement.slices > 0 ? placement.slices : schedule.slices(rank_bytes(tables));
+  call.slices = placement.slices > 0 ? placement.slices : schedule.slices(buffer_bytes(tables));
   call.copy_engine_bytes = placement.copy_engine_bytes;
   call.closed = closed_buffers(schedule, tables, placement.device_of_rank);
   std::vector<std::optional<Capture>> capture_of_rank;

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <string>
 
+#include "cuda/environment.h"
 #include "cuda/peers.h"
 
 namespace fastreduce {
@@ -56,10 +55,7 @@ bool fits(const Schedule& schedule, const LaneSteps& steps) {
 }  // namespace
 
 bool launches_block() {
-  static const bool block = [] {
-    const char* setting = std::getenv("CUDA_LAUNCH_BLOCKING");
-    return setting && std::string(setting) == "1";
-  }();
+  static const bool block = is_set_to("CUDA_LAUNCH_BLOCKING", "1");
   return block;
 }
 

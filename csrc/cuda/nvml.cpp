@@ -71,14 +71,11 @@ std::optional<bool> nvlink_between(int device, int other) {
     const Nvml& nvml = Nvml::instance();
     return nvml.nvlink(nvml.find(device), nvml.find(other));
   } catch (const std::runtime_error& error) {
-    static const bool warned = [&] {
-      std::fprintf(stderr,
-                   "fastreduce: warning: NVML does not say which GPUs NVLink connects (%s); "
-                   "those are taken for connected between which atomics work\n",
-                   error.what());
-      return true;
-    }();
-    static_cast<void>(warned);
+    [[maybe_unused]] static const int once =
+        std::fprintf(stderr,
+                     "fastreduce: warning: NVML does not say which GPUs NVLink connects (%s); "
+                     "those are taken for connected between which atomics work\n",
+                     error.what());
     return std::nullopt;
   }
 }

@@ -28,10 +28,6 @@ at::ScalarType check_tensors(const Tensors& tensors) {
 
 }  // namespace
 
-bool by_shard(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::reduce_scatter;
-}
-
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors) {
   const at::ScalarType type = check_tensors(tensors);
   if (moves_only(collective)) return moved(type);

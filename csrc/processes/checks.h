@@ -7,9 +7,6 @@
 
 namespace fastreduce {
 
-// Whether tensors hold one shard: the results are in other tensors than what is read.
-bool by_shard(Collective collective);
-
 // How the kernels see the tensors. Throws unless all are dense tensors of one dtype on one CPU or CUDA device, for
 // which the operation is defined.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);

@@ -32,12 +32,9 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
   const auto executor = staging->executor(call);
   try {
     return run_flags(group_, call, *executor, [&] { return joined(*staging); });
-  } catch (const GroupError&) {
-    staging->abandon();
-    wait_for_last_work(*executor);  // on memory that is free after this
-    throw;
   } catch (const std::exception&) {
     staging->abandon();
+    wait_for_last_work(*executor);  // on memory that is free after this
     throw;
   }
 }

@@ -1,5 +1,6 @@
 // What a rank learns of peers that have failed, left, ended or are late, and what they learn of it.
 #include <poll.h>
+#include <unistd.h>
 
 #include <sstream>
 
@@ -88,7 +89,7 @@ void Group::abort(const std::string& reason) {
 }
 
 void Group::fail_since(uint64_t round, const std::string& reason) {
-  if (failed_.exchange(true)) return;
+  if (forked() || failed_.exchange(true)) return;
   Front& mine = front(rank_);
   std::strncpy(mine.reason.data(), reason.c_str(), mine.reason.size() - 1);
   mine.failed_since = round;
@@ -97,10 +98,12 @@ void Group::fail_since(uint64_t round, const std::string& reason) {
 }
 
 void Group::leave() {
-  if (failed_) return;  // which says more
+  if (forked() || failed_) return;  // a failure says more
   front(rank_).state.store(State::left, std::memory_order_seq_cst);
   front(rank_).bell.ring();
 }
+
+bool Group::forked() const { return getpid() != pid_; }
 
 std::string Group::call() const {
   return "call " + call_number(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];

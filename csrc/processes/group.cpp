@@ -76,9 +76,7 @@ Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
   mine.size = size();
 }
 
-Group::~Group() {
-  if (getpid() == pid_) leave();
-}
+Group::~Group() { leave(); }
 
 std::string Group::invitation() const {
   const SharedMemory::Address& at = memories_[rank_].address();
@@ -142,7 +140,7 @@ std::byte* Group::announced_memory(int rank) {
 // ---- rounds
 
 void Group::begin(std::chrono::milliseconds timeout) {
-  if (getpid() != pid_) throw GroupError("this group was made before a fork; make another in the new process");
+  if (forked()) throw GroupError("this group was made before a fork; make another in the new process");
   if (front(rank_).state.load(std::memory_order_acquire) == State::failed)
     throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
   ++round_;

@@ -126,9 +126,10 @@ class Group {
   void fail_since(uint64_t round, const std::string& reason);
   std::string who_is_where() const;
   std::string call() const;
+  bool forked() const;  // a process that was forked must not speak for this rank
 
   const int rank_;
-  const pid_t pid_;  // a forked process must not speak for this rank
+  const pid_t pid_;
   const std::vector<std::string> names_;
   const size_t staging_bytes_;
   const int spins_;

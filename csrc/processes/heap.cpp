@@ -1,6 +1,7 @@
 #include "processes/heap.h"
 
 #include <ATen/ops/from_blob.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,16 +18,22 @@ constexpr size_t kLeastBytes = 64;  // so that tensors begin on cache lines
 void (*pin_memory)(std::byte* data, size_t bytes) = nullptr;
 
 Heap& Heap::instance() {
-  static Heap* heap = new Heap;  // never destroyed: tensors may outlive everything else
+  static Heap* heap = [] {
+    pthread_atfork(nullptr, nullptr, [] { heap = new Heap; });
+    return new Heap;  // never destroyed: tensors may outlive everything else
+  }();
   return *heap;
 }
 
 at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
   for (const int64_t size : sizes) TORCH_CHECK_VALUE(size >= 0, "sizes are ", sizes, "; want none below 0");
-  const size_t bytes = c10::multiply_integers(sizes) * at::elementSize(type);
+  auto bytes = static_cast<int64_t>(at::elementSize(type));
+  for (const int64_t size : sizes)
+    TORCH_CHECK_VALUE(!__builtin_mul_overflow(bytes, size, &bytes), "sizes are ", sizes, ", and a tensor of ", type,
+                      " with them would have 2^63 bytes or more; want fewer");
   const auto options = at::TensorOptions().dtype(type);
   if (bytes == 0) return at::from_blob(nullptr, sizes, options);
-  const Block block = take(bytes);
+  const Block block = take(static_cast<size_t>(bytes));
   return at::from_blob(block.data, sizes, [this, block](void*) { give_back(block); }, options);
 }
 
@@ -65,6 +72,7 @@ Heap::Block Heap::take(size_t bytes) {
 }
 
 void Heap::give_back(Block block) {
+  if (this != &instance()) return;  // a tensor of the process that forked this one, in which a thread may hold the lock
   const std::lock_guard lock(mutex_);
   free_.emplace(block.bytes, block.data);
 }

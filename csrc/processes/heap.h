@@ -16,6 +16,7 @@ extern void (*pin_memory)(std::byte* data, size_t bytes);
 
 // One for the process: groups come and go, and one tensor may be used in several. Memory of tensors that are gone
 // serves later ones; it is never given back before the process ends, so that peers may keep what they have mapped.
+// A forked process begins another: memory that is free here would be given to tensors of both.
 // Small tensors share segments: each segment takes a file descriptor, of which processes have few.
 class Heap {
  public:

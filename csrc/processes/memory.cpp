@@ -1,6 +1,7 @@
 #include "processes/memory.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,17 @@ uint64_t inode_of(int fd, uint64_t bytes, const std::string& name) {
   return found.st_ino;
 }
 
+// A signal may end the call, which then has taken nothing (EINTR), and a profiler's, which come again and again, would
+// end each. So they wait.
+int take(int fd, size_t bytes) {
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
+  const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
+}
+
 size_t available_bytes() {
   std::ifstream lines("/proc/meminfo");
   std::string name, unit;
@@ -55,7 +67,7 @@ SharedMemory SharedMemory::create(size_t bytes) {
   if (const size_t left = available_bytes(); bytes > left)
     fail(ENOMEM, "cannot get " + name + ", of " + std::to_string(left) + " that the machine has available");
   // Taken now: memory that turns out to be missing at the first write would end the process.
-  if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes))) fail(error, "cannot get " + name);
+  if (const int error = take(fd.get(), bytes)) fail(error, "cannot get " + name);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail(errno, "cannot seal " + name);
   const Address address{getpid(), fd.get(), inode_of(fd.get(), bytes, name), bytes};
   SharedMemory memory = map(fd.get(), address);

@@ -178,6 +178,13 @@ class TestOperator:
                 *call("allreduce", origin(tensors, (3,), torch.float32), [], ranks)
             )
 
+    @pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast"])
+    @pytest.mark.parametrize("requires_grad", [False, True])
+    def test_refuses_inputs_of_what_works_in_place(self, collective, requires_grad):
+        outputs, inputs = ([torch.ones(3, requires_grad=requires_grad)] * 2 for _ in range(2))
+        with pytest.raises(ValueError, match=f"{collective} has 2 inputs; want none"):
+            torch.ops.fastreduce.collective_(*call(collective, outputs, inputs, 2))
+
     def test_refuses_an_unknown_collective(self):
         with pytest.raises(ValueError, match="unknown collective 'scan'; known are allreduce"):
             torch.ops.fastreduce.collective_(*call("scan", [torch.ones(3)], [], 1))

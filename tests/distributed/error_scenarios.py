@@ -248,6 +248,8 @@ def after_a_fork(rank, size):
         if child == 0:
             try:
                 words = raised(lambda: dist.all_reduce(torch.ones(3)))
+                backend().abort()
+                backend().shutdown()
                 atexit._run_exitfuncs()
                 os._exit(0 if "made before a fork" in words else 2)
             finally:

@@ -25,6 +25,34 @@ def test_a_negative_size_is_refused():
         empty(2, -1)
 
 
+@pytest.mark.parametrize("sizes", [(2**61,), (2**31, 2**31), (2**62, 4), (2**63 - 1,)], ids=str)
+def test_bytes_that_no_number_holds_are_refused(sizes):
+    """2^61 elements of 8 bytes would be none."""
+    with pytest.raises(ValueError, match=r"of Double with them would have 2\^63 bytes or more"):
+        empty(*sizes, dtype=torch.float64)
+
+
+def test_a_forked_process_has_memory_of_its_own():
+    """What its parent has given back would be the next tensor of both."""
+    said = output_of("""
+        import os
+        from fastreduce.distributed import empty
+
+        kept, freed = empty(1000).fill_(1), empty(1000).fill_(2)
+        place = freed.data_ptr()
+        del freed
+        child = os.fork()
+        if child == 0:
+            own = empty(1000).fill_(3)
+            del kept
+            os._exit(own.data_ptr() == place)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        again = empty(1000)
+        print(again.data_ptr() == place, again[0].item(), kept[0].item())
+    """)
+    assert said.split() == ["0", "True", "2.0", "1.0"]
+
+
 def test_more_than_the_machine_has_is_refused():
     """Where it is not, the limit on files keeps the kernel from ending other processes."""
     said = output_of("""
