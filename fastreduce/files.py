@@ -16,5 +16,8 @@ def write_whole(path: Path, text: str) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, path)
+    except OSError as error:
+        # Of the file that was asked for: nobody knows the other one.
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
