@@ -16,7 +16,7 @@ from fastreduce import _C, proof
 from fastreduce.instruction import Instruction, check_instruction
 from fastreduce.listing import Listing
 
-# Of ranks, of shards and of slices: the extension counts in 32 bits, and buffers are twice the ranks.
+# Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
 MOST = 2**30
 
 # From (buffer, shard) to the ranks whose contributions it must hold in the end; None where it may
