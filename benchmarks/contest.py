@@ -99,12 +99,12 @@ def contenders_of(case: Case, args: argparse.Namespace) -> list[Contender]:
 def most_sets(case: Case, contenders: Iterable[Contender], wanted: int) -> int:
     """As many sets as leave the events engine room for every contender's graph of every set.
 
-    A model's gradients on the CPU are one set, because each step uses the same memory, in the
+    Those of "flags" too, since it runs by events what it cannot run itself. A model's gradients on the CPU are one set, because each step uses the same memory, in the
     cache.
     """
     if len(case.shapes) > 1 and not has_gpu():
         return 1
-    graphs_per_set = sum(x.engine in ("events", "gpus") for x in contenders)
+    graphs_per_set = sum(x.engine in OURS[1:] for x in contenders)
     return max(1, min(wanted, GRAPHS_KEPT // max(1, graphs_per_set)))
 
 

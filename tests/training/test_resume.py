@@ -25,11 +25,10 @@ TWO = Config(devices=(CPU, CPU), batch_size=2, epochs=3)
 CONFIGS = {
     "DataParallel": TWO,
     "the book's functions": dataclasses.replace(TWO, allreduce="ring"),
-    "BatchNorm and bf16": dataclasses.replace(
-        TWO, model="resnet18", batch_size=6, epochs=2, precision="bf16"
-    ),
+    "BatchNorm": dataclasses.replace(TWO, model="resnet18", batch_size=6, epochs=2),
     "a key-value store": dataclasses.replace(TWO, kvstore="local"),
     "micro-shards": dataclasses.replace(TWO, model="mlp", reproducible=2),
+    "bf16": dataclasses.replace(TWO, precision="bf16"),
 }
 
 
