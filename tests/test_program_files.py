@@ -136,13 +136,14 @@ def test_a_wrong_program_is_not_saved(saved):
 
 
 @pytest.mark.parametrize("write", [Program.save, Program.export])
-@pytest.mark.parametrize("name", ["none/mine.xml", "folder.xml"])
+@pytest.mark.parametrize("name", ["none/mine.xml", "folder.xml", "file/mine.xml"])
 def test_an_error_names_the_file_that_was_asked_for(write, name, tmp_path):
     (tmp_path / "folder.xml").mkdir()
+    (tmp_path / "file").touch()
     with pytest.raises(OSError) as error:
         write(ring(2), tmp_path / name)
     assert error.value.filename == str(tmp_path / name) and error.value.filename2 is None
-    assert os.listdir(tmp_path) == ["folder.xml"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder.xml"]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
