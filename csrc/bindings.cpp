@@ -57,30 +57,29 @@ bool is_list_of_tensors(py::handle item) {
           py::isinstance<py::iterable>(item) && !py::isinstance<py::str>(item));
 }
 
-py::object as_sequence(py::handle items) {
-  return py::reinterpret_steal<py::object>(PySequence_Fast(items.ptr(), "not iterable"));
-}
+// The items as they are now: converting one runs Python, which may change the caller's list.
+py::tuple as_tuple(py::handle items) { return py::tuple(py::reinterpret_borrow<py::object>(items)); }
 
 TensorLists read_lists(py::handle items, const char* name) {
   if (!is_list_of_tensors(items))
     throw py::type_error(std::string(name) + " is " + Py_TYPE(items.ptr())->tp_name +
                          "; want a list with one tensor, or one list of tensors, per rank");
-  const py::object ranks = as_sequence(items);
+  const py::tuple ranks = as_tuple(items);
   TensorLists lists;
   lists.name = name;
-  lists.ranks = PySequence_Fast_GET_SIZE(ranks.ptr());
+  lists.ranks = static_cast<int64_t>(ranks.size());
   lists.flat.reserve(lists.ranks);
   for (int64_t rank = 0; rank < lists.ranks; ++rank) {
-    const py::handle item = PySequence_Fast_GET_ITEM(ranks.ptr(), rank);
+    const py::handle item = PyTuple_GET_ITEM(ranks.ptr(), rank);
     int64_t count = 1;
     if (add_if_tensor(item, lists.flat)) {
       // The usual case comes first: each look at an item costs a tenth of a small call.
     } else if (!is_list_of_tensors(item)) {
       add(item, rank, 0, lists.flat);
     } else {
-      const py::object tensors = as_sequence(item);
-      count = PySequence_Fast_GET_SIZE(tensors.ptr());
-      for (int64_t i = 0; i < count; ++i) add(PySequence_Fast_GET_ITEM(tensors.ptr(), i), rank, i, lists.flat);
+      const py::tuple tensors = as_tuple(item);
+      count = static_cast<int64_t>(tensors.size());
+      for (int64_t i = 0; i < count; ++i) add(PyTuple_GET_ITEM(tensors.ptr(), i), rank, i, lists.flat);
     }
     if (rank == 0) lists.per_rank = count;
     TORCH_CHECK_VALUE(count == lists.per_rank, "rank ", rank, " has ", count, " tensors but rank 0 has ",

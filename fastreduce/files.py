@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,5 +17,9 @@ def write_whole(path: Path, text: str) -> None:
     try:
         unfinished.write_text(text, encoding="utf-8")
         os.replace(unfinished, path)
+    except OSError as error:
+        # Of the file that was asked for: nobody knows the other one.
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()

@@ -40,7 +40,8 @@ def grads(replicas: Iterable[Replica]) -> list[list[Tensor]]:
     >>> replicas[1].weight.grad
     tensor([[11., 22.]])
     """
-    if isinstance(replicas, nn.Module) and not isinstance(replicas, nn.ModuleList):
+    one = isinstance(replicas, nn.Module) and not isinstance(replicas, nn.ModuleList)
+    if one or not isinstance(replicas, Iterable):
         raise TypeError(
             f"grads: found one {type(replicas).__name__}, wanted a list of replicas, one per rank"
         )

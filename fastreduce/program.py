@@ -16,6 +16,9 @@ from fastreduce import _C, proof
 from fastreduce.instruction import Instruction, check_instruction
 from fastreduce.listing import Listing
 
+# Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
+MOST = 2**30
+
 # From (buffer, shard) to the ranks whose contributions it must hold in the end; None where it may
 # hold anything.
 Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
@@ -82,8 +85,10 @@ class Program:
     @cached_property
     def flat(self) -> _C.FlatProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
-        if self.k < 1 or self.shards < 1:
-            raise ValueError(f"{self.k} ranks, {self.shards} shards: want at least one of each")
+        if not (1 <= self.k <= MOST and 1 <= self.shards <= MOST):
+            raise ValueError(
+                f"{self.k} ranks, {self.shards} shards: want at least one of each, at most {MOST:,}"
+            )
         found = _C.flatten(self.instructions, Instruction, self.k, self.shards, self.buffers)
         if isinstance(found, int):
             check_instruction(found, self.instructions[found], self)
@@ -209,6 +214,9 @@ class Program:
 
     def check_form(self) -> None:
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
-        if self.sliced is not None and self.sliced < 1:
-            raise ValueError(f"sliced is {self.sliced}, want 1 or more, or None to go by the size")
+        if self.sliced is not None and not 1 <= self.sliced <= MOST:
+            raise ValueError(
+                f"sliced is {self.sliced}, want 1 or more, at most {MOST:,}, or None to go by the "
+                "size"
+            )
         _ = self.flat

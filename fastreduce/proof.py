@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from fastreduce.program import Goal, Program
 
 ANYTHING = -1
+# So many shards of ranks, or pairs of ranks, are proven in a few MB.
+SMALL = 1 << 20
 
 
 def check_goal(program: Program, flat: _C.FlatProgram, goal: Goal | None) -> None:
     """Raise a ValueError if a shard of a buffer ends with anything but its goal."""
+    if goal is None:
+        _check_size(program)
     goals, goal_of = _cells(program, goal)
     wrong = flat.first_wrong([sorted(ranks) for ranks in goals], goal_of)
     if wrong is not None:
@@ -22,6 +26,18 @@ def check_goal(program: Program, flat: _C.FlatProgram, goal: Goal | None) -> Non
         wanted = goals[goal_of[buffer * program.shards + shard]]
         found = int.from_bytes(once, "little"), int.from_bytes(twice, "little")
         raise ValueError(_in_words(program, buffer, shard, *found, wanted))
+
+
+def _check_size(program: Program) -> None:
+    """Before the proof takes memory for each shard: a file may hold any number of them."""
+    if program.k * max(program.k, program.shards) <= SMALL:
+        return
+    wanted, written = program.k * program.shards, sum(len(x.dsts) for x in program.instructions)
+    if written < wanted:
+        raise ValueError(
+            f"{program.k} ranks of {program.shards} shards: want every shard of every rank written,"
+            f" which is {wanted:,}, but the instructions write {written:,}"
+        )
 
 
 def _cells(program: Program, goal: Goal | None) -> tuple[list[frozenset[int]], array[int]]:

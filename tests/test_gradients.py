@@ -182,6 +182,7 @@ def test_no_gradient_at_all_is_an_error(models):
     [
         (nn.Sequential(nn.Linear(1, 1)), "found one Sequential, wanted a list of replicas"),
         (Model(), "found one Model, wanted a list of replicas"),
+        (None, "found one NoneType, wanted a list of replicas"),
         ([torch.ones(2)], "rank 0: found Tensor, wanted an nn.Module"),
         ([nn.Linear(1, 1), 3], "rank 1: found int, wanted an nn.Module"),
         ([["weight"]], "rank 0, parameter 0: found str"),

@@ -98,6 +98,11 @@ WRONG = {
         dict(instructions=[[0, 0, [0]]]), r"instruction 0 is \[0, 0, \[0\]\], want \[rank, shard"),
     "with a rank that is none": (dict(instructions=[[9, 0, [0], [1]]]), "rank 9 is not one of 4"),
     "of no shards": (dict(shards=0), "want at least one of each"),
+    "of more ranks than it writes": (
+        dict(k=10**9), "1000000000 ranks of 4 shards: want every .* but the instructions write 24"),
+    "of more shards than it writes": (dict(shards=10**9), "want every shard of every rank written"),
+    "of ranks that nobody counts": (dict(k=10**30), "want at least one of each, at most 1,073,74"),
+    "of slices that nobody counts": (dict(sliced=10**30), "sliced is 1000.*at most 1,073,741,824"),
     "of no slices": (dict(sliced=0), "sliced is 0, want 1 or more"),
     "that no longer proves": (
         dict(instructions=[]), "the program is no allreduce: rank 0 ends with shard 0"),
@@ -128,6 +133,17 @@ def test_a_wrong_program_is_not_saved(saved):
         Program(2, 1, [Instruction(0, 0, (0, 1), (0,))]).save(saved)
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
+
+
+@pytest.mark.parametrize("write", [Program.save, Program.export])
+@pytest.mark.parametrize("name", ["none/mine.xml", "folder.xml", "file/mine.xml"])
+def test_an_error_names_the_file_that_was_asked_for(write, name, tmp_path):
+    (tmp_path / "folder.xml").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as error:
+        write(ring(2), tmp_path / name)
+    assert error.value.filename == str(tmp_path / name) and error.value.filename2 is None
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder.xml"]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastreduce.cli.plan_options import MOST_RANKS
+
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
@@ -30,6 +32,12 @@ def joined(args: argparse.Namespace) -> Topology | None:
         return None
     found = machine(args.topology)
     if args.machines not in (None, 1):
+        gpus = args.machines * len(found.devices)
+        if gpus > MOST_RANKS:
+            raise ValueError(
+                f"--machines is {args.machines}, which makes {gpus:,} GPUs, want at most "
+                f"{MOST_RANKS:,}; plan --model goes beyond"
+            )
         gbit = GBIT if args.gbit is None else args.gbit
         found = cluster(found, args.machines, gbit, nics=1 if args.nics is None else args.nics)
     return with_less(found, args)

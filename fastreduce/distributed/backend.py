@@ -41,10 +41,11 @@ class Options:
     shared_bytes: int = 64 << 20
 
     def check(self, ranks: int) -> None:
-        if self.shared_bytes < ranks * LEAST_BYTES:
+        found = self.shared_bytes
+        if not isinstance(found, int) or not ranks * LEAST_BYTES <= found < 2**63:
             raise ValueError(
-                f"shared_bytes: found {self.shared_bytes} for {ranks} ranks, wanted at least "
-                f"{ranks * LEAST_BYTES}"
+                f"shared_bytes: found {found!r} for {ranks} ranks, wanted a whole number of at "
+                f"least {ranks * LEAST_BYTES}, below 2**63"
             )
 
 
@@ -133,11 +134,17 @@ def empty(*sizes: int | Sequence[int], dtype: torch.dtype | None = None) -> torc
     in several. Its views lie in the same memory.
 
     Raises RuntimeError where the machine has not so much memory left, ValueError for a negative
-    size.
+    size, TypeError for one that is no whole number, and for another thing than a dtype.
 
     >>> x = empty(2, 3, dtype=torch.bfloat16).zero_()
     >>> x.shape, x.dtype, x.is_contiguous()
     (torch.Size([2, 3]), torch.bfloat16, True)
     """
     shape = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
-    return _C.shared_empty(cast("Sequence[int]", shape), dtype or torch.get_default_dtype())
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(kind, torch.dtype) or not all(hasattr(x, "__index__") for x in shape):
+        raise TypeError(
+            f"empty: found sizes {shape!r} and dtype {dtype!r}, wanted whole numbers and a torch "
+            "dtype or None"
+        )
+    return _C.shared_empty(cast("Sequence[int]", shape), kind)

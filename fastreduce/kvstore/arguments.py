@@ -147,6 +147,11 @@ def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
             raise ValueError(
                 f"{call}: key {key!r}, replica {replica}: found {about(one)}, wanted {wanted}"
             )
+        if one.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"{call}: key {key!r}, replica {replica}: found a {one.device} tensor, wanted cpu "
+                "or cuda"
+            )
     return values
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import torch
 
@@ -200,7 +200,7 @@ def _ranks(
     if not isinstance(what, Iterable):
         raise TypeError(f'found {type(what).__name__}; want tensors, or sizes such as "160MB"')
     ranks = [
-        [as_tensor(x, rank, i) for i, x in enumerate([of] if hasattr(of, "__dlpack__") else of)]
+        [as_tensor(x, rank, i) for i, x in enumerate(of if _is_list(of) else [of])]
         for rank, of in enumerate(what)
     ]
     if not ranks or not all(ranks):
@@ -208,6 +208,10 @@ def _ranks(
             "no tensors to plan for: want a list with one tensor, or one list of tensors, per rank"
         )
     return [tensors[0].device for tensors in ranks], [tensor.nbytes for tensor in ranks[0]]
+
+
+def _is_list(of: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(of, Iterable) and not hasattr(of, "__dlpack__")
 
 
 def _is_size(x: object) -> bool:

@@ -92,8 +92,11 @@ def save(
     >>> path.name, found.step, found.state["epoch"]
     ('step-000000100.safetensors', 100, 3)
     """
-    if step < 0 or keep < 1:
-        raise ValueError(f"save: found step {step} and keep {keep}, wanted at least 0 and 1")
+    if type(step) is not int or type(keep) is not int or step < 0 or keep < 1:
+        raise ValueError(
+            f"save: found step {step!r} and keep {keep!r}, wanted whole numbers, at least 0 and 1"
+        )
+    _check_named("save", parts)
     tensors: dict[str, Tensor] = {}
     state = {name: flatten(state_of(part), name, tensors) for name, part in parts.items()}
     text = json.dumps({"step": step, "state": state})
@@ -117,9 +120,20 @@ def load(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> Checkpoint:
     part is a `fastreduce.KVStore` of several ranks, all of them call this, and what is wrong on one
     is raised on all.
     """
+    _check_named("load", parts)
     found = on_all_ranks(parts, lambda: read(path))
     found.restore(parts)
     return found
+
+
+def _check_named(call: str, parts: Any) -> None:
+    wrong = [x for x in parts if not isinstance(x, str)] if isinstance(parts, Mapping) else None
+    if wrong != []:
+        found = f"the name {wrong[0]!r}" if wrong else type(parts).__name__
+        raise TypeError(
+            f"{call}: found {found}, wanted a dict of parts by names that are strings, such as "
+            '{"model": model, "optimizer": optimizer}'
+        )
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from fastreduce.kvstore import KVStore
 
@@ -65,6 +66,8 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     ['optimizer.step']
     """
     if isinstance(value, Tensor):
+        if words := _without_values(value):
+            raise TypeError(f"{path}: found {words}, wanted a dense tensor with values")
         while path in tensors:  # keys 1 and "1" have one path
             path += "'"
         # A copy, because files of tensors may hold no memory twice.
@@ -87,6 +90,15 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
+def _without_values(tensor: Tensor) -> str | None:
+    """What keeps a tensor out of a file; None if nothing does."""
+    if is_lazy(tensor):
+        return "a parameter that no batch has initialized yet"
+    if tensor.is_meta:
+        return "a tensor on meta"
+    return None if tensor.layout == torch.strided else "a sparse tensor"
+
+
 def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """What `flatten` was given; raises KeyError or ValueError if ``value`` is not what it made."""
     if isinstance(value, PLAIN):
@@ -102,7 +114,11 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def misfit(part: Any, found: Any) -> str | None:
     """Why ``found``, a state, cannot be put into ``part``; None if it can be."""
     own = state_of(part)
+    if isinstance(own, Mapping) and not isinstance(found, Mapping):
+        return f"found {type(found).__name__}, wanted a dict, as this one's state_dict() returns"
     if isinstance(part, torch.optim.Optimizer):
+        if "param_groups" not in found:
+            return "found the state of something else, wanted that of an optimizer"
         own, found = (
             {f"group {i}": len(group["params"]) for i, group in enumerate(x["param_groups"])}
             for x in (own, found)
@@ -110,6 +126,8 @@ def misfit(part: Any, found: Any) -> str | None:
         return None if own == found else f"found parameters {found}, wanted {own}"
     if isinstance(own, Tensor) or isinstance(found, Tensor):
         return _misfit_of_tensor(own, found)
+    if not isinstance(own, Mapping):
+        return None
     tensors = {key: x for key, x in own.items() if isinstance(x, Tensor)}
     missing = [key for key in own if key not in found]
     unknown = [key for key in found if key not in own]

@@ -140,6 +140,7 @@ STEP = ("--model", "gpt2", "--step", "1s")
         (["--topology", "dgx1", "--trace", "a.png"], "--trace: found 'a.png', want a name that"),
         (["--topology", "dgx1", "--timeline", "a"], "--timeline: found 'a', want a name that"),
         (["--topology", "dgx1", "--machines", "2", "--gbit", "0"], "gbit"),
+        (["--topology", "dgx1", "--machines", "129"], "which makes 1,032 GPUs, want at most 1,024"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, monkeypatch, tmp_path, flags, words):

@@ -56,9 +56,9 @@ class Jax(np.ndarray):
 class Flagged:
     """Exports a tensor of its own through DLPack, with the read-only flag that NumPy can set."""
 
-    def __init__(self):
+    def __init__(self, writable=False):
         self.array = np.ones(3, np.float32)
-        self.array.setflags(write=False)
+        self.array.setflags(write=writable)
 
     def __dlpack__(self, **options):
         return self.array.__dlpack__(**options)
@@ -86,6 +86,12 @@ def jagged():
 def views(*cuts):
     memory = torch.arange(12.0)
     return [cut(memory) for cut in cuts]
+
+
+def failing():
+    """As a generator of gradients whose author made a mistake."""
+    yield ones(3)
+    raise ZeroDivisionError("no gradient")
 
 
 def tied():

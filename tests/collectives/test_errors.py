@@ -12,6 +12,7 @@ from bad_inputs import (
     Wrapper,
     f32,
     f64,
+    failing,
     freed,
     i32,
     inferred,
@@ -68,6 +69,9 @@ ROWS = {
     "number": (allreduce, lambda: [3.0], T, "tensors is float", "want a list"),
     "nothing": (allreduce, lambda: [None], T, "tensors is NoneType", "want a list"),
     "dict": (allreduce, lambda: [{"w": ones(3)}], T, "rank 0, tensor 0 is str"),
+    "generator that raises": (allreduce, lambda: [failing()], ZeroDivisionError, "no gradient"),
+    "list that raises": (
+        allreduce, lambda: [[[ones(3)], failing()]], ZeroDivisionError, "no gradient"),
     "no outputs": (gather, lambda: [None, [ones(3)]], T, "outputs is NoneType"),
     # something in the list that is no tensor
     "number for a rank": (allreduce, lambda: [[ones(3), 3]], T, "rank 1, tensor 0 is int"),
@@ -245,6 +249,18 @@ def test_bad_input(row):
     for word in words:
         assert word in str(caught.value)
     assert bytes_of(arguments) == before
+
+
+def test_a_list_that_shrinks_while_it_is_read_counts_as_it_was():
+    class Emptying(Flagged):
+        def __dlpack__(self, **options):
+            del items[1:]
+            return super().__dlpack__(**options)
+
+    items = [ones(3), ones(3)]
+    items.insert(0, Emptying(writable=True))
+    with pytest.raises(ValueError, match="rank 1 has 1 tensors but rank 0 has 3"):
+        allreduce([items, [ones(3)]])
 
 
 def test_control_what_was_written_shows():

@@ -17,7 +17,9 @@ def test_groups(tmp_path, size):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (Options(shared_bytes=65_535), "shared_bytes: found 65535 for 1 ranks, wanted at least"),
+        (Options(shared_bytes=65_535), "shared_bytes: found 65535 for 1 ranks, wanted a whole"),
+        (Options(shared_bytes="64MiB"), "shared_bytes: found '64MiB' for 1 ranks, wanted a whole"),
+        (Options(shared_bytes=2**63), "wanted a whole number of at least 65536, below 2\\*\\*63"),
         ({"shared_bytes": 1 << 20}, "pg_options: found dict, wanted fastreduce.distributed.Opt"),
     ],
 )

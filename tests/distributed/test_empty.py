@@ -53,6 +53,17 @@ def test_a_forked_process_has_memory_of_its_own():
     assert said.split() == ["0", "True", "2.0", "1.0"]
 
 
+@pytest.mark.parametrize("sizes", ["3", (1.5,), (None,), ((2, "3"),)], ids=str)
+def test_what_is_no_size_is_refused(sizes):
+    with pytest.raises(TypeError, match=r"empty: found sizes .*, wanted whole numbers"):
+        empty(*sizes)
+
+
+def test_what_is_no_dtype_is_refused():
+    with pytest.raises(TypeError, match="dtype 'float32', wanted whole numbers and a torch dtype"):
+        empty(3, dtype="float32")
+
+
 def test_more_than_the_machine_has_is_refused():
     """Where it is not, the limit on files keeps the kernel from ending other processes."""
     said = output_of("""

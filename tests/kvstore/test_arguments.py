@@ -43,6 +43,16 @@ REFUSED = {
         ValueError,
         "key 'x': found a meta tensor, wanted cpu or cuda",
     ),
+    "a push without values": (
+        lambda s: s.push("w", ONES.to("meta")),
+        ValueError,
+        "push: key 'w', replica 0: found a meta tensor, wanted cpu or cuda",
+    ),
+    "a pull into no values": (
+        lambda s: s.pull("w", ONES.to("meta")),
+        ValueError,
+        "pull: key 'w', replica 0: found a meta tensor, wanted cpu or cuda",
+    ),
     "no state": (lambda s: s.load_state_dict({}), ValueError, "found another thing than what s"),
     "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
     "staleness below 0": (

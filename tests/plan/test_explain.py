@@ -226,6 +226,7 @@ def test_arrays_are_tensors_too():
         (1.5, "found float; want tensors, or sizes"),
         (["160MB", torch.zeros(3)], "rank 0, tensor 0 is str"),
         ([[torch.zeros(3)], [None]], "rank 1, tensor 0 is None"),
+        ([torch.zeros(3), None], "rank 1, tensor 0 is None"),
     ],
 )
 def test_what_is_neither_tensors_nor_sizes(what, words):

@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import random
+from functools import partial
 
 import pytest
 import safetensors.torch
@@ -169,6 +170,15 @@ def of_another_generator(folder):
     save(folder, {**made(), "draws": torch.ones(3)}, step=1)
 
 
+def of_no_optimizer(folder):
+    parts = made()
+    save(folder, {**parts, "optimizer": parts["model"]}, step=1)
+
+
+def of_a_number(folder):
+    save(folder, {**made(), "model": 3}, step=1)
+
+
 REFUSED = {
     "version": (of_version_2, "found version 2, wanted version 1"),
     "kind": (of_another_kind, "found a file of another kind, wanted a checkpoint"),
@@ -183,6 +193,11 @@ REFUSED = {
         of_another_optimizer,
         r"optimizer: found parameters \{'group 0': 2\}, wanted \{'group 0': 6\}",
     ),
+    "no optimizer": (
+        of_no_optimizer,
+        "optimizer: found the state of something else, wanted that of an optim",
+    ),
+    "a number": (of_a_number, "model: found int, wanted a dict"),
     "parts": (without_a_part, "found model, optimizer, scheduler, wanted model, .*, draws"),
     "generator": (of_another_generator, r"draws: found float32 of shape \(3,\), wanted uint8"),
 }
@@ -246,7 +261,17 @@ class TestWriting:
         save(tmp_path / "a" / "b", {"x": 1}, step=1)
         assert read(tmp_path / "a" / "b").state == {"x": 1}
 
-    @pytest.mark.parametrize(("step", "keep"), [(-1, 3), (0, 0)])
+    @pytest.mark.parametrize(("step", "keep"), [(-1, 3), (0, 0), (1.5, 3), ("1", 3), (1, None)])
     def test_numbers_that_make_no_sense(self, tmp_path, step, keep):
-        with pytest.raises(ValueError, match=f"found step {step} and keep {keep}"):
+        with pytest.raises(ValueError, match=f"found step {step!r} and keep {keep!r}"):
             save(tmp_path, {}, step=step, keep=keep)
+        assert not any(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("parts", "words"), [([1], "found list"), (None, "found NoneType"), ({1: 2}, "the name 1")]
+    )
+    def test_parts_that_are_no_dict(self, tmp_path, parts, words):
+        for call in (partial(save, step=1), load):
+            with pytest.raises(TypeError, match=f"{words}, wanted a dict of parts by names"):
+                call(tmp_path, parts)
+        assert not any(tmp_path.iterdir())

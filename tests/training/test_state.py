@@ -71,9 +71,12 @@ def test_dtypes(tmp_path, dtype):
         (lambda: 1, r"x\.a: found a function, wanted tensors"),
         (object(), r"x\.a: found a object"),
         ({(1, 2): 3}, r"x\.a: found the key \(1, 2\), wanted strings or numbers"),
+        (torch.eye(2).to_sparse(), r"x\.a: found a sparse tensor, wanted a dense tensor"),
+        (torch.ones(2, device="meta"), r"x\.a: found a tensor on meta, wanted .* with values"),
+        (torch.nn.LazyLinear(2).weight, r"x\.a: found a parameter that no batch has initialized"),
     ],
 )
-def test_what_would_have_to_be_pickled_is_refused(tmp_path, value, words):
+def test_what_no_file_can_hold_is_refused(tmp_path, value, words):
     with pytest.raises(TypeError, match=words):
         save(tmp_path, {"x": {"a": value}}, step=0)
     assert not any(tmp_path.iterdir())
