@@ -24,6 +24,21 @@ TESTS = {
                           "collectives/test_threads.py"),
     "csrc/cpu/tiles.cpp": ("collectives/test_collectives.py", "collectives/test_allreduce.py",
                            "collectives/test_threads.py"),
+    **{f"csrc/simulation/{name}.cpp": tuple(f"{test}.py" for test in tests)
+       for name, tests in {
+           "proof": ("test_proof",),
+           "dependencies": ("test_program", "simulation/test_simulate"),
+           "stages": ("simulation/test_simulate", "simulation/test_random_programs"),
+           "tasks": ("simulation/test_simulate", "simulation/test_random_programs"),
+           "play": ("simulation/test_simulate", "simulation/test_random_programs"),
+           "simulation": ("simulation/test_simulate", "simulation/test_predict"),
+           "paths": ("simulation/test_simulate", "simulation/test_overheads",
+                     "simulation/test_predict"),
+           "network": ("simulation/test_flows", "simulation/test_simulate"),
+           "max_min": ("simulation/test_flows", "simulation/test_simulate"),
+           "routes": ("topology/test_graph", "simulation/test_simulate"),
+           "idle": ("test_program", "plan/test_slices"),
+       }.items()},
 }  # fmt: skip
 
 # The same for the CUDA engines, by modes: what each file is for, then everything,
@@ -31,6 +46,10 @@ TESTS = {
 EVERYTHING = ("pools", "closed memory", "copies", "capture", "graphs", "graphs, no peers",
               "beside", "same addresses", "lost writes", "few peers", "pairs of peers", "no peers",
               "limits", "orders", "failures, no peers", "failures")  # fmt: skip
+# What the kernels' object file is made from.
+KERNELS = ("csrc/reduce.h", "csrc/cuda/reduce_rows.cuh", "csrc/cuda/signals.cuh")
+# Long modes are tried with a few programs first, in a quarter of the time.
+LONG, FEW = {"flags", "orders"}, {"leader", "ring", "scrambled", "sharded"}
 MODES = {
     "csrc/cuda/closed_memory.cpp": ("pools", "closed memory", "failures"),
     "csrc/cuda/trial.cpp": ("kernels hang", "copies hang", "nvlinks", "lost writes", "wrong reads",
@@ -41,7 +60,14 @@ MODES = {
     "csrc/cuda/nvml.cpp": ("nvlinks", "nvlinks without NVML"),
     **{f"csrc/cuda/{name}.cpp": (*EVERYTHING, "pieces") for name in ("enqueue", "lanes")},
     **{f"csrc/cuda/{name}.cpp": EVERYTHING
-       for name in ("call_graph", "events", "graph_cache", "lane_sets", "launch", "line", "tiles")},
+       for name in ("call_graph", "graph_cache", "lane_sets", "line", "tiles")},
+    "csrc/cuda/events.cpp": (*EVERYTHING, "flags"),
+    "csrc/cuda/launch.cpp": ("copies", "capture", "graphs", "no peers", "limits", "orders",
+                             "flags"),
+    "csrc/cuda/flags.cpp": ("flags",),
+    "csrc/cuda/signals.cuh": ("flags",),
+    "csrc/cuda/reduce_rows.cuh": ("copies", "limits", "orders", "flags"),
+    "csrc/reduce.h": ("limits", "orders"),
 }  # fmt: skip
 
 
@@ -62,6 +88,7 @@ PROCESSES = {
         "collectives": ("backend_values", "backend_errors", "backend_groups", "programs"),
         "queue": ("backend_errors", "backend_failures", "backend_groups", "programs"),
         "bell": ("backend_values",),
+        "backend": ("backend_errors", "backend_groups", "backend_values", "empty"),
     }.items()
 }  # fmt: skip
 
@@ -180,7 +207,7 @@ class VirtualGpus(Extension):
         folders = ("tests/csrc/cuda", "tests/csrc", "tests", "")
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         from builds import Build
-        from program_files import write_programs
+        from program_files import every_program, write_programs
         from test_engines import HERE, SOURCES
         from virtual_builds import compile_all
 
@@ -188,28 +215,36 @@ class VirtualGpus(Extension):
         self.objects = {
             f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
         }
+        self.objects |= {file: self.objects["csrc/kernels"] for file in KERNELS}
         self.programs = write_programs(self.folder / "programs.txt")
+        few = [x for x in every_program() if x.name in FEW]
+        self.few = write_programs(self.folder / "few.txt", few)
         self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
 
     def compile(self, file: str) -> bool:
         self.objects[file].unlink(missing_ok=True)
+        source = "kernels" if file in KERNELS else file.removeprefix("csrc/")
         try:
-            self.sources[file.removeprefix("csrc/")].compile(self.build)
+            self.sources[source].compile(self.build)
         except AssertionError:
             return False
         return True
 
     def link(self) -> bool:
         try:
-            self.program = self.build.link([*self.objects.values()], self.folder)
+            self.program = self.build.link([*dict.fromkeys(self.objects.values())], self.folder)
         except AssertionError:
             return False
         return True
 
     def passes(self, file: str) -> bool:
-        return all(self._passes(mode) for mode in self.tests[file])
+        modes = self.tests[file]
+        long = [mode for mode in modes if mode in LONG]
+        return all(self._passes(mode, self.few) for mode in long) and all(
+            self._passes(mode, self.programs) for mode in modes
+        )
 
-    def _passes(self, mode: str) -> bool:
+    def _passes(self, mode: str, programs: Path) -> bool:
         kept = self.folder / "kept.txt"
         kept.unlink(missing_ok=True)
-        return runs(self.program, mode, self.programs, kept if mode.startswith("kept") else "0")
+        return runs(self.program, mode, programs, kept if mode.startswith("kept") else "0")

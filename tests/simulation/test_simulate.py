@@ -78,6 +78,12 @@ class TestMemory:
     def test_a_copy_to_elsewhere_leaves_the_memory_alone(self):
         assert self.time_s(run((0, 0, (0,), (1,))), 1.0) == pytest.approx(1)
 
+    def test_what_is_staged_goes_into_the_hosts_memory_and_out_of_it(self):
+        """On its way to rank 0, which does the host's work, and again on its way from there."""
+        staged = run((HOST, 0, (0,), (1,)))
+        slow, costs = star(4, memory_bytes_per_s=1e8), BOOK._replace(by_kernels=True)
+        assert timed(staged, slow, GB, costs=costs).time_s == pytest.approx(2 * 20)
+
 
 class TestSizes:
     def test_tensors_are_cut_each(self):

@@ -133,6 +133,15 @@ class TestRoutes:
         found = Topology("mine", "a test", graph_of(nodes, links))
         assert found.route("gpu0", "gpu1") == (("gpu0", way), (way, "gpu1"))
 
+    @pytest.mark.parametrize("first", ["gpu0", "one", "other"])
+    def test_of_two_ways_wherever_the_links_begin(self, first):
+        nodes = dict.fromkeys(("one", "other"), "switch") | dict.fromkeys(("gpu0", "gpu1"), "gpu")
+        links = [("gpu0", "one", {}), ("gpu1", "one", {})]
+        links += [(gpu, "other", {"latency_s": 2e-6}) for gpu in ("gpu0", "gpu1")]
+        found = Topology("mine", "a test", graph_of({first: nodes[first]} | nodes, links))
+        for src, dst in itertools.permutations(("gpu0", "gpu1")):
+            assert found.route(src, dst) == ((src, "one"), ("one", dst))
+
     def test_no_wide_detour_to_what_lies_behind_a_narrow_link(self):
         nodes = {"gpu0": "gpu", "a": "switch", "b": "switch", "gpu1": "gpu"}
         wide, narrow = {"bytes_per_s": 32e9}, {"bytes_per_s": 1e9}

@@ -87,12 +87,47 @@ void a_call_while_another_is_captured() {
   called.expect_reduced("a call while another is captured");
 }
 
+// Waits between devices of a call of four ranks on two devices, once it is replayed.
+int64_t waits_of_a_replay(bool own_streams) {
+  const Named& named = program_of("sharded", 4);
+  const Schedule program = copy_of(named.program);  // which is new to the engine
+  Machine machine(4, {.devices = 2});
+  std::vector<Stream> streams;
+  for (int rank = 0; own_streams && rank < 4; ++rank) {
+    const DeviceGuard guard(machine.placement.device_of_rank[rank]);
+    machine.placement.current[rank] = streams.emplace_back(make_stream()).get();
+  }
+  const Content content(named, kSum, Data::exact, {100}, {0, 0});
+  const Buffers buffers(content, machine.placement);
+  int64_t waits = 0;
+  for (int times = 0; times < 3; ++times) {
+    buffers.fill();
+    virtual_cuda::take_traffic();
+    run_events(program, buffers.tables(), machine.placement);
+    waits = virtual_cuda::take_traffic().waits;
+    buffers.collect();
+  }
+  synchronize(2);
+  buffers.expect_reduced("ranks that share streams");
+  expect_clean("ranks that share streams");
+  return waits;
+}
+
+// However many ranks have the second device's stream: a second stream is waited for once more, and waits once more.
+void one_wait_for_each_stream() {
+  const int64_t shared = waits_of_a_replay(false), own = waits_of_a_replay(true);
+  if (own != shared + 2)
+    fail("a replay has " + std::to_string(shared) + " waits, and " + std::to_string(own) + " with a stream more");
+  ++cases;
+}
+
 }  // namespace
 
 void calls_beside_each_other() {
   calls_that_begin_on_different_devices();
   a_users_graph_beside_a_call();
   a_call_while_another_is_captured();
+  one_wait_for_each_stream();
 }
 
 }  // namespace engines_test

@@ -77,7 +77,7 @@ MODES = {
     "graphs, no peers": ("address", 14),
     "failures, no peers": ("plain", 2000),
     "same addresses": ("address", 13),
-    "beside": ("address", 6),
+    "beside": ("address", 7),
     "limits": ("address", 35),
     "no peers": ("address", 50),
     "no peers, threads": ("thread", 50),
