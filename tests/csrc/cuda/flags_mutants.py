@@ -30,6 +30,10 @@ FLAGS_MUTANTS = {
         "cuda/launch.h", "kMaxWaitNs = 60'000'000'000", "kMaxWaitNs = 0", "flags", "kernel trapped"
     ),
     "more blocks than run at the same time": Mutant(
-        "cuda/flags.cpp", "launch.blocks > most_blocks", "launch.blocks > most_blocks + 1", "flags", "by flags"
+        "cuda/flags.cpp",
+        "launch.blocks > most_blocks",
+        "launch.blocks > most_blocks + 1",
+        "flags",
+        "by flags",
     ),
 }

@@ -1,5 +1,5 @@
-"""The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer, and mutants
-of it that must not get through."""
+"""The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer; and
+mutants of it that must not get through."""
 
 from functools import cache
 

@@ -23,8 +23,9 @@ void expect_vectors(const LaunchArgs& args, const RowArg& row, const std::set<ui
 
 }  // namespace
 
-// By the first address of memory, for launches whose lanes wait for each other. While such a launch runs its lane answers for
-// its own ranks' memory, whoever touches it. Whether the waits between lanes are enough, ThreadSanitizer sees.
+// By the first address of memory, for launches whose lanes wait for each other. While such a launch runs its lane
+// answers for its own ranks' memory, whoever touches it. Whether the waits between lanes are enough, ThreadSanitizer
+// sees.
 std::map<const std::byte*, ptrdiff_t> lane_of_memory;
 
 static ptrdiff_t lane_of(const std::byte* memory) { return std::prev(lane_of_memory.upper_bound(memory))->second; }
