@@ -79,6 +79,6 @@ MUTANTS = {
 def test_mutants_are_found(name, objects, programs, tmp_path):
     mutant = MUTANTS[name]
     test = mutant.build(tmp_path, SOURCES, objects(mutant.sanitizer))
-    done = run(test, programs)
+    done = run(test, programs, "3")  # programs for as many ranks
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr
