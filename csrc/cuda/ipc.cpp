@@ -78,6 +78,12 @@ class Kept {
   std::vector<std::pair<DeviceMemory, LaneSignals>> lost_;
 };
 
+// One call at a time has kernels that wait on a GPU: of two, each might keep the place that the other needs there.
+std::mutex& place_on(int device) {
+  static std::array<std::mutex, 128> places;  // as many as a c10::DeviceIndex can name
+  return places[device];
+}
+
 }  // namespace
 
 // All on one stream: a flush ends a launch, and launches come one after the other.
@@ -116,7 +122,11 @@ class IpcStaging::OnStream final : public Executor {
     return status == cudaSuccess;
   }
 
-  int64_t at_once_bytes() const override { return staging_.at_once_ ? kAtOnceBytes : 0; }
+  bool may_run_at_once(int64_t bytes) override {
+    if (!staging_.at_once_ || bytes > kAtOnceBytes) return false;
+    place_ = std::unique_lock(place_on(staging_.device_), std::try_to_lock);
+    return place_.owns_lock();
+  }
 
   bool run_at_once(const Table& table) override {
     AtOnce& at_once = *staging_.at_once_;
@@ -144,6 +154,7 @@ class IpcStaging::OnStream final : public Executor {
   std::vector<const Instruction*> only_{nullptr};
   Line line_;
   Launcher launcher_;
+  std::unique_lock<std::mutex> place_;
 };
 
 IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_stream)

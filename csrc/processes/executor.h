@@ -27,12 +27,12 @@ class Executor {
   // Whether all that was flushed is done, and peers may see it.
   virtual bool idle() { return true; }
 
-  // Of calls that take no more from each rank, some are done at once: the executors wait for each other, and no counter
-  // is needed. 0 where they cannot.
-  virtual int64_t at_once_bytes() const { return 0; }
-  // Whether this call is one of those, and begun: alike on all ranks, which call it when they have met. When one is
-  // idle, none touches the memory of another any more. The table is of the program `with_copies`; cells that are not
-  // shared are nullptr where they are other ranks'.
+  // Whether this rank may do a call of so many bytes at once: then the executors wait for each other, and no counter is
+  // needed.
+  virtual bool may_run_at_once(int64_t) { return false; }
+  // When all ranks have said that they may: begins the call, or returns false, alike on all ranks. Once one is idle,
+  // none touches the memory of another any more. The table is of the program `with_copies`; cells that are not shared
+  // are nullptr where they are other ranks'.
   virtual bool run_at_once(const Table&) { return false; }
 };
 

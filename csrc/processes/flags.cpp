@@ -83,16 +83,18 @@ class Run {
 
   // Returns when the results are there. `own_memory`: the executor's, which is used again at once.
   bool run(const std::function<bool()>& joined, bool own_memory) {
-    const bool ready =
-        call_.announcement.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank) && !at_once();
+    Announcement mine = call_.announcement;
+    mine.at_once =
+        slices_.count == 1 && executor_.may_run_at_once(slices_.slice_elems * schedule_.shards * call_.elem_bytes);
+    const bool ready = mine.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank) && !mine.at_once;
     if (ready) copy_in(0);
     const bool told = ready && executor_.idle();
     if (told) group_.advance_copied(1);
-    group_.arrive(call_.announcement);
+    group_.arrive(mine);
     group_.meet();
     if (!joined()) return false;
-    if (all_reachable()) return run_in_place(), true;
-    if (at_once() && executor_.run_at_once(table()))
+    if (all_announce([](const Announcement& x) { return x.memory.bytes > 0; })) return run_in_place(), true;
+    if (all_announce([](const Announcement& x) { return x.at_once; }) && executor_.run_at_once(table()))
       return group_.finish_together([this] { return executor_.idle(); }), true;
     if (!ready && slices_.count > 0) copy_in(0);
     if (!told && slices_.count > 0) tell_copied(0);
@@ -112,15 +114,11 @@ class Run {
 
  private:
   // All ranks read the same announcements, so they agree.
-  bool all_reachable() const {
+  template <class Says>
+  bool all_announce(const Says& says) const {
     for (int rank = 0; rank < group_.size(); ++rank)
-      if (group_.announced(rank).memory.bytes == 0) return false;
+      if (!says(group_.announced(rank))) return false;
     return true;
-  }
-
-  bool at_once() const {
-    const int64_t bytes = slices_.total_elems * schedule_.shards * call_.elem_bytes;
-    return bytes > 0 && bytes <= executor_.at_once_bytes();
   }
 
   // The whole tensors are one slice, which every rank has copied in by arriving.

@@ -27,7 +27,7 @@ using DeviceHandle = std::array<std::byte, 64>;
 // A rank's GPU, as peers must know it.
 struct DeviceAddress {
   DeviceHandle staging{};      // its staging memory there
-  std::array<char, 16> gpu{};  // the GPU's PCI address, if kernels there may wait for those of peers
+  std::array<char, 16> gpu{};  // the GPU's PCI address, if kernels can wait there for those of peers
   bool operator==(const DeviceAddress&) const = default;
 };
 
@@ -40,6 +40,7 @@ struct Announcement {
   SharedMemory::Address memory{};  // which peers may use instead of a copy in this rank's staging memory...
   uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
   DeviceAddress device{};          // this rank's GPU, if the tensors are there
+  bool at_once = false;            // kernels there may wait for those of peers in this call
 
   void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
 };
