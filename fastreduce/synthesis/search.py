@@ -68,7 +68,7 @@ def synthesize(
     curve of one of our algorithms was measured on the machine, links and costs are as it has them.
 
     Raises:
-        ValueError: fewer than 2 devices, an unknown bandwidth, or what `simulate` raises.
+        ValueError: fewer than 2 devices, no bytes, an unknown bandwidth, or what `simulate` raises.
 
     >>> found = synthesize("book-pcie4", "160MB")
     >>> round(found.time_s * 1e3, 1), found.bound.what
@@ -80,6 +80,10 @@ def synthesize(
     k = len(topology.devices)
     if k < 2:
         raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")
+    if total < 1:
+        raise ValueError(
+            f"nbytes: found {total}, want at least 1: nothing is as fast as any program"
+        )
     topology, costs = as_measured(topology, k, costs)
     ends = perf_counter() + seconds
     links = Links(topology, k)

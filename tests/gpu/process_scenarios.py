@@ -88,6 +88,23 @@ def through_the_cpu(rank, size, device):
     assert torch.equal(x, torch.full_like(x, size * size * (size + 1) / 2))
 
 
+def kernels_that_wait(rank, size, device):
+    """For peers on the same GPU, which takes turns between the processes."""
+    _C.set_wait_on_shared_gpus(True)
+    group = dist.new_group()
+    for elems in (5, 5_003, 200_003, 300_000):  # the last is more than goes at once
+        for begin in (0, 1):  # at a vector, and beside it on rank 1
+            x = torch.zeros(elems + 1, device=device)[begin * (rank == 1) :][:elems]
+            for times in range(3):
+                index = torch.arange(elems, device=device) % 1000
+                x.copy_(index * (rank + 1) + times)
+                dist.all_reduce(x, group=group)
+                total = index * (size * (size + 1) // 2) + size * times
+                assert torch.equal(x, total.float()), (elems, begin, times)
+    dist.broadcast(x, 0, group=group)
+    assert torch.equal(x, total.float())
+
+
 def in_stream_order(rank, size, device):
     """Inputs that are late, on a stream of their own, and results that are used at once."""
     on_gpu = device != "cpu"

@@ -93,6 +93,11 @@ def test_one_device_is_refused():
         synthesize(Topology("one", "an example", graph), "1MB")
 
 
+def test_no_bytes_are_refused():
+    with pytest.raises(ValueError, match="nbytes: found 0, want at least 1"):
+        synthesize("dgx1", 0)
+
+
 @pytest.mark.parametrize(
     "topology", [preset("dgx1"), TWO, unequal()], ids=["one", "two", "unequal"]
 )
