@@ -81,9 +81,7 @@ def synthesize(
     if k < 2:
         raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")
     if total < 1:
-        raise ValueError(
-            f"nbytes: found {total}, want at least 1: nothing is as fast as any program"
-        )
+        raise ValueError(f"nbytes: found {total}, want at least 1")
     topology, costs = as_measured(topology, k, costs)
     ends = perf_counter() + seconds
     links = Links(topology, k)
