@@ -1,5 +1,6 @@
 """Tables on disk: whole, of this machine, or refused."""
 
+import errno
 import json
 import os
 import tempfile
@@ -89,10 +90,12 @@ class TestFiles:
         save(table())
 
         def full(*_):
-            raise OSError("no space left")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file of no concern")
 
         monkeypatch.setattr(os, "replace", full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(OSError, match="No space left") as caught:
             save(table(times(2e-6)))
+        assert Path(caught.value.filename).parent == home
+        assert caught.value.filename.endswith(".json")
         assert load() == table()
         assert len(os.listdir(home)) == 1

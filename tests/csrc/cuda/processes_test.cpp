@@ -87,7 +87,7 @@ class Process {
       if (!run_flags(group_, call, *executor, [this] { return join(); })) fail(test_.where() + ": not reached");
     } catch (const GroupError&) {
       staging_.abandon();
-      const Clock::time_point end = Clock::now() + std::chrono::seconds(20);
+      const Clock::time_point end = Clock::now() + std::chrono::seconds(5);
       while (!executor->idle())
         if (Clock::now() > end) fail(test_.where() + ": a kernel waits on after its call has failed");
       throw;
