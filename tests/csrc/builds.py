@@ -66,8 +66,14 @@ class Build:
 
 
 def run(program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    # The first race ends the program: where there are thousands, each report takes its time.
     return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, timeout=300, check=False
+        [program, *arguments],
+        env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 

@@ -34,7 +34,7 @@ def call(folder: Path) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": str(folder),
         "LD_PRELOAD": found.stdout.strip(),  # Python itself is built without it
-        "TSAN_OPTIONS": "exitcode=66",
+        "TSAN_OPTIONS": "halt_on_error=1",
     }
     command = [sys.executable, HERE / "concurrent_calls.py"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
