@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
+#include <new>
 
 #include "cuda/environment.h"
 #include "cuda/peers.h"
@@ -14,6 +14,10 @@ namespace {
 // Streams of one device may share a hardware queue if there are more of them than this (the default of
 // CUDA_DEVICE_MAX_CONNECTIONS). Then a launch might wait for another that waits for it.
 constexpr int kMaxLanesPerDevice = 8;
+
+// Nobody looks on while the kernels of one process wait. Predicted: longer than a kernel of the user's that keeps
+// another GPU busy.
+constexpr uint32_t kMaxWaitS = 60;
 
 // A training step repeats a few programs.
 constexpr size_t kMaxKeptSteps = 64;
@@ -75,12 +79,12 @@ void LaneSignals::allocate(const std::vector<Lane*>& lanes) {
     words.push_back(static_cast<std::byte*>(own_.back().get()));
     reset(lane->device, words.back(), lanes.size());
   }
-  open(std::move(words));
+  open(std::move(words), kMaxWaitS);
 }
 
-void LaneSignals::open(std::vector<std::byte*> words) {
-  abort_ = allocate_host(sizeof(uint32_t));
-  std::memset(abort_.get(), 0, sizeof(uint32_t));
+void LaneSignals::open(std::vector<std::byte*> words, uint32_t max_wait_s) {
+  end_ = allocate_host(sizeof(WaitEnd));
+  new (end_.get()) WaitEnd{0, max_wait_s};
   words_ = std::move(words);
 }
 
@@ -90,13 +94,13 @@ const LaneSteps& LaneSignals::steps(const Schedule& schedule, const std::vector<
   LaneSteps& steps = found->second;
   if (!is_new) return steps;
   steps = {schedule.instructions.data(), lane_steps(schedule, lane_of_rank), words_};
-  steps.signals.push_back(static_cast<std::byte*>(abort_.get()));
+  steps.signals.push_back(static_cast<std::byte*>(end_.get()));
   return steps;
 }
 
 void LaneSignals::abort() {
-  if (!abort_.get()) return;
-  std::atomic_ref(*static_cast<uint32_t*>(abort_.get())).store(1, std::memory_order_release);
+  if (!end_.get()) return;
+  std::atomic_ref(static_cast<WaitEnd*>(end_.get())->now).store(1, std::memory_order_release);
 }
 
 LaneSignals& SignalSets::of(const std::vector<Lane*>& lanes, const std::vector<cudaStream_t>& streams) {

@@ -22,8 +22,8 @@ class LaneSignals {
   static void reset(int device, std::byte* words, size_t lanes);
 
   void allocate(const std::vector<Lane*>& lanes);
-  // With words by lane that others keep, and have reset.
-  void open(std::vector<std::byte*> words);
+  // With words by lane that others keep, and have reset. A wait of so many seconds ends the program with an error.
+  void open(std::vector<std::byte*> words, uint32_t max_wait_s);
   // How far the lanes wait for each other in a program's launches; kept for later calls.
   const LaneSteps& steps(const Schedule& schedule, const std::vector<int>& lane_of_rank);
   // After a launch that failed, lets the blocks of the others go. The signals must not be used again.
@@ -32,7 +32,7 @@ class LaneSignals {
  private:
   std::vector<DeviceMemory> own_;
   std::vector<std::byte*> words_;  // by lane
-  HostMemory abort_;
+  HostMemory end_;
   std::map<std::pair<uint64_t, std::vector<int>>, LaneSteps> steps_;  // by the schedule's number
 };
 

@@ -15,6 +15,9 @@ constexpr int64_t kOwnBytes = kSlots * kDeviceSliceBytes;
 // Behind them are the signals of as many lanes at most.
 constexpr size_t kMaxLanes = 64;
 
+// The host ends waits, at the group's timeout at the latest.
+constexpr uint32_t kNoLimit = UINT32_MAX;
+
 // The PCI address of a GPU on which all blocks of any launch with signals run at the same time; empty for others.
 std::array<char, 16> gpu_of(int device) {
   std::array<char, 16> address{};
@@ -200,7 +203,7 @@ bool IpcStaging::open(const std::vector<DeviceAddress>& addresses) {
   for (std::byte* staging : stagings_) words.push_back(staging + kOwnBytes);
   LaneSignals::reset(device_, words[rank_], words.size());
   at_once_ = std::make_unique<AtOnce>();
-  at_once_->signals.open(std::move(words));
+  at_once_->signals.open(std::move(words), kNoLimit);
   return true;
 }
 

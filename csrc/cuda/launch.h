@@ -57,7 +57,7 @@ struct LaunchArgs {
   uint16_t elem_bytes;
   uint16_t instructions_at, operands_at, pointers_at;  // in bytes of the table, which begins with the rows
   // Of launches whose lanes wait for each other. The signals of each lane are pointers from `first_signals` on; behind
-  // them is the word that ends all waits.
+  // them is their WaitEnd.
   uint16_t steps_at, waits_at, first_signals;
   uint8_t num_lanes;  // 0: no lane waits
   uint8_t lane;       // that of this launch
@@ -99,9 +99,11 @@ constexpr int64_t kMinTileBytes = 1024;
 // KiB. Predicted: beyond that, what waiting costs is little beside the data.
 constexpr int kMaxSignalTiles = 256;
 
-// After this a wait ends the program with an error (a trap), rather than never. Predicted: longer than a kernel of the
-// user's that keeps another GPU busy.
-constexpr uint64_t kMaxWaitNs = 60'000'000'000;
+// What ends waits: in memory of the host, which may change it meanwhile.
+struct WaitEnd {
+  uint32_t now;      // 1: all waits end, and their blocks touch no tensor any more
+  uint32_t after_s;  // a wait of so many seconds ends the program with an error (a trap)
+};
 
 using Kernel = void (*)(LaunchArgs);
 Kernel cuda_kernel(DType dtype, Op op);
@@ -115,7 +117,7 @@ struct LaneStep {
 struct LaneSteps {
   const Instruction* first_instruction;  // of the schedule
   std::vector<LaneStep> of_instruction;
-  std::vector<std::byte*> signals;  // by lane; last the word that ends all waits
+  std::vector<std::byte*> signals;  // by lane; last their WaitEnd
 
   const LaneStep& operator[](const Instruction* x) const { return of_instruction[x - first_instruction]; }
 };

@@ -64,11 +64,12 @@ struct Signals {
   // False if the host ended the wait, because a launch of another lane has failed. Words may wrap around.
   __device__ bool wait_for(int lane, int progress) const {
     const uint32_t wanted = begun_at() + static_cast<uint32_t>(progress);
+    const auto* const end = reinterpret_cast<const WaitEnd*>(args.pointer(args.first_signals + args.num_lanes));
     const uint64_t begin_ns = now_ns();
     for (uint32_t turn = 1; static_cast<int32_t>(load_acquire(word(args.lane, lane)) - wanted) < 0; ++turn) {
       if (turn % 256 != 0) continue;
-      if (load_acquire(reinterpret_cast<uint32_t*>(args.pointer(args.first_signals + args.num_lanes)))) return false;
-      if (now_ns() - begin_ns > kMaxWaitNs) __trap();
+      if (load_acquire(&end->now)) return false;
+      if (now_ns() - begin_ns > end->after_s * uint64_t{1'000'000'000}) __trap();
     }
     return true;
   }

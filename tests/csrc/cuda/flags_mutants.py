@@ -27,7 +27,7 @@ FLAGS_MUTANTS = {
         "FAILED",
     ),
     "a wait that is too long": Mutant(
-        "cuda/launch.h", "kMaxWaitNs = 60'000'000'000", "kMaxWaitNs = 0", "flags", "kernel trapped"
+        "cuda/flags.cpp", "kMaxWaitS = 60", "kMaxWaitS = 0", "flags", "kernel trapped"
     ),
     "more blocks than run at the same time": Mutant(
         "cuda/flags.cpp",

@@ -65,6 +65,9 @@ MUTANTS = {
     "kernels are not let go when a call fails": Mutant(
         "cuda/ipc.cpp", "at_once_->signals.abort();", "return;", "", "waits on after its call"
     ),
+    "kernels do not wait as long as the group": Mutant(
+        "cuda/ipc.cpp", "kNoLimit = UINT32_MAX", "kNoLimit = 0", "", "kernel trapped"
+    ),
     "signals are those of an earlier group": Mutant(
         "cuda/ipc.cpp", "  LaneSignals::reset(device_, words[rank_], words.size());\n", "", "", ""
     ),
