@@ -18,13 +18,14 @@ COMMANDS = (train, plan, synthesize, tune, calibrate, diff, doctor)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` (default: the process's) names, and return its exit status.
 
-    0 is success, 1 an error while it runs, 130 Ctrl-C. Wrong arguments raise SystemExit(2), after a
-    line that says which and why, as argparse does.
+    0 is success, 1 an error while it runs (2 in ``diff``), 130 Ctrl-C. Wrong arguments raise
+    SystemExit(2), after a line that says which and why, as argparse does.
 
     >>> main(["train", "--data", "/no/such/folder"])
     1
     """
     args = _parser().parse_args(argv)
+    status_of_errors: int = args.status_of_errors
     try:
         status: int = args.run(args)
         return status
@@ -33,16 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except ImportError as error:
         print(f"fastreduce: error: {error}; see `fastreduce doctor`", file=sys.stderr)
-        return FAILED
+        return status_of_errors
     except (OSError, RuntimeError, ValueError) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
-        return FAILED
+        return status_of_errors
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("fastreduce", description="Allreduce for PyTorch.")
     version = f"fastreduce {fastreduce.__version__}"
     parser.add_argument("--version", action="version", version=version)
+    parser.set_defaults(status_of_errors=FAILED)
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in COMMANDS:
         command.add(commands)

@@ -11,11 +11,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="compare two recorded runs bit by bit",
         description="Name the first step, bucket and parameter in which two runs differ that were "
         "recorded by fastreduce.DataParallel(..., record=FILE). Exit status: 0 if all is the same, "
-        "1 if not.",
+        "1 if not, 2 if they cannot be compared.",
     )
     diff.add_argument("run_a", metavar="RUN_A", help="the record of one run")
     diff.add_argument("run_b", metavar="RUN_B", help="the record of the other")
-    diff.set_defaults(run=_diff)
+    diff.set_defaults(run=_diff, status_of_errors=2)
 
 
 def _diff(args: argparse.Namespace) -> int:

@@ -76,7 +76,7 @@ def test_bad_files(files, capsys, content, words):
     files[1].write_text(content)
     with pytest.raises(ValueError, match=words):
         first_difference(*files)
-    assert main(["diff", *map(str, files)]) == 1
+    assert main(["diff", *map(str, files)]) == 2
     assert capsys.readouterr().err.startswith("fastreduce: error: ")
 
 
