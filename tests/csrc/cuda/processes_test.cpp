@@ -25,6 +25,12 @@ int cases = 0;
 std::mutex mutex;  // of lane_of_memory
 thread_local cudaStream_t current_stream;
 
+// Without destructors, which would wait for kernels that wait for each other.
+[[noreturn]] void fail_at_once(const std::string& what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::_Exit(1);
+}
+
 float value(int rank, int64_t elem, int round) {
   return static_cast<float>(((elem + round) % 7 + 1) << (3 * rank));  // a sum tells whose they are
 }
@@ -84,15 +90,12 @@ class Process {
     const FlagsCall call{plan, DType::f32, Op::sum, 4, items(), announcement(), timeout};
     const auto executor = staging_.executor(call);
     try {
-      if (!run_flags(group_, call, *executor, [this] { return join(); })) fail(test_.where() + ": not reached");
+      if (!run_flags(group_, call, *executor, [this] { return join(); })) fail_at_once(test_.where() + ": not reached");
     } catch (const GroupError&) {
       staging_.abandon();
       const Clock::time_point end = Clock::now() + std::chrono::seconds(5);
-      while (!executor->idle()) {
-        if (Clock::now() < end) continue;
-        std::fprintf(stderr, "FAILED: %s: a kernel waits on after its call has failed\n", test_.where().c_str());
-        std::_Exit(1);  // not by destructors, which would wait for it
-      }
+      while (!executor->idle())
+        if (Clock::now() > end) fail_at_once(test_.where() + ": a kernel waits on after its call has failed");
       throw;
     }
   }
@@ -118,8 +121,8 @@ class Process {
         float wanted = 0;
         for (int from : goal) wanted += value(from, e, round);
         if (found[e] != wanted)
-          fail(test_.where() + ": wrong value " + std::to_string(found[e]) + " on rank " + std::to_string(rank) +
-               ", element " + std::to_string(e) + ", round " + std::to_string(round));
+          fail_at_once(test_.where() + ": wrong value " + std::to_string(found[e]) + " on rank " +
+                       std::to_string(rank) + ", element " + std::to_string(e) + ", round " + std::to_string(round));
       }
     });
   }
@@ -192,7 +195,7 @@ void as_processes(const Case& test, const Does& does) {
         does(process, RankPlan(schedule, r), all);
         all.arrive_and_wait();
       } catch (const std::exception& error) {
-        fail(test.where() + ": " + error.what());
+        fail_at_once(test.where() + ": " + error.what());
       }
     });
 }
@@ -209,7 +212,7 @@ void run(const Case& test) {
       const bool at_once = process.group().rank() > 0 || virtual_cuda::take_traffic().kernels == test.ranks();
       // In the first round nobody knows before the ranks have met, and the first slice is copied in.
       if (process.group().rank() == 0 && round > 0 && at_once != test.at_once)
-        fail(test.where() + (at_once ? ": done at once" : ": not done at once"));
+        fail_at_once(test.where() + (at_once ? ": done at once" : ": not done at once"));
       process.check(round);
     }
   });
@@ -227,10 +230,10 @@ void one_stops(const Case& test, bool leaves, const std::string& words) {
     if (process.group().rank() != 1) {
       try {
         process.call(plan, leaves ? milliseconds(5'000) : milliseconds(500));
-        fail(test.where() + ": a call without rank 1 ended");
+        fail_at_once(test.where() + ": a call without rank 1 ended");
       } catch (const GroupError& error) {
         if (std::string(error.what()).find(words) == std::string::npos)
-          fail(test.where() + ": found '" + error.what() + "', wanted " + words);
+          fail_at_once(test.where() + ": found '" + error.what() + "', wanted " + words);
       }
     } else {
       Announcement mine = process.announcement();
