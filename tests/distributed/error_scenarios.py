@@ -284,7 +284,9 @@ def nothing_is_left(rank, size):
     before = held()
     for _ in range(50):
         one()
-    assert held() == before
+    after = held()
+    more = [count - earlier for count, earlier in zip(after, before, strict=True)]
+    assert max(more) <= 0, (before, after)  # less where Gloo closes a socket of its own late
     assert "/dev/shm/" not in Path("/proc/self/maps").read_text()
 
 
