@@ -3,8 +3,6 @@
 import atexit
 import os
 import re
-import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -257,37 +255,6 @@ def after_a_fork(rank, size):
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         all_go_on(size)
-
-
-def nothing_is_left(rank, size):
-    """Of 50 groups no file descriptor, no thread, and no memory that others can see."""
-
-    def one():
-        group = dist.new_group()
-        for asynchronous in (False, True):
-            work = dist.all_reduce(torch.ones(9_000), group=group, async_op=asynchronous)
-            if asynchronous:
-                work.wait()
-        dist.destroy_process_group(group)
-
-    def seen(_):
-        time.sleep(0.01)
-        own = Path("/proc/self/maps").read_text().count("memfd:fastreduce")
-        return [len(os.listdir(f"/proc/self/{x}")) for x in ("fd", "task")] + [own]
-
-    def held():
-        """The least of 30 looks: Linux still lists a thread for a moment after it was joined."""
-        return [min(counts) for counts in zip(*map(seen, range(30)), strict=True)]
-
-    for _ in range(3):
-        one()
-    before = held()
-    for _ in range(50):
-        one()
-    after = held()
-    more = [count - earlier for count, earlier in zip(after, before, strict=True)]
-    assert max(more) <= 0, (before, after)  # less where Gloo closes a socket of its own late
-    assert "/dev/shm/" not in Path("/proc/self/maps").read_text()
 
 
 SCENARIOS = [

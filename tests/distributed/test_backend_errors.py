@@ -6,6 +6,7 @@ error_scenarios.py says what each rank does.
 import error_scenarios as scenarios
 import pytest
 from processes import in_a_group
+from soak_scenarios import nothing_is_left
 from sweeps import one_in
 
 
@@ -15,4 +16,4 @@ def test_refused(tmp_path, size):
 
 
 def test_nothing_is_left(tmp_path):
-    in_a_group(scenarios.nothing_is_left, (2,), 2, tmp_path, None, "fastreduce", 20)
+    in_a_group(nothing_is_left, (2,), 2, tmp_path, None, "fastreduce", 20)
