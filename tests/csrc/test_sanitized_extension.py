@@ -56,4 +56,6 @@ def test_calls_from_several_threads(tmp_path):
     programs.write_text(text.replace(LOCK, ""))
     build(tmp_path)
     done = call(tmp_path)
-    assert done.returncode != 0 and "ThreadSanitizer: data race" in done.stderr
+    # Which of the two comes first is chance: a program that is forgotten is freed under a reader.
+    reports = ("ThreadSanitizer: data race", "ThreadSanitizer: heap-use-after-free")
+    assert done.returncode != 0 and any(report in done.stderr for report in reports)
