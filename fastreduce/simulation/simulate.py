@@ -67,7 +67,7 @@ def simulate(
     The result is a prediction. It can be no better than the topology's figures and the costs.
 
     Raises:
-        TypeError: the topology is neither one nor a name.
+        TypeError: the topology is neither one nor a name, or ``costs`` are none.
         ValueError: a malformed program, one that is not an allreduce, more ranks than devices, an
             unknown topology, sizes that are not above zero or do not fit the program, slices below
             1, an unknown bandwidth that is needed, or negative costs.
@@ -90,7 +90,10 @@ def simulate(
             f"the program is no allreduce: {program.refusal}; to simulate it all the same, as the "
             "program of another collective or as a part of one, pass verify=False"
         )
-    costs = costs_of(program) if costs is None else costs
+    if costs is None:
+        costs = costs_of(program)
+    elif not isinstance(costs, Costs):
+        raise TypeError(f"costs is {costs!r}, want a fastreduce.simulation.Costs")
     run = Run(program, topology, nbytes, None if slices is None else int(slices), costs)
     return Timeline(
         f"{size(run.nbytes)} on each of {program.k} ranks, {topology.name}",

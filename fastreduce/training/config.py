@@ -99,6 +99,11 @@ class Config:
             raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
+        if len(self.devices) > self.batch_size:
+            raise ValueError(
+                f"replicas: found {len(self.devices)} for a batch of {self.batch_size} examples, "
+                "wanted at least one example per replica"
+            )
         if len(self.devices) > (self.reproducible or len(self.devices)):
             raise ValueError(
                 f"reproducible: found {self.reproducible} micro-shards for {len(self.devices)} "

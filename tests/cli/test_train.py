@@ -100,6 +100,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
     ("flags", "words"),
     [
         (["--replicas", "0"], "replicas: found 0, wanted at least 1"),
+        (["--replicas", "100000"], "replicas: found 100000 for a batch of"),
         (["--replicas", "two"], "--replicas: invalid int value: 'two'"),
         (["--devices", "cpu", "cpu", "--replicas", "1"], "replicas: found 1, wanted at least 2"),
         (["--devices", "gpu"], "devices: found 'gpu'"),

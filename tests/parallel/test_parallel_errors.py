@@ -136,6 +136,8 @@ STEPS = {
                           r"6 in inputs, 5 in targets\[0\]; wanted as many"),
     "no example": (linear, lambda m: m(X[:0]), ValueError, "no example in the batch"),
     "nothing to cut": (linear, lambda m: m(torch.tensor(1.0)), ValueError, "no tensor to cut"),
+    "a sparse batch": (linear, lambda m: m(X.to_sparse()), ValueError,
+                       r"layout torch.sparse_coo, which torch cannot cut.*to_dense\(\)"),
     "no tensor out": (lambda: DataParallel(Returns("word"), CPU2), lambda m: m(X), ValueError,
                       "forward returned str without a tensor"),
     "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),

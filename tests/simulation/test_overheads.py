@@ -98,6 +98,10 @@ class TestCosts:
         with pytest.raises(ValueError, match=f"costs: {name} is {found}, want a finite number"):
             self.time_ms(**{name: found})
 
+    def test_what_is_no_costs_at_all_is_refused(self):
+        with pytest.raises(TypeError, match="costs is 3"):
+            simulate(algorithms.ring(4), star(4), GB, costs=3)
+
 
 class TestByTheRules:
     def test_one_lane_waits_for_the_callers_and_they_for_it(self):

@@ -230,6 +230,7 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
     [
         ({"devices": ()}, "replicas: found 0"),
         ({"batch_size": 0}, "batch size: found 0"),
+        ({"batch_size": 1}, "replicas: found 2 for a batch of 1 examples"),
         ({"epochs": 0}, "epochs: found 0"),
         ({"steps": 0}, "steps: found 0"),
         ({"seed": -1}, "seed: found -1"),
