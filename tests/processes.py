@@ -61,6 +61,50 @@ def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
         dist.destroy_process_group()
 
 
+def begin(function, *args, said, **environment):
+    """A process that calls a function, in an environment, and appends to a file what it says."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED, function.__module__])
+    process = context.Process(target=_call, args=(function, args, str(said), environment))
+    process.start()
+    return process
+
+
+def _call(function, args, said, environment):
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    file = os.open(said, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+    sys.stdout.reconfigure(line_buffering=True)
+    sys.exit(function(*args))
+
+
+def as_by_torchrun(function, *args, said, count=2, status=0):
+    """Processes that call a function in the environment of torchrun's; what is in the file then.
+
+    Each must end by itself: torchrun ends the others when one fails.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    ranks = [
+        begin(function, *args, said=said, RANK=str(i), LOCAL_RANK=str(i), **environment)
+        for i in range(count)
+    ]
+    for rank in ranks:
+        rank.join(60)
+    ended = [rank.exitcode for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+    assert ended == [status] * count, said.read_text()
+    return said.read_text()
+
+
 def torchrun(*program, processes=2, restarts=0, status=0):
     """What both streams of a program under torchrun got."""
     flags = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]

@@ -7,12 +7,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from processes import begin
 from sweeps import one_in
 
 from fastreduce.cli import main
@@ -225,25 +224,23 @@ class TestCommand:
 def killed_at_random(folder, seed, *flags):
     """Start a run, kill it at a random moment, go on, and so forth until it ends; how often."""
     draws, kills = random.Random(seed), 0
-    command = [sys.executable, "-m", "fastreduce", "train", "--data", str(SAMPLE)]
+    said = folder.with_suffix(".txt")
     while True:
+        said.write_text("")
         begun = any(folder.glob("checkpoints/step-*s"))
-        new = [*flags, "--out", str(folder)]
-        process = subprocess.Popen(
-            [*command, *(["--resume", str(folder)] if begun else new), "--checkpoint-every", "1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2):
-            process.stdout.readline()
+        own = ["--resume", str(folder)] if begun else [*flags, "--out", str(folder)]
+        run = ["train", "--data", str(SAMPLE), *own, "--checkpoint-every", "1"]
+        process = begin(main, run, said=said)
+        while process.is_alive() and said.read_text().count("\n") < 2:
+            time.sleep(0.001)
         time.sleep(draws.uniform(0, 0.3))
-        if process.poll() is None and kills < 20:
-            process.send_signal(signal.SIGKILL)
+        if process.is_alive() and kills < 20:
+            process.kill()
             kills += 1
-        _, said = process.communicate(timeout=300)
-        if process.returncode == 0:
+        process.join(300)
+        if process.exitcode == 0:
             return kills
-        assert process.returncode == -signal.SIGKILL, said
+        assert process.exitcode == -signal.SIGKILL, said.read_text()
         if not any(folder.glob("checkpoints/step-*s")):
             shutil.rmtree(folder, ignore_errors=True)  # killed before the first was whole
 
