@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from datetime import timedelta
@@ -17,6 +18,13 @@ from torch.multiprocessing import start_processes
 IMPORTED = ["fastreduce.distributed", "torch._dynamo"]
 
 
+def preload(function):
+    """The context of processes that are forks of one that has imported the function's module."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED, function.__module__])
+    return context
+
+
 def in_a_group(
     scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60, within_s=120
 ):
@@ -25,7 +33,7 @@ def in_a_group(
     ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
     more than ``within_s``.
     """
-    get_context("forkserver").set_forkserver_preload([*IMPORTED, scenario.__module__])
+    preload(scenario)
     own = (scenario, args, count, str(folder), killed, backend, timeout_s)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     end = time.monotonic() + within_s
@@ -63,9 +71,8 @@ def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
 
 def begin(function, *args, said, **environment):
     """A process that calls a function, in an environment, and appends to a file what it says."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([*IMPORTED, function.__module__])
-    process = context.Process(target=_call, args=(function, args, str(said), environment))
+    own = (function, args, str(said), environment)
+    process = preload(function).Process(target=_call, args=own, daemon=True)
     process.start()
     return process
 
@@ -80,29 +87,31 @@ def _call(function, args, said, environment):
     sys.exit(function(*args))
 
 
-def as_by_torchrun(function, *args, said, count=2, status=0):
-    """Processes that call a function in the environment of torchrun's; what is in the file then.
+def as_by_torchrun(function, *args, processes=2, status=0):
+    """What both streams of processes got that call a function in the environment of torchrun's.
 
     Each must end by itself: torchrun ends the others when one fails.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {
-        "WORLD_SIZE": str(count),
+        "WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    ranks = [
-        begin(function, *args, said=said, RANK=str(i), LOCAL_RANK=str(i), **environment)
-        for i in range(count)
-    ]
-    for rank in ranks:
-        rank.join(60)
-    ended = [rank.exitcode for rank in ranks]
-    for rank in ranks:
-        rank.kill()
-    assert ended == [status] * count, said.read_text()
-    return said.read_text()
+    with tempfile.NamedTemporaryFile("r") as said:
+        ranks = [
+            begin(function, *args, said=said.name, RANK=str(i), LOCAL_RANK=str(i), **environment)
+            for i in range(processes)
+        ]
+        for rank in ranks:
+            rank.join(60)
+        ended = [rank.exitcode for rank in ranks]
+        for rank in ranks:
+            rank.kill()
+        text = said.read()
+    assert ended == [status] * processes, text
+    return text
 
 
 def torchrun(*program, processes=2, restarts=0, status=0):

@@ -71,14 +71,15 @@ def _is_cut(leaf: Any, batch_dim: int) -> bool:
 def rows_of(tree: Any, batch_dim: int) -> int:
     """The number of examples: the length along ``batch_dim`` of all tensors that are cut."""
     leaves, _ = leaves_of(tree)
-    for leaf in leaves:
-        if _is_cut(leaf, batch_dim) and leaf.layout is not torch.strided:
+    batched = [leaf for leaf in leaves if _is_cut(leaf, batch_dim)]
+    for leaf in batched:
+        if leaf.layout is not torch.strided:
             raise ValueError(
                 f"DataParallel: found a tensor of layout {leaf.layout}, which torch cannot cut "
                 "into shards; pass its to_dense(), or fastreduce.Whole(tensor) for every replica "
                 "to get it whole"
             )
-    lengths = {leaf.shape[batch_dim] for leaf in leaves if _is_cut(leaf, batch_dim)}
+    lengths = {leaf.shape[batch_dim] for leaf in batched}
     if not lengths:
         kinds = ", ".join(
             f"a tensor of shape {tuple(leaf.shape)}"

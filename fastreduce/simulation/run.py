@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 class Run:
     """``program`` with ``nbytes`` on each rank and ``slices`` of each shard, on ``topology``.
 
-    Rank r's buffer and rank r's output lie on the topology's device r.
+    Rank r's buffer and rank r's output lie on the topology's device r. Without ``costs``, they are
+    those of the events engine for the program.
 
     Raises:
+        TypeError: ``costs`` is no `Costs`.
         ValueError: a malformed program, more ranks than devices, sizes that are not above zero or
             do not fit the program, nodes that no links join, or an unknown bandwidth.
     """
@@ -33,9 +35,12 @@ class Run:
         topology: Topology,
         nbytes: int | str | Sequence[int | str],
         slices: int | None,
-        costs: Costs,
+        costs: Costs | None,
     ) -> None:
         program.check_form()
+        costs = costs_of(program) if costs is None else costs
+        if not isinstance(costs, Costs):
+            raise TypeError(f"costs is {costs!r}, want a fastreduce.simulation.Costs")
         if program.k > len(topology.devices):
             raise ValueError(
                 f"the program is for {program.k} ranks, topology {topology.name!r} has "
@@ -91,7 +96,6 @@ def seconds(
     >>> round(seconds(sharded(4), preset("book-pcie4"), "160MB") * 1e3)
     15
     """
-    costs = costs_of(program) if costs is None else costs
     return Run(program, topology, nbytes, slices, costs).time_s
 
 

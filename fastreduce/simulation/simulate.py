@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastreduce.algorithms.registration import find
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
-from fastreduce.simulation.costs import Costs, costs_of
+from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.events import events
 from fastreduce.simulation.run import Run
 from fastreduce.simulation.timeline import Timeline
@@ -67,7 +67,7 @@ def simulate(
     The result is a prediction. It can be no better than the topology's figures and the costs.
 
     Raises:
-        TypeError: the topology is neither one nor a name, or ``costs`` are none.
+        TypeError: the topology is neither one nor a name, or ``costs`` is no `Costs`.
         ValueError: a malformed program, one that is not an allreduce, more ranks than devices, an
             unknown topology, sizes that are not above zero or do not fit the program, slices below
             1, an unknown bandwidth that is needed, or negative costs.
@@ -90,10 +90,6 @@ def simulate(
             f"the program is no allreduce: {program.refusal}; to simulate it all the same, as the "
             "program of another collective or as a part of one, pass verify=False"
         )
-    if costs is None:
-        costs = costs_of(program)
-    elif not isinstance(costs, Costs):
-        raise TypeError(f"costs is {costs!r}, want a fastreduce.simulation.Costs")
     run = Run(program, topology, nbytes, None if slices is None else int(slices), costs)
     return Timeline(
         f"{size(run.nbytes)} on each of {program.k} ranks, {topology.name}",

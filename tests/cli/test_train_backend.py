@@ -38,7 +38,7 @@ def test_one_process_is_a_group_of_one(capsys, tmp_path):
 def test_a_rank_that_is_killed_changes_no_bit(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = [*RUN, "--epochs", "2", "--checkpoint-every", "3"]
-    said = as_by_torchrun(main, ["train", *flags, "--out", str(whole)], said=tmp_path / "said")
+    said = as_by_torchrun(main, ["train", *flags, "--out", str(whole)])
     assert said.count("results go to") == 1 and "backend: fastreduce, processes: 2" in said
     wanted = ["checkpoints", "learning_curve.png", "metrics.jsonl"]
     assert sorted(path.name for path in whole.iterdir()) == wanted

@@ -1,4 +1,4 @@
-"""``fastreduce train --kvstore`` in processes like those that torchrun starts."""
+"""``fastreduce train --kvstore`` in processes like torchrun's, and in one test its own."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import as_by_torchrun
+from processes import as_by_torchrun, torchrun
 
 from fastreduce.cli import main
 from fastreduce.training.checkpoint import read
@@ -16,13 +16,8 @@ pytestmark = pytest.mark.sweep("processes")
 RUN = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-size", "9"]
 
 
-@pytest.fixture
-def train(tmp_path_factory):
-    def run(count: int, *flags: str, status: int = 0) -> str:
-        said = tmp_path_factory.mktemp("said") / "by all"
-        return as_by_torchrun(main, ["train", *flags], said=said, count=count, status=status)
-
-    return run
+def train(processes: int, *flags: str, status: int = 0) -> str:
+    return as_by_torchrun(main, ["train", *flags], processes=processes, status=status)
 
 
 def metrics(out: Path) -> list[tuple]:
@@ -40,7 +35,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_nobody_ahead_is_the_same_as_all_together(train, tmp_path, processes):
+def test_nobody_ahead_is_the_same_as_all_together(tmp_path, processes):
     flags = [*RUN, "--epochs", "2", "--model", "mlp"]
     sync, others, one = (tmp_path / name for name in ("sync", "async", "one"))
     train(processes, *flags, "--kvstore", "dist_sync", "--out", str(sync))
@@ -57,7 +52,7 @@ def test_nobody_ahead_is_the_same_as_all_together(train, tmp_path, processes):
         torch.testing.assert_close(own, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_goes_on_from_the_last_step_that_all_have(train, tmp_path):
+def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--checkpoint-every", "1"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(2, *flags, "--epochs", "2", "--out", str(whole))
@@ -69,22 +64,22 @@ def test_a_run_goes_on_from_the_last_step_that_all_have(train, tmp_path):
     assert_same(whole, stopped)
 
 
-def test_workers_at_their_own_speed_learn(train, tmp_path):
+def test_workers_at_their_own_speed_learn(tmp_path):
     flags = ["--data", str(SAMPLE), "--devices", "cpu", "--epochs", "1", "--steps", "60"]
     store = ["--model", "mlp", "--kvstore", "dist_async", "--staleness", "2"]
-    train(2, *flags, *store, "--out", str(tmp_path))
+    torchrun("-m", "fastreduce", "train", *flags, *store, "--out", tmp_path)
     [(_, accuracy)] = metrics(tmp_path)
     assert accuracy > 0.5
 
 
-def test_a_local_store_in_several_processes_is_refused(train, tmp_path):
+def test_a_local_store_in_several_processes_is_refused(tmp_path):
     said = train(2, *RUN, "--kvstore", "local", "--out", str(tmp_path / "out"), status=2)
     assert "kvstore: found local in 2 processes, wanted dist_sync or dist_async" in said
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (2, 1), (1, 2)])
-def test_another_number_of_processes(train, tmp_path, before, now):
+def test_another_number_of_processes(tmp_path, before, now):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
     train(before, *flags, "--out", str(tmp_path))
     said = train(now, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
@@ -92,7 +87,7 @@ def test_another_number_of_processes(train, tmp_path, before, now):
     assert f"so start as many: torchrun --nproc-per-node {before}\n" in said
 
 
-def test_a_rank_whose_checkpoints_are_lost(train, tmp_path):
+def test_a_rank_whose_checkpoints_are_lost(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
     train(2, *flags, "--out", str(tmp_path))
     shutil.rmtree(tmp_path / "rank1")
@@ -100,7 +95,7 @@ def test_a_rank_whose_checkpoints_are_lost(train, tmp_path):
     assert f"{tmp_path / 'rank1' / 'checkpoints'}: found no checkpoint" in said
 
 
-def test_no_step_that_all_have(train, tmp_path):
+def test_no_step_that_all_have(tmp_path):
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--epochs", "1"]
     train(2, *flags, "--checkpoint-every", "2", "--out", str(tmp_path))
     (tmp_path / "checkpoints" / "step-000000002.safetensors").unlink()

@@ -6,7 +6,7 @@ import pytest
 from networks import run, star, timed
 
 from fastreduce import Instruction, Program, algorithms, simulate
-from fastreduce.simulation import BOOK, EVENTS, Costs
+from fastreduce.simulation import BOOK, EVENTS, Costs, seconds
 from fastreduce.simulation.costs import costs_of
 
 GB = 1_000_000_000
@@ -101,6 +101,8 @@ class TestCosts:
     def test_what_is_no_costs_at_all_is_refused(self):
         with pytest.raises(TypeError, match="costs is 3"):
             simulate(algorithms.ring(4), star(4), GB, costs=3)
+        with pytest.raises(TypeError, match="costs is 3"):
+            seconds(algorithms.ring(4), star(4), GB, costs=3)
 
 
 class TestByTheRules:
