@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from mutation_cpp import Extension, Processes, VirtualGpus
+from mutation_cpp import Extension, Placement, Processes, ProcessesOnGpus, VirtualGpus
 from mutation_python import ROOT, Workspace
 
 PAGE = ROOT / "tests" / "mutation.md"
@@ -93,7 +93,7 @@ def table(results: list[Result]) -> str:
 
 
 def main() -> None:
-    kinds = (Workspace, Extension, Processes, VirtualGpus)
+    kinds = (Workspace, Extension, Processes, VirtualGpus, Placement, ProcessesOnGpus)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument(
         "files",

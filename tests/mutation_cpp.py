@@ -3,6 +3,7 @@ runtime. A changed file is compiled alone and linked with the others' objects.""
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import subprocess
 import sys
@@ -202,24 +203,28 @@ class VirtualGpus(Extension):
     """The CUDA engines and their test, for the virtual CUDA runtime."""
 
     tests = MODES
+    module, sanitizer = "test_engines", "plain"
 
     def compile_all(self) -> None:
         folders = ("tests/csrc/cuda", "tests/csrc", "tests", "")
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         from builds import Build
-        from program_files import every_program, write_programs
-        from test_engines import HERE, SOURCES
-        from virtual_builds import compile_all
+        from program_files import every_program, programs_of_processes, write_programs
+        from virtual_builds import HERE, LIBC10, compile_all
 
-        self.build, self.sources = Build("plain", self.folder / "objects"), SOURCES
+        self.build = Build(self.sanitizer, self.folder / "objects")
+        self.sources = importlib.import_module(self.module).SOURCES
+        self.libraries = LIBC10
         self.objects = {
-            f"csrc/{name}": path for name, path in compile_all(self.build, SOURCES).items()
+            f"csrc/{name}": path for name, path in compile_all(self.build, self.sources).items()
         }
         self.objects |= {file: self.objects["csrc/kernels"] for file in KERNELS}
         self.programs = write_programs(self.folder / "programs.txt")
+        self.of_processes = write_programs(self.folder / "all.txt", [*programs_of_processes()])
         few = [x for x in every_program() if x.name in FEW]
         self.few = write_programs(self.folder / "few.txt", few)
-        self.build.library(HERE / "virtual_nvml.cpp", self.folder, "libnvidia-ml.so.1")
+        nvml = HERE / "virtual_nvml.cpp"
+        self.nvml = self.build.library(nvml, self.folder, "libnvidia-ml.so.1")
 
     def compile(self, file: str) -> bool:
         self.objects[file].unlink(missing_ok=True)
@@ -232,7 +237,8 @@ class VirtualGpus(Extension):
 
     def link(self) -> bool:
         try:
-            self.program = self.build.link([*dict.fromkeys(self.objects.values())], self.folder)
+            parts = [*dict.fromkeys(self.objects.values()), *self.libraries]
+            self.program = self.build.link(parts, self.folder)
         except AssertionError:
             return False
         return True
@@ -248,3 +254,26 @@ class VirtualGpus(Extension):
         kept = self.folder / "kept.txt"
         kept.unlink(missing_ok=True)
         return runs(self.program, mode, programs, kept if mode.startswith("kept") else "0")
+
+
+class Placement(VirtualGpus):
+    """What connects torch's devices and streams to the CUDA engines."""
+
+    tests = dict.fromkeys(["csrc/cuda/engine.cpp"])
+    module = "test_placement"
+
+    def passes(self, file: str) -> bool:
+        (self.folder / "peer_access.txt").unlink(missing_ok=True)
+        return runs(self.program, self.programs, self.nvml, self.folder)
+
+
+class ProcessesOnGpus(VirtualGpus):
+    """The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer."""
+
+    tests = dict.fromkeys(
+        ["csrc/cuda/ipc.cpp", "csrc/cuda/processes.cpp", "csrc/processes/devices.cpp"]
+    )
+    module, sanitizer = "test_processes", "thread"
+
+    def passes(self, file: str) -> bool:
+        return runs(self.program, self.of_processes, "3") and runs(self.program, self.of_processes)

@@ -1,204 +1,19 @@
 // The engine for processes on virtual GPUs, with threads as ranks. Small calls are one launch per rank, whose blocks
 // wait for those of the other ranks; every block is a thread, so ThreadSanitizer sees whether they wait for enough.
-#include <atomic>
-#include <barrier>
-#include <mutex>
-#include <thread>
-
-#include "cuda/ipc.h"
-#include "machine.h"
-#include "processes/group.h"
+#include "virtual_process.h"
 
 namespace fastreduce {
-bool wait_on_shared_gpus = false;
+void (*pin_memory)(std::byte* data, size_t bytes) = nullptr;
 }
 
 namespace {
 
-using namespace engines_test;
-using std::chrono::milliseconds;
+using namespace processes_test;
 
 constexpr int kRounds = 3;
 constexpr int64_t kAtOnceElems = kAtOnceBytes / 4;
 
 int cases = 0;
-std::mutex mutex;  // of lane_of_memory
-thread_local cudaStream_t current_stream;
-
-// Without destructors, which would wait for kernels that wait for each other.
-[[noreturn]] void fail_at_once(const std::string& what) {
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  std::_Exit(1);
-}
-
-float value(int rank, int64_t elem, int round) {
-  return static_cast<float>(((elem + round) % 7 + 1) << (3 * rank));  // a sum tells whose they are
-}
-
-struct Case {
-  const Named& named;
-  std::vector<int64_t> elems;  // of each tensor
-  bool at_once = true;         // how it must be served
-  int shifted_rank = -1;       // whose tensors begin where no vector does
-  bool on_one_gpu = false;
-
-  int ranks() const { return named.program.ranks; }
-  std::string where() const {
-    return named.where() + ", " + std::to_string(elems.size()) + " tensors, the first of " + std::to_string(elems[0]) +
-           (on_one_gpu ? ", on one GPU" : "");
-  }
-};
-
-// What one process has: a group, and on its GPU a stream, staging memory and tensors, one behind the other.
-class Process {
- public:
-  Process(const Case& test, int rank, const std::vector<std::string>& names)
-      : test_(test),
-        program_(test.named.program),
-        device_(test.on_one_gpu ? 0 : rank),
-        group_(rank, names, 1 << 16),
-        staging_(device_, rank, test.ranks(), [](int) { return current_stream; }) {
-    const DeviceGuard guard(device_);
-    current_stream = (stream_ = make_stream()).get();
-    for (int64_t elems : test.elems) total_ += elems;
-    const int64_t bytes = total_ * 4 + 64;
-    in_ = allocate_device(device_, bytes);
-    out_ = allocate_device(device_, bytes);
-    const std::lock_guard lock(mutex);
-    for (void* memory : {in_.get(), out_.get(), staging_memory()})
-      lane_of_memory[static_cast<std::byte*>(memory)] = rank;
-  }
-
-  Group& group() { return group_; }
-  Announcement announcement() const {
-    Announcement mine;
-    mine.describe(test_.where());
-    mine.device = staging_.address();
-    return mine;
-  }
-
-  // As DeviceGroup does.
-  bool join() {
-    std::vector<DeviceAddress> announced;
-    for (int rank = 0; rank < group_.size(); ++rank) announced.push_back(group_.announced(rank).device);
-    if (announced == known_) return true;
-    known_ = announced;
-    return group_.all(staging_.open(announced));
-  }
-
-  void call(const RankPlan& plan, milliseconds timeout) {
-    const FlagsCall call{plan, DType::f32, Op::sum, 4, items(), announcement(), timeout};
-    const auto executor = staging_.executor(call);
-    try {
-      if (!run_flags(group_, call, *executor, [this] { return join(); })) fail_at_once(test_.where() + ": not reached");
-    } catch (const GroupError&) {
-      staging_.abandon();
-      const Clock::time_point end = Clock::now() + std::chrono::seconds(5);
-      while (!executor->idle())
-        if (Clock::now() > end) fail_at_once(test_.where() + ": a kernel waits on after its call has failed");
-      throw;
-    }
-  }
-
-  void fill(int round) {
-    std::vector<float> values(total_);
-    for (int64_t e = 0; e < total_; ++e) values[e] = value(group_.rank(), e, round);
-    const DeviceGuard guard(device_);
-    cuda_check(cudaMemcpy(at(in_, 0), values.data(), total_ * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
-    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
-  void check(int round) {
-    const int rank = group_.rank();
-    const int buffer = in_place() ? rank : test_.ranks() + rank;
-    std::vector<float> found(total_);
-    const DeviceGuard guard(device_);
-    cuda_check(cudaMemcpy(found.data(), at(in_place() ? in_ : out_, 0), total_ * 4, cudaMemcpyDeviceToHost),
-               "cudaMemcpy");
-    each_shard([&](int64_t first, int shard, int64_t begin, int64_t length) {
-      const std::vector<int>& goal = test_.named.goal(buffer, shard);
-      for (int64_t e = first + begin; e < first + begin + length && !goal.empty(); ++e) {
-        float wanted = 0;
-        for (int from : goal) wanted += value(from, e, round);
-        if (found[e] != wanted)
-          fail_at_once(test_.where() + ": wrong value " + std::to_string(found[e]) + " on rank " +
-                       std::to_string(rank) + ", element " + std::to_string(e) + ", round " + std::to_string(round));
-      }
-    });
-  }
-
- private:
-  bool in_place() const { return program_.buffers == program_.ranks; }
-  void* staging_memory() const {
-    void* memory;
-    std::memcpy(&memory, staging_.address().staging.data(), sizeof(memory));
-    return memory;
-  }
-  std::byte* at(const DeviceMemory& memory, int64_t elem) const {
-    const int64_t shift = group_.rank() == test_.shifted_rank ? 4 : 0;
-    return static_cast<std::byte*>(memory.get()) + shift + elem * 4;
-  }
-
-  // Calls visit(the tensor's first element, shard, where it begins in the tensor, its length).
-  template <class Visit>
-  void each_shard(const Visit& visit) const {
-    int64_t first = 0;
-    for (int64_t elems : test_.elems) {
-      const int64_t part = part_elems(elems, program_.shards, 4);
-      for (int shard = 0; shard < program_.shards; ++shard) {
-        const int64_t begin = std::min(shard * part, elems);
-        visit(first, shard, begin, std::min(part, elems - begin));
-      }
-      first += elems;
-    }
-  }
-
-  std::vector<Item> items() const {
-    std::vector<Item> items;
-    for (int64_t elems : test_.elems) items.push_back({part_elems(elems, program_.shards, 4), {}, {}});
-    size_t spans = 0;
-    each_shard([&](int64_t first, int, int64_t begin, int64_t length) {
-      Item& item = items[spans++ / program_.shards];
-      item.in.push_back({at(in_, first + begin), length, 0});
-      item.out.push_back({at(in_place() ? in_ : out_, first + begin), length, 0});
-    });
-    return items;
-  }
-
-  const Case& test_;
-  const Schedule& program_;
-  const int device_;
-  Group group_;
-  Stream stream_;
-  IpcStaging staging_;
-  int64_t total_ = 0;
-  DeviceMemory in_, out_;
-  std::vector<DeviceAddress> known_;
-};
-
-// Each rank, in a thread of its own, once all have joined: does(process, its part of the program, the barrier of all).
-template <class Does>
-void as_processes(const Case& test, const Does& does) {
-  const int k = test.ranks();
-  const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &test.named.program);
-  std::vector<std::string> names(k), invitations(k);
-  for (int r = 0; r < k; ++r) names[r] = std::to_string(r);
-  std::barrier all(k);
-  std::vector<std::jthread> ranks;
-  for (int r = 0; r < k; ++r)
-    ranks.emplace_back([&, r] {
-      try {
-        Process process(test, r, names);
-        invitations[r] = process.group().invitation();
-        all.arrive_and_wait();
-        process.group().join(invitations);
-        does(process, RankPlan(schedule, r), all);
-        all.arrive_and_wait();
-      } catch (const std::exception& error) {
-        fail_at_once(test.where() + ": " + error.what());
-      }
-    });
-}
 
 void run(const Case& test) {
   as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
@@ -207,7 +22,7 @@ void run(const Case& test) {
       all.arrive_and_wait();
       if (process.group().rank() == 0) virtual_cuda::take_traffic();
       all.arrive_and_wait();
-      process.call(plan, milliseconds(20'000));
+      if (!process.call(plan, milliseconds(20'000))) fail_at_once(test.where() + ": not reached");
       all.arrive_and_wait();
       const bool at_once = process.group().rank() > 0 || virtual_cuda::take_traffic().kernels == test.ranks();
       // In the first round nobody knows before the ranks have met, and the first slice is copied in.
@@ -247,6 +62,49 @@ void one_stops(const Case& test, bool leaves, const std::string& words) {
   ++cases;
 }
 
+// Without peer access nothing is written, and all ranks say so. A first slice was copied in meanwhile.
+void nobody_reaches(const Case& test) {
+  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+    process.fill(0);
+    if (process.call(plan, milliseconds(20'000))) fail_at_once(test.where() + ": reached without peer access");
+    process.wait();
+    all.arrive_and_wait();
+  });
+  expect_clean(test.where());
+  ++cases;
+}
+
+// Nothing is allocated that a captured stream would have to wait for.
+void expect_refused_in_a_capture() {
+  const Stream stream = make_stream();
+  current_streams[0] = stream.get();
+  const size_t before = virtual_cuda::allocated_bytes(0);
+  std::string thrown;
+  const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] {
+    try {
+      make_staging(0, 0, 2);
+    } catch (const std::runtime_error& error) {
+      thrown = error.what();
+    }
+  });
+  if (thrown.find("a CUDA graph is being captured") == std::string::npos) fail("in a capture: '" + thrown + "'");
+  if (virtual_cuda::allocated_bytes(0) != before) fail("memory was allocated in a capture");
+  current_streams.clear();
+  ++cases;
+}
+
+// What cannot be pinned stays pageable, and no later launch is blamed for it.
+void memory_is_pinned() {
+  std::byte memory[64];
+  for (bool fails : {false, true}) {
+    if (fails) virtual_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation);
+    pin_memory(memory, sizeof(memory));
+    if (virtual_cuda::calls().back() != "cudaHostRegister") fail("memory is not pinned");
+    if (cudaPeekAtLastError() != cudaSuccess) fail("memory that cannot be pinned leaves an error behind");
+    ++cases;
+  }
+}
+
 const Named& find(const std::vector<Named>& programs, const std::string& name, int ranks) {
   for (const Named& named : programs)
     if (named.name == name && named.program.ranks == ranks) return named;
@@ -267,8 +125,13 @@ bool serves(const Named& named) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  virtual_cuda::reset({.devices = 4, .max_delay_us = 20, .multiprocessors = 90, .blocks_wait = true});
+  std::vector<std::vector<bool>> peers(5, std::vector<bool>(5, true));
+  peers[3][4] = peers[4][3] = false;
+  virtual_cuda::reset({.devices = 5, .peers = peers, .max_delay_us = 20, .multiprocessors = 90, .blocks_wait = true});
+  make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
+  expect_refused_in_a_capture();
+  memory_is_pinned();
   for (const Named& named : programs) {
     if (!serves(named) || (count > 2 && named.program.ranks != std::atoi(arguments[2]))) continue;
     run({named, {130}});
@@ -286,5 +149,6 @@ int main(int count, char** arguments) {
   run({ring, {130}});  // with a GPU that was in fewer calls than the others
   one_stops({ring, {130}}, true, "rank 1 has left the group");
   one_stops({ring, {130}}, false, "reached its timeout of 500 ms, waiting for the devices of all ranks");
+  nobody_reaches({sharded, {130}, false, -1, false, 3});
   std::printf("%d cases right\n", cases);
 }

@@ -133,6 +133,8 @@ cudaError_t cudaFree(void* pointer);
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags);
 cudaError_t cudaMallocHost(void** pointer, size_t bytes);
 cudaError_t cudaFreeHost(void* pointer);
+constexpr unsigned cudaHostRegisterPortable = 1;
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 
 // Processes are threads here: all see memory at one address, which is the handle.

@@ -104,6 +104,13 @@ cudaError_t cudaFreeHost(void* pointer) {
   return call("cudaFreeHost", body, body);
 }
 
+// It stays the process's ordinary memory.
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
+  return call("cudaHostRegister", [&](Runtime&) {
+    require(pointer && bytes > 0 && flags == cudaHostRegisterPortable, cudaErrorInvalidValue);
+  });
+}
+
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   return call("cudaPointerGetAttributes", [&](Runtime& rt) {
     void* address_itself = const_cast<void*>(pointer);

@@ -1,0 +1,89 @@
+"""What the CUDA engine for one process makes of torch's devices and streams, with a torch of the
+test's own on the virtual CUDA runtime; and mutants that must not get through."""
+
+import pytest
+from builds import CSRC, Build, needs_compiler, run
+from program_files import every_program, write_programs
+from virtual_builds import (
+    CONTENT,
+    ENGINES,
+    HERE,
+    LIBC10,
+    TEST_OPTIONS,
+    VIRTUAL_TORCH,
+    Mutant,
+    Source,
+    compile_all,
+)
+
+SOURCES = {
+    **ENGINES,
+    **CONTENT,
+    "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+    "test": Source(HERE / "placement_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
+}
+
+pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
+
+
+@pytest.fixture(scope="module")
+def objects(object_files):
+    made = compile_all(Build("plain", object_files), SOURCES)
+    return made | {option: option for option in LIBC10}
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """A file of programs, a library in the place of NVML, and a folder."""
+    nvml = Build("plain", tmp_path).library(
+        HERE / "virtual_nvml.cpp", tmp_path, "libnvidia-ml.so.1"
+    )
+    rings = [x for x in every_program() if x.name == "ring"]
+    return [write_programs(tmp_path / "programs.txt", rings), nvml, tmp_path]
+
+
+def test_placement(objects, arguments, tmp_path):
+    done = run(Build("plain", tmp_path).link([*objects.values()], tmp_path), *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "20 cases right\n", "")
+
+
+# There is one mode.
+MUTANTS = {
+    "peers without NVLink count as linked": Mutant(
+        "cuda/engine.cpp", "has_nvlink) ?", "can_reach) ?", "", "are at nvlink, not pcie"
+    ),
+    "torch is not told of peers": Mutant(
+        "cuda/engine.cpp",
+        "when_reached(enable_in_torch);",
+        "static_cast<void>(enable_in_torch);",
+        "",
+        "asked to connect",
+    ),
+    "all streams must be captured": Mutant(
+        "cuda/engine.cpp", "std::none_of(", "!std::all_of(", "", "copies of tensors"
+    ),
+    "streams are those of the first device": Mutant(
+        "cuda/engine.cpp",
+        "Stream(device.index())",
+        "Stream(0)",
+        "",
+        "cudaErrorInvalidResourceHandle",
+    ),
+    "torch's guard is left out": Mutant(
+        "cuda/engine.cpp",
+        "if (tables.empty()) return;\n    const c10::cuda::CUDAGuard guard(devices.front());",
+        "if (tables.empty()) return;",
+        "",
+        "guarded",
+    ),
+}
+
+
+@pytest.mark.sweep("mutants")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, arguments, tmp_path):
+    mutant = MUTANTS[name]
+    done = run(mutant.build(tmp_path, SOURCES, objects), *arguments)
+    assert done.returncode != 0
+    assert mutant.words in done.stdout + done.stderr
