@@ -2,6 +2,7 @@
 
     python benchmarks/build.py                                  # the CPU's engines alone
     python benchmarks/build.py --cuda                           # and CUDA's, all architectures
+    python benchmarks/build.py --cuda 9.0                       # for one
     python benchmarks/build.py --out benchmarks/results/build   # writes build.json
 
 Compiles everything into a temporary folder, so nothing that is installed changes. It needs what the
@@ -28,14 +29,18 @@ ROOT = Path(__file__).parent.parent
 Row = dict[str, Any]
 
 
-def build(root: Path, cuda: bool, folder: Path) -> float:
-    """Seconds of a build into ``folder``; raises SystemExit with its last lines if it fails."""
+def build(root: Path, cuda: str | None, folder: Path) -> float:
+    """Seconds of a build into ``folder``; raises SystemExit with its last lines if it fails.
+
+    ``cuda`` names architectures as torch does ("9.0", or "" for all); None is for the CPU alone.
+    """
     command = [sys.executable, "setup.py", "build_ext", "--force"]
     command += ["--build-temp", str(folder / "temp"), "--build-lib", str(folder / "lib")]
-    environment = {**os.environ, "FASTREDUCE_CUDA": "1" if cuda else "0"}
-    if cuda:  # a visible GPU or this variable would limit the architectures
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-        environment.pop("TORCH_CUDA_ARCH_LIST", None)
+    environment = {**os.environ, "FASTREDUCE_CUDA": "0" if cuda is None else "1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # a visible GPU would limit the architectures
+    environment.pop("TORCH_CUDA_ARCH_LIST", None)
+    if cuda:
+        environment["TORCH_CUDA_ARCH_LIST"] = cuda
     begin = time.perf_counter()
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -88,10 +93,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cuda", action="store_true", help="with CUDA, for all architectures")
+    parser.add_argument(
+        "--cuda",
+        nargs="?",
+        const="",
+        metavar="ARCHITECTURES",
+        help='with CUDA, for these ("9.0", as in TORCH_CUDA_ARCH_LIST) or all',
+    )
     parser.add_argument("--out", type=Path, help="write OUT.json")
     args = parser.parse_args()
-    about = machine() | {"cuda": args.cuda}
+    built = {None: "none", "": "all architectures"}.get(args.cuda, args.cuda)
+    about = machine() | {"cuda": built}
     print("\n".join(f"# {key}: {value}" for key, value in about.items()), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         whole_s = build(ROOT, args.cuda, Path(folder))

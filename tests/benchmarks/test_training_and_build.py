@@ -87,10 +87,14 @@ class TestBuild:
         return tmp_path
 
     def test_a_build(self, project):
-        assert build(project, False, project / "out") > 0
+        assert build(project, None, project / "out") > 0
         assert [x["unit"] for x in units(project / "out")] == ["one"]
 
     def test_one_that_fails_is_for_all_architectures_and_says_why(self, project, monkeypatch):
         monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
         with pytest.raises(SystemExit, match="CUDA 1 None\nthe build failed: exit status 1"):
-            build(project, True, project / "out")
+            build(project, "", project / "out")
+
+    def test_one_for_an_architecture(self, project):
+        with pytest.raises(SystemExit, match=r"CUDA 1 9\.0"):
+            build(project, "9.0", project / "out")

@@ -1,4 +1,4 @@
-// What engine.cpp makes of torch's devices and streams: placement_test PROGRAMS NVML FOLDER
+// What engine.cpp makes of torch's devices and streams: placement_test PROGRAMS NVML FOLDER place|run
 #include <ATen/cuda/PeerToPeerAccess.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -62,13 +62,19 @@ void expect_connected(std::vector<std::pair<int, int>> wanted) {
   found.clear();
 }
 
+int asked_for_the_folder = 0;
+
+void expect_proofs_of_three(const std::filesystem::path& folder) {
+  std::ifstream proofs(folder / "peer_access.txt");
+  if (asked_for_the_folder != 1 || std::count(std::istreambuf_iterator<char>(proofs), {}, '\n') != 6)
+    fail("the proofs of three devices are not in the cache's folder");
+}
+
 // By NVML, 0 and 1, and 1 and 2 have NVLink between them.
 void places(const std::filesystem::path& folder) {
-  static int asked = 0;
-  cache_folder = [folder] { return ++asked, folder.string(); };
   expect_place({2}, "gpu");
   expect_place({3, 3}, "gpu");
-  if (asked != 0) fail("one device needs no proofs");
+  if (asked_for_the_folder != 0) fail("one device needs no proofs");
   expect_connected({});
   expect_place({0, 1}, "nvlink");
   expect_connected({{0, 1}, {1, 0}});
@@ -76,9 +82,7 @@ void places(const std::filesystem::path& folder) {
   expect_place({0, 2}, "pcie");
   expect_place({2, 1, 0}, "pcie");
   expect_connected({{0, 2}, {1, 2}, {2, 0}, {2, 1}});
-  std::ifstream proofs(folder / "peer_access.txt");
-  if (asked != 1 || std::count(std::istreambuf_iterator<char>(proofs), {}, '\n') != 6)
-    fail("the proofs of three devices are not in the cache's folder");
+  expect_proofs_of_three(folder);
 }
 
 // What a call hands to the devices shows which engine served it.
@@ -141,17 +145,14 @@ void expect_may_copy(const std::vector<int>& indices, std::optional<int> capture
   ++cases;
 }
 
-}  // namespace
-
-int main(int, char** argv) {
-  programs = read_programs(argv[1]);
-  if (!dlopen(argv[2], RTLD_NOW)) fail(dlerror());
-  virtual_cuda::reset({.devices = 4, .max_delay_us = 20, .multiprocessors = 6, .blocks_wait = true});
-  places(argv[3]);
+void calls() {
   expect_served({.devices = 1}, by_tiles);
   expect_served({.devices = 1, .lane_per_rank = true}, by_lanes);
   expect_served({.devices = 3}, by_events);
   expect_served({.devices = 3, .by_flags = true}, by_flags);
+}
+
+void questions() {
   expect_flags({1, 1}, false);
   expect_flags({1, 0}, true);
   expect_flags({1, 1, 2}, true);
@@ -164,6 +165,24 @@ int main(int, char** argv) {
   expect_may_copy({0, 1}, 2, true);
   expect_may_copy({0, 1}, 1, false);
   expect_may_copy({0, 1, 2}, 0, false);
-  expect_clean("streams that are captured");
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  programs = read_programs(argv[1]);
+  if (!dlopen(argv[2], RTLD_NOW)) fail(dlerror());
+  cache_folder = [argv] { return ++asked_for_the_folder, std::string(argv[3]); };
+  virtual_cuda::reset({.devices = 4, .max_delay_us = 20, .multiprocessors = 6, .blocks_wait = true});
+  if (argv[4] == std::string("run")) {  // the first question about the devices is a call
+    expect_served({.devices = 3}, by_events);
+    expect_connected({{0, 1}, {0, 2}, {1, 0}, {1, 2}, {2, 0}, {2, 1}});
+    expect_proofs_of_three(argv[3]);
+  } else {
+    places(argv[3]);
+    calls();
+    questions();
+  }
+  expect_clean("at the end");
   std::printf("%d cases right\n", cases);
 }

@@ -43,9 +43,10 @@ def arguments(tmp_path):
     return [write_programs(tmp_path / "programs.txt", rings), nvml, tmp_path]
 
 
-def test_placement(objects, arguments, tmp_path):
-    done = run(Build("plain", tmp_path).link([*objects.values()], tmp_path), *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "20 cases right\n", "")
+@pytest.mark.parametrize(("first", "cases"), [("place", 20), ("run", 1)])
+def test_placement(first, cases, objects, arguments, tmp_path):
+    done = run(Build("plain", tmp_path).link([*objects.values()], tmp_path), *arguments, first)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{cases} cases right\n", "")
 
 
 # There is one mode.
@@ -84,6 +85,6 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_found(name, objects, arguments, tmp_path):
     mutant = MUTANTS[name]
-    done = run(mutant.build(tmp_path, SOURCES, objects), *arguments)
+    done = run(mutant.build(tmp_path, SOURCES, objects), *arguments, "place")
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr
