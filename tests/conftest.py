@@ -1,6 +1,7 @@
 """Settings of the whole run."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from fastreduce.plan.table_files import _tuned
 # The tests do not depend on whether this machine is tuned, and leave that as it was.
 DATA_HOME = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = DATA_HOME.name
+
+# A shell leaves it ignored in what it starts in the background, and tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 try:
     from hypothesis import settings

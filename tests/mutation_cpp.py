@@ -27,11 +27,12 @@ TESTS = {
                            "collectives/test_threads.py"),
     **{f"csrc/simulation/{name}.cpp": tuple(f"{test}.py" for test in tests)
        for name, tests in {
-           "proof": ("test_proof",),
+           "proof": ("test_proof", "collectives/test_collectives"),
            "dependencies": ("test_program", "simulation/test_simulate"),
            "stages": ("simulation/test_simulate", "simulation/test_random_programs"),
            "tasks": ("simulation/test_simulate", "simulation/test_random_programs"),
-           "play": ("simulation/test_simulate", "simulation/test_random_programs"),
+           "play": ("simulation/test_simulate", "simulation/test_random_programs",
+                    "simulation/test_overheads", "simulation/test_predict"),
            "simulation": ("simulation/test_simulate", "simulation/test_predict"),
            "paths": ("simulation/test_simulate", "simulation/test_overheads",
                      "simulation/test_predict"),

@@ -1,5 +1,9 @@
 // The engine for processes on virtual GPUs, with threads as ranks. Small calls are one launch per rank, whose blocks
 // wait for those of the other ranks; every block is a thread, so ThreadSanitizer sees whether they wait for enough.
+#include <c10/util/Exception.h>
+
+#include <atomic>
+
 #include "virtual_process.h"
 
 namespace fastreduce {
@@ -62,15 +66,57 @@ void one_stops(const Case& test, bool leaves, const std::string& words) {
   ++cases;
 }
 
-// Without peer access nothing is written, and all ranks say so. A first slice was copied in meanwhile.
+struct Warnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { words.push_back(warning.msg()); }
+  std::vector<std::string> words;
+};
+
+// Without peer access nothing is written, and all ranks say so; the first warns. A first slice was copied in meanwhile.
 void nobody_reaches(const Case& test) {
   as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+    Warnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     process.fill(0);
     if (process.call(plan, milliseconds(20'000))) fail_at_once(test.where() + ": reached without peer access");
     process.wait();
+    const bool warned =
+        warnings.words.size() == 1 && warnings.words[0].find("cudaIpcOpenMemHandle: ") != std::string::npos;
+    if (process.group().rank() == 0 ? !warned : !warnings.words.empty())
+      fail_at_once(test.where() + ": " + std::to_string(warnings.words.size()) + " warnings on rank " +
+                   std::to_string(process.group().rank()));
     all.arrive_and_wait();
   });
   expect_clean(test.where());
+  ++cases;
+}
+
+// The rank whose GPU fails says so, and the other that it waited in vain.
+void one_gpu_fails(const Case& test) {
+  std::atomic<int> failed = 0;
+  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+    process.fill(0);
+    all.arrive_and_wait();
+    if (process.group().rank() == 0) virtual_cuda::fail_call("cudaStreamQuery", cudaErrorLaunchFailure);
+    all.arrive_and_wait();
+    try {
+      process.call(plan, milliseconds(500));
+    } catch (const std::runtime_error& error) {
+      failed += std::string(error.what()).find("cudaStreamQuery failed: cudaErrorLaunchFailure") != std::string::npos;
+    }
+    all.arrive_and_wait();
+  });
+  virtual_cuda::forget_failures();
+  if (failed != 1) fail_at_once(test.where() + ": " + std::to_string(failed) + " ranks told of the GPU's error");
+  expect_clean(test.where());
+  ++cases;
+}
+
+// A GPU without memory left shares none, and says why.
+void no_memory_to_share() {
+  virtual_cuda::fail_call("cudaMalloc", cudaErrorMemoryAllocation);
+  const auto staging = make_staging(0, 0, 2);
+  if (!staging->problem().starts_with("cudaMalloc: cudaErrorMemoryAllocation")) fail("found: " + staging->problem());
+  if (staging->address().staging != DeviceHandle{}) fail("memory that is not there is shared");
   ++cases;
 }
 
@@ -131,6 +177,7 @@ int main(int count, char** arguments) {
   make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
   expect_refused_in_a_capture();
+  no_memory_to_share();
   memory_is_pinned();
   for (const Named& named : programs) {
     if (!serves(named) || (count > 2 && named.program.ranks != std::atoi(arguments[2]))) continue;
@@ -150,5 +197,6 @@ int main(int count, char** arguments) {
   one_stops({ring, {130}}, true, "rank 1 has left the group");
   one_stops({ring, {130}}, false, "reached its timeout of 500 ms, waiting for the devices of all ranks");
   nobody_reaches({sharded, {130}, false, -1, false, 3});
+  one_gpu_fails({sharded, {kAtOnceElems * 3}, false});
   std::printf("%d cases right\n", cases);
 }

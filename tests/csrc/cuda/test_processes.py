@@ -52,11 +52,7 @@ def programs(tmp_path_factory):
 def test_small_calls_at_once(objects, programs, tmp_path):
     parts = objects("thread")
     done = run(Build("thread", tmp_path).link([*parts.values()], tmp_path), programs)
-    assert done.returncode == 0, done.stderr
-    (warning,) = done.stderr.splitlines()  # of the two GPUs without peer access
-    assert (
-        "tensors on GPUs go through the CPU's memory in this group: cudaIpcOpenMemHandle" in warning
-    )
+    assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)
     assert int(count) > 50 and rest == "cases right\n"
 
