@@ -210,6 +210,11 @@ class TestErrors:
             "'star'.*'gpu1' -> 'switch', whose bandwidth is unknown",
         ),
         (
+            "the first link, unknown",
+            lambda: simulate(algorithms.ring(4), without(star(4), ("gpu0", "switch")), 1),
+            "'gpu0' -> 'switch', whose bandwidth is unknown",
+        ),
+        (
             "an unknown memory",
             lambda: simulate(algorithms.ring(4), star(4, memory_bytes_per_s=None), 1),
             "memory of 'gpu0'",
