@@ -123,9 +123,7 @@ def check(fresh: Task, found: Mapping[str, tuple[int, Tensor]]) -> None:
         assert same and moved, f"{name}: the parameters are not those of the same steps"
 
 
-def ddp_process(rank: int, model: str, rounds: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+def ddp_steps(rank: int, model: str, rounds: int) -> tuple[list[float], Tensor]:
     net, X, y = task(model)
     wrapped = nn.parallel.DistributedDataParallel(net)
     step, params = trained(
@@ -136,8 +134,16 @@ def ddp_process(rank: int, model: str, rounds: int, folder: str) -> None:
         begin = time.perf_counter()
         step()
         times.append(time.perf_counter() - begin)
+    return times[1:], params
+
+
+def ddp_process(rank: int, model: str, rounds: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = ddp_steps(rank, model, rounds)  # its model, which keeps the group, is gone behind it
     if rank == 0:
-        torch.save((times[1:], params), f"{folder}/found")
+        torch.save(found, f"{folder}/found")
+    dist.barrier()  # a rank that ends while the other is still at work may be aborted by Gloo
     dist.destroy_process_group()
 
 
