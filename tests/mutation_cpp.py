@@ -213,11 +213,10 @@ class VirtualGpus(Extension):
             sys.modules.pop(name, None)  # of another kind's folder
         from builds import Build
         from program_files import every_program, programs_of_processes, write_programs
-        from virtual_builds import HERE, LIBC10, compile_all
+        from virtual_builds import HERE, compile_all
 
         self.build = Build(self.sanitizer, self.folder / "objects")
         self.sources = importlib.import_module(self.module).SOURCES
-        self.libraries = LIBC10
         self.objects = {
             f"csrc/{name}": path for name, path in compile_all(self.build, self.sources).items()
         }
@@ -240,8 +239,7 @@ class VirtualGpus(Extension):
 
     def link(self) -> bool:
         try:
-            parts = [*dict.fromkeys(self.objects.values()), *self.libraries]
-            self.program = self.build.link(parts, self.folder)
+            self.program = self.build.link([*dict.fromkeys(self.objects.values())], self.folder)
         except AssertionError:
             return False
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from torch.utils.cpp_extension import include_paths
+from torch.utils.cpp_extension import include_paths, library_paths
 
 CSRC = Path(__file__).parents[2] / "csrc"
 VIRTUAL_CUDA = Path(__file__).parent / "virtual_cuda"
@@ -21,6 +21,9 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
 }
+# For what names torch's devices.
+LIBC10 = [f"{how}{x}" for x in library_paths() for how in ("-L", "-Wl,-rpath,")]
+LIBC10 += ["-Wl,--as-needed", "-lc10"]
 
 needs_compiler = pytest.mark.skipif(not shutil.which(CXX), reason=f"no compiler {CXX}")
 
@@ -50,7 +53,7 @@ class Build:
         return made
 
     def link(self, objects: list[Path], folder: Path) -> Path:
-        self._call("-pthread", *objects, "-ldl", "-o", folder / "test")
+        self._call("-pthread", *objects, "-ldl", *LIBC10, "-o", folder / "test")
         return folder / "test"
 
     def library(self, source: Path, folder: Path, name: str) -> Path:

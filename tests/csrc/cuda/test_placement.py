@@ -8,7 +8,6 @@ from virtual_builds import (
     CONTENT,
     ENGINES,
     HERE,
-    LIBC10,
     TEST_OPTIONS,
     VIRTUAL_TORCH,
     Mutant,
@@ -29,8 +28,7 @@ pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
 
 @pytest.fixture(scope="module")
 def objects(object_files):
-    made = compile_all(Build("plain", object_files), SOURCES)
-    return made | {option: option for option in LIBC10}
+    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture

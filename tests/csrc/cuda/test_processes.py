@@ -9,7 +9,6 @@ from program_files import programs_of_processes, write_programs
 from virtual_builds import (
     ENGINES,
     HERE,
-    LIBC10,
     TEST_OPTIONS,
     VIRTUAL_TORCH,
     Mutant,
@@ -38,8 +37,7 @@ pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
 
 @pytest.fixture(scope="module")
 def objects(object_files):
-    libraries = {option: option for option in LIBC10}
-    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES) | libraries)
+    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES))
 
 
 @pytest.fixture(scope="module")

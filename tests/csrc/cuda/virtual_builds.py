@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from builds import CSRC, FOR_VIRTUAL_CUDA, VIRTUAL_CUDA, Build, mutated
-from torch.utils.cpp_extension import library_paths
 
 HERE = Path(__file__).parent
 
@@ -25,7 +24,6 @@ TEST_OPTIONS = ("-fno-sanitize=undefined",)
 # What knows torch, of which tests bring their own, or CUDA IPC.
 WITHOUT = ("engine", "ipc", "processes")
 VIRTUAL_TORCH = (f"-I{HERE.parent / 'virtual_torch'}",)
-LIBC10 = [f"{how}{x}" for x in library_paths() for how in ("-L", "-Wl,-rpath,")] + ["-lc10"]
 # By what a mutant changes: virtual_launch.cpp includes launch.cpp.
 ENGINES = {
     "virtual runtime": Source(VIRTUAL_CUDA / "all.cpp"),
