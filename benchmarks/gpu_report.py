@@ -111,8 +111,9 @@ class Report:
     def without_paths(self, text: str) -> str:
         """The report may be published, so it must not show this machine's folders."""
         folders = {"OUT": self.out, ".": ROOT, "PREFIX": sys.prefix, "TMP": tempfile.gettempdir()}
-        for name, path in (folders | {"~": Path.home()}).items():
-            text = text.replace(str(path), name)
+        named = {str(path): name for name, path in (folders | {"~": Path.home()}).items()}
+        for path in sorted(named, key=len, reverse=True):  # a folder before the one that holds it
+            text = text.replace(path, named[path])
         return text
 
 

@@ -231,7 +231,12 @@ def test_sigterm_ends_the_step_and_leaves_a_report(tmp_path):
         os.kill(int(pid.read_text()), 0)
 
 
-def test_no_path_of_this_machine(tmp_path):
+def test_no_path_of_this_machine(tmp_path, monkeypatch):
     report = Report(tmp_path / "out", NAMES)
     text = f"{tmp_path / 'out'}/x {BENCHMARKS} {sys.prefix}/lib {Path.home()}/y"
     assert report.without_paths(text) == "OUT/x ./benchmarks PREFIX/lib ~/y"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # holds the folder of results
+    text = f"{tmp_path}/a {tmp_path / 'out'}/x"
+    assert report.without_paths(text) == "TMP/a OUT/x"
+    monkeypatch.setenv("HOME", str(tmp_path / "out" / "home"))  # lies in it
+    assert report.without_paths(f"{Path.home()}/y {tmp_path / 'out'}/x") == "~/y OUT/x"
