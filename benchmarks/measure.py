@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 import fastreduce
 from fastreduce import _C
+from fastreduce.files import write_whole
 from fastreduce.plan.machine import cpu
 from fastreduce.units import busbw
 
@@ -126,11 +127,9 @@ def bandwidth(nbytes: int, time_s: float, k: int) -> Row:
 
 
 def write(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """Write by renaming, so that a run that is killed leaves the earlier file whole."""
+    """Write it whole, so that a run that is killed leaves the earlier file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(content, indent=indent) + "\n")
-    fresh.replace(path)
+    write_whole(path, json.dumps(content, indent=indent) + "\n")
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:

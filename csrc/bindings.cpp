@@ -43,9 +43,9 @@ bool add_if_tensor(py::handle item, std::vector<at::Tensor>& tensors) {
   return true;
 }
 
-void add(py::handle item, int64_t rank, int64_t index, std::vector<at::Tensor>& tensors) {
+void add(py::handle item, int64_t rank, int64_t index, bool written, std::vector<at::Tensor>& tensors) {
   if (!add_if_tensor(item, tensors))
-    tensors.push_back(python("fastreduce.arguments", "as_tensor")(item, rank, index).cast<at::Tensor>());
+    tensors.push_back(python("fastreduce.arguments", "as_tensor")(item, rank, index, written).cast<at::Tensor>());
 }
 
 bool is_tensor(py::handle item) { return py::detail::make_caster<at::Tensor>().load(item, /*convert=*/false); }
@@ -60,7 +60,7 @@ bool is_list_of_tensors(py::handle item) {
 // The items as they are now: converting one runs Python, which may change the caller's list.
 py::tuple as_tuple(py::handle items) { return py::tuple(py::reinterpret_borrow<py::object>(items)); }
 
-TensorLists read_lists(py::handle items, const char* name) {
+TensorLists read_lists(py::handle items, const char* name, bool written) {
   if (!is_list_of_tensors(items))
     throw py::type_error(std::string(name) + " is " + Py_TYPE(items.ptr())->tp_name +
                          "; want a list with one tensor, or one list of tensors, per rank");
@@ -75,11 +75,11 @@ TensorLists read_lists(py::handle items, const char* name) {
     if (add_if_tensor(item, lists.flat)) {
       // The usual case comes first: each look at an item costs a tenth of a small call.
     } else if (!is_list_of_tensors(item)) {
-      add(item, rank, 0, lists.flat);
+      add(item, rank, 0, written, lists.flat);
     } else {
       const py::tuple tensors = as_tuple(item);
       count = static_cast<int64_t>(tensors.size());
-      for (int64_t i = 0; i < count; ++i) add(PyTuple_GET_ITEM(tensors.ptr(), i), rank, i, lists.flat);
+      for (int64_t i = 0; i < count; ++i) add(PyTuple_GET_ITEM(tensors.ptr(), i), rank, i, written, lists.flat);
     }
     if (rank == 0) lists.per_rank = count;
     TORCH_CHECK_VALUE(count == lists.per_rank, "rank ", rank, " has ", count, " tensors but rank 0 has ",
@@ -121,8 +121,8 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
   const bool in_place = inputs.is_none();
   Call call{parse_collective(collective), {}, {}, read_op(op), read_root(root), read_algorithm(algorithm),
             read_engine(engine)};
-  call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs");
-  if (!in_place) call.inputs = read_lists(inputs, "tensors");
+  call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs", /*written=*/true);
+  if (!in_place) call.inputs = read_lists(inputs, "tensors", /*written=*/false);
   const py::gil_scoped_release no_gil;
   run_for_torch(call);
 }

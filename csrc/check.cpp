@@ -9,9 +9,10 @@ namespace {
 // Why no engine can read the tensor, and what to do about it; nullptr if it is dense.
 const char* why_not_dense(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested; pass the tensors that it consists of (.unbind())";
-  if (tensor.is_quantized()) return "quantized; pass .dequantize()";
-  if (tensor.is_mkldnn()) return "in oneDNN's layout; pass .to_dense()";
-  if (tensor.layout() != at::kStrided) return "sparse; pass .to_dense(), or a sparse COO tensor's .values()";
+  if (tensor.is_quantized()) return "quantized; keep a .dequantize() copy and reduce that";
+  if (tensor.is_mkldnn()) return "in oneDNN's layout; keep a .to_dense() copy and reduce that";
+  if (tensor.layout() != at::kStrided) return "sparse; keep a .to_dense() copy and reduce that, or a coalesced tensor's .values() where all ranks "
+           "have the same indices";
   return nullptr;
 }
 

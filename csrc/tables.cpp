@@ -28,6 +28,8 @@ bool walkable_in_place(const Call& call, int64_t index) {
 }  // namespace
 
 Tables::Tables(const Call& call, const Schedule& schedule) {
+  TORCH_CHECK(schedule.buffers == call.inputs.ranks + call.outputs.ranks, "a program with ", schedule.buffers,
+              " buffers for a call with ", call.inputs.ranks + call.outputs.ranks);
   for (int64_t index = 0; index < call.outputs.per_rank; ++index) add(call, schedule, index);
 }
 

@@ -31,25 +31,33 @@ _INSIDE = {
     "DTensor": "its .to_local(), which is this process's part",
     "NestedTensor": "its .values()",
 }
+_PLAIN = torch.Tensor.__torch_dispatch__  # also of subclasses that keep a tensor's own memory
 
 
 def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
     """What an error says where a tensor's class has no operator of ours."""
-    for rank, tensors in enumerate([*by_rank(outputs), *by_rank(inputs or [])]):
-        for index, tensor in enumerate(tensors):
-            kind = type(tensor).__name__
-            if kind not in ("Tensor", "Parameter"):
-                instead = _INSIDE.get(kind, "the plain tensors inside it")
-                return (
-                    f"rank {rank}, tensor {index} is {kind}, a subclass without memory of its own; "
-                    f"pass {instead}"
-                )
-    return "a mode that is active (torch.overrides, torch.utils._python_dispatch) has no allreduce"
+    sides = {"": outputs} if inputs is None else {"the output of ": outputs, "": inputs}
+    for side, tensors in sides.items():
+        for rank, of_rank in enumerate(by_rank(tensors)):
+            for index, tensor in enumerate(of_rank):
+                kind = type(tensor)
+                if isinstance(tensor, torch.Tensor) and kind.__torch_dispatch__ != _PLAIN:
+                    instead = _INSIDE.get(kind.__name__, "the plain tensors inside it")
+                    return (
+                        f"{side}rank {rank}, tensor {index} is {kind.__name__}, a subclass without "
+                        f"memory of its own; pass {instead}"
+                    )
+    return (
+        "a subclass of torch.Tensor, or a mode that is active (torch.overrides, "
+        "torch.utils._python_dispatch), has no allreduce; pass plain tensors"
+    )
 
 
 def by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
     """One list per rank, also where each rank gave one tensor."""
-    ranks = [[x] if isinstance(x, torch.Tensor) else list(x) for x in tensors]
+    ranks = [
+        [x] if isinstance(x, torch.Tensor) or hasattr(x, "__dlpack__") else list(x) for x in tensors
+    ]
     if len({len(rank) for rank in ranks}) > 1:
         raise ValueError(
             f"ranks have {[len(rank) for rank in ranks]} tensors; want as many of each"
@@ -83,8 +91,9 @@ def known_op(op: Op) -> str:
     return name
 
 
-def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
-    """A zero-copy view of an array. The extension calls this for items that are not tensors."""
+def as_tensor(item: object, rank: int, index: int, written: bool = True) -> torch.Tensor:
+    """A zero-copy view of an array. The extension calls this for items that are not tensors, and
+    says whether results will be ``written`` to them."""
     if isinstance(item, torch.Tensor):
         return item
     where = f"rank {rank}, tensor {index}"
@@ -99,7 +108,7 @@ def as_tensor(item: object, rank: int, index: int) -> torch.Tensor:
             + (" (fastreduce.grads(replicas) has those of modules)" * isinstance(item, nn.Module))
             + (" (of a dict, pass list(d.values()))" * isinstance(item, str))
         )
-    if _is_read_only(item):
+    if written and _is_read_only(item):
         raise ValueError(
             f"{where} is a read-only {type(item).__name__}, and results are written in place; "
             "reduce a copy (np.array(x), torch.tensor(x)) and convert that back"

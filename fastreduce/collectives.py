@@ -181,7 +181,10 @@ def _run(
             finish()  # the tensors may be the same
         try:
             _C.run(collective, outputs, inputs, op, root, algorithm, engine)
-        except NotImplementedError as error:  # of a tensor subclass that knows no such operator
+        except (NotImplementedError, TypeError) as error:
+            if isinstance(error, TypeError) and "__torch_dispatch__" not in str(error):
+                raise
+            # A tensor subclass raises either, depending on how it says that it has no allreduce.
             raise ValueError(about_subclasses(outputs, inputs)) from error
         return None
     if async_op:

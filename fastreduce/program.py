@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from fastreduce import _C, proof
@@ -85,6 +86,8 @@ class Program:
     @cached_property
     def flat(self) -> _C.FlatProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
+        if not (isinstance(self.k, Integral) and isinstance(self.shards, Integral)):
+            raise ValueError(f"k is {self.k!r}, shards is {self.shards!r}: want whole numbers")
         if not (1 <= self.k <= MOST and 1 <= self.shards <= MOST):
             raise ValueError(
                 f"{self.k} ranks, {self.shards} shards: want at least one of each, at most {MOST:,}"

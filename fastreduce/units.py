@@ -56,17 +56,26 @@ def size(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
+def bus_bytes(nbytes: float, k: int) -> float:
+    """Bytes that must at least leave and enter each of ``k`` ranks in an allreduce of ``nbytes``.
+
+    >>> bus_bytes(160, 4)
+    240.0
+    """
+    return 2 * (k - 1) / k * nbytes
+
+
 def busbw(nbytes: int, time_s: float, k: int) -> float:
     """Bytes per second that an allreduce of ``nbytes`` per rank moves over each rank's link.
 
-    At least 2(k-1)/k of ``nbytes`` must leave and enter each of ``k`` ranks, so busbw can be
-    compared with the link's own rate, whatever the algorithm and k. Infinite if no time passes or
+    That is `bus_bytes` over the time, so it can be compared with the link's own rate, whatever the
+    algorithm and k. Infinite if no time passes or
     there is only one rank. Source: nccl-tests, doc/PERFORMANCE.md.
 
     >>> busbw(160_000_000, 0.015, 4)
     16000000000.0
     """
-    return 2 * (k - 1) / k * nbytes / time_s if time_s > 0 and k > 1 else math.inf
+    return bus_bytes(nbytes, k) / time_s if time_s > 0 and k > 1 else math.inf
 
 
 def parse_size(text: str) -> int:

@@ -266,3 +266,9 @@ def test_as_lines(program, lines):
 def test_on_one_line(program, text):
     assert repr(program) == text
     assert len(repr(program.instructions)) < 600
+
+
+@pytest.mark.parametrize("numbers", [("2", 1), (2.0, 1), (2, None)])
+def test_ranks_and_shards_are_whole_numbers(numbers):
+    with pytest.raises(ValueError, match="want whole numbers"):
+        Program(*numbers, [I(0, 0, (0,), (1,))]).verify()

@@ -23,7 +23,7 @@ struct Placement {
   std::vector<cudaStream_t> current;  // by rank: the stream that torch would use on its device
   bool lane_per_rank = false;
   bool by_flags = false;  // small calls take one launch per lane, which wait for each other (cuda/flags.h)
-  int slices = 0;         // pieces of a shard in flight; 0 chooses by size
+  int slices = 0;         // of a shard; 0 chooses by size
   int64_t copy_engine_bytes = kCopyEngineBytes;
 };
 

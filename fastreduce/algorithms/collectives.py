@@ -19,8 +19,8 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
     that does not write to all, and all_gather is `sharded` that does not reduce.
 
     Between processes, what a rank writes to another's buffer must be copied out of shared memory.
-    There the algorithm "pull" makes each rank write its own buffers only, and an allreduce in
-    "one-shot" has every rank reduce everything into an output of its own.
+    There the algorithm "pull" makes each rank write its own buffers only, and in an allreduce
+    by "pulled-leader" every rank reduces everything into an output of its own.
 
     Raises:
         ValueError: unknown algorithm, or a user's algorithm that did not return a program for k
@@ -34,7 +34,7 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
     if algorithm == "pull":
         return _pulled(program(collective, k, root=root))
     match collective:
-        case "allreduce" if algorithm == "one-shot":
+        case "allreduce" if algorithm == "pulled-leader":
             return _pulled(_cut(leader(k), lambda x: (x.rank, x.srcs, outputs), 2 * k))
         case "reduce":
             return _cut(leader(k), lambda x: (root, x.srcs, (root,)))

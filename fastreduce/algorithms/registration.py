@@ -16,6 +16,10 @@ registry: dict[str, Algorithm] = {}
 _built_in: set[str] = set()
 _on_change: list[Callable[[], None]] = []
 
+# What "auto" stands for where no other algorithm can be named: between processes, and for the
+# other collectives.
+INTERNAL = ("direct", "pull", "pulled-leader")
+
 # What stands before the path of a saved program, where a name is wanted.
 FILE = "file:"
 
@@ -54,7 +58,7 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
         )
 
     def register(function: _Algorithm) -> _Algorithm:
-        if name in _built_in:
+        if name in _built_in or name in INTERNAL:
             raise ValueError(
                 f'{name!r} is an algorithm of fastreduce, which "auto" relies on; register your '
                 "function under another name"
@@ -78,6 +82,8 @@ def find(name: str) -> Algorithm:
     """
     if name.startswith(FILE):
         return _Given(cached(name.removeprefix(FILE), _changed))
+    if name == "auto":
+        raise ValueError(f'"auto" chooses for a call; want one of {", ".join(names())}')
     found = registry.get(name) or _unnamed.get(name)
     if found is None:
         known = listed(["auto", *names()], name)

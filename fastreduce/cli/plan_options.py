@@ -46,16 +46,17 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         help="a preset's name, a JSON file, or 'detect' (default: ranks in one memory, the CPU's; "
         "with --model dgx-h100)",
     )
-    add_changes(group)
+    add_changes(group, with_model=True)
 
 
-def add_changes(group: argparse._ActionsContainer) -> None:
+def add_changes(group: argparse._ActionsContainer, *, with_model: bool) -> None:
     """What ``plan_machine.joined`` makes of the named machine."""
     group.add_argument(
         "--machines",
         type=int,
-        help="how many of these machines a network joins (default: 1; with --model as many as "
-        f"{MOST_RANKS:,} GPUs need)",
+        help="how many of these machines a network joins (default: 1"
+        + f"; with --model as many as {MOST_RANKS:,} GPUs need" * with_model
+        + ")",
     )
     group.add_argument(
         "--gbit", type=float, help="rate of a network card in Gbit/s, each way (default: 400)"
@@ -63,14 +64,16 @@ def add_changes(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--nics",
         type=int,
-        help="network cards per machine (default: 1; with --model one for each GPU)",
+        help="network cards per machine (default: 1"
+        + "; with --model one for each GPU" * with_model
+        + ")",
     )
     group.add_argument(
         "--kill",
         metavar="LINK",
         action="append",
-        help="without this link, such as gpu0-gpu1, in both directions; may be repeated. With "
-        "--model, in each of the machines",
+        help="without this link, such as gpu0-gpu1, in both directions; may be repeated"
+        + " (with --model, in each of the machines)" * with_model,
     )
     group.add_argument(
         "--slow",

@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     synthesize.add_argument(
         "topology", metavar="NAME|FILE", help="a preset's name, a JSON file, or 'detect'"
     )
-    add_changes(synthesize)
+    add_changes(synthesize, with_model=False)
     synthesize.add_argument(
         "--size", required=True, help="bytes per rank, such as 64MiB: another size, another program"
     )

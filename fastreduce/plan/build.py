@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastreduce import _C
 from fastreduce.algorithms.collectives import goal, program
-from fastreduce.algorithms.registration import on_change
+from fastreduce.algorithms.registration import INTERNAL, find, on_change
 from fastreduce.plan.choose import choose
 from fastreduce.program import Program
 
@@ -16,6 +16,8 @@ def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Schedule:
     """Choose and verify. The extension calls this once per combination and keeps the answer."""
+    if algorithm in INTERNAL:  # named in a call
+        find(algorithm)  # raises
     if algorithm == "auto" and collective == "allreduce":
         algorithm = choose(place, k, nbytes)
     elif algorithm == "auto":

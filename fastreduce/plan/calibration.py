@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from fastreduce.units import bus_bytes
+
 # The engine whose curves are this library's own: "fastreduce" and an algorithm's name.
 OURS = "fastreduce"
 
@@ -35,8 +37,8 @@ class Curve(NamedTuple):
 
     def time_s(self, nbytes: float, k: int) -> float:
         """Seconds for ``nbytes`` on each of ``k`` ranks."""
-        bus_bytes = 2 * (k - 1) / k * nbytes
-        moving_s = min((pair.ramp_bytes + bus_bytes) / pair.bytes_per_s for pair in self.pairs)
+        bytes_ = bus_bytes(nbytes, k)
+        moving_s = min((pair.ramp_bytes + bytes_) / pair.bytes_per_s for pair in self.pairs)
         return self.call_s + 2 * (k - 1) * self.hop_s + moving_s
 
 

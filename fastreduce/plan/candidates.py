@@ -34,6 +34,7 @@ class Candidate:
 
     ``program`` is None if the algorithm was refused; ``prediction.limit`` then says why. ``error``
     is the mean error of the calibration that the time is from, None where nothing was measured.
+    A ``fitted`` program is made for the topology: the algorithm's name alone stands for another.
     """
 
     algorithm: str
@@ -41,6 +42,7 @@ class Candidate:
     slices: int
     prediction: Prediction
     error: float | None = None
+    fitted: bool = False
 
     def cells(self, nbytes: int) -> tuple[str, ...]:
         """The columns of its row in a `Plan`, after its name."""
@@ -98,7 +100,7 @@ def for_links(
         if isinstance(found, Candidate):
             yield found
             continue
-        slices = found.slices(sum(tensor_bytes))
+        slices, named = found.slices(sum(tensor_bytes)), found
         try:
             if k == len(topology.devices):
                 found = _fitted(found, name, topology, sum(tensor_bytes))
@@ -107,7 +109,7 @@ def for_links(
             prediction = on_topology(found, topology, nbytes, slices, costs_of(found, costs))
         except ValueError as error:  # a bandwidth that is unknown
             prediction = Prediction(math.nan, str(error))
-        yield Candidate(name, found, slices, prediction)
+        yield Candidate(name, found, slices, prediction, fitted=found != named)
 
 
 def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topology, Costs]:
@@ -143,7 +145,9 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
         try:
             yield name, proven("allreduce", name, k)
         except Exception as error:  # users write algorithms, so anything may be raised
-            yield name, Candidate(name, None, 1, Prediction(math.nan, str(error)))
+            why = str(error) if isinstance(error, ValueError) else repr(error)
+            on_one_line = " ".join(why.split())
+            yield name, Candidate(name, None, 1, Prediction(math.nan, on_one_line))
 
 
 def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
@@ -154,7 +158,7 @@ def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Progr
         return _rings_both_ways(topology)
     if name == "hierarchical" and (parts := equal_machines(topology)):
         whole = hierarchical(found.k, len(parts))
-        return in_waves(whole, _waves(whole, nbytes))
+        return in_waves(whole, _waves(whole, nbytes)) if len(parts) > 1 else whole
     return found
 
 

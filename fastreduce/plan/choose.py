@@ -19,8 +19,8 @@ def choose(place: str, k: int, nbytes: int) -> str:
     """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
 
     Args:
-        place: "cpu", "gpu" (one), "nvlink" (several, with NVLink between all pairs) or "pcie"
-            (several others).
+        place: "cpu", "gpu" (one), "nvlink" (several, with NVLink between all pairs), "pcie"
+            (several others), or "processes" (each rank a process of its own).
         k: ranks.
         nbytes: bytes of one rank's tensors; sizes up to the next power of two are treated alike.
 

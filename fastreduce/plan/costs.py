@@ -10,6 +10,7 @@ import networkx as nx
 from fastreduce.plan.calibration import Curve
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.units import bus_bytes
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -36,10 +37,9 @@ def calibrated(
 
     small_s = simulated_s(topology, SMALL_BYTES, base)
     call_s = max(0.0, costs.call_s + curve.time_s(SMALL_BYTES, k) - small_s)
-    bus_bytes = 2 * (k - 1) / k * LARGE_BYTES
     links_s = simulated_s(topology, LARGE_BYTES, base) - small_s
     large = curve.pairs[-1]
-    machine = _scaled(topology, large.bytes_per_s / (bus_bytes / links_s))
+    machine = _scaled(topology, large.bytes_per_s / (bus_bytes(LARGE_BYTES, k) / links_s))
     # How much longer a byte of ramp makes it, whatever the number of steps.
     probe_bytes = 1e6
     ramped_s = simulated_s(machine, LARGE_BYTES, base._replace(ramp_bytes=probe_bytes))

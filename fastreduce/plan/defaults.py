@@ -18,7 +18,7 @@ DEFAULTS: dict[str, list[tuple[float, str]]] = {
     "nvlink": [(64 * 1024, "leader"), (math.inf, "sharded")],
     # Predicted: below, the second step that sharded takes costs more than that every rank reduces
     # everything.
-    "processes": [(32 * 1024, "one-shot"), (math.inf, "sharded")],
+    "processes": [(32 * 1024, "pulled-leader"), (math.inf, "sharded")],
     "pcie": [(64 * 1024, "leader"), (math.inf, "ring")],
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import torch
 
 from fastreduce import _C
-from fastreduce.algorithms.registration import find, registry
+from fastreduce.algorithms.registration import Algorithm, find, name_of, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.names import listed
 from fastreduce.plan.bounds import Bound, lower_bound
@@ -29,6 +29,7 @@ from fastreduce.plan.candidates import (
 from fastreduce.plan.choose import choose
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.table_files import tuned
+from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.predict import MEMORIES
 from fastreduce.units import busbw, duration, nbytes_of, size
@@ -99,7 +100,7 @@ def explain(
     *,
     k: int | None = None,
     topology: Named | None = None,
-    algorithm: str | None = None,
+    algorithm: str | Program | Algorithm | None = None,
 ) -> Plan:
     """Plan an allreduce without running it.
 
@@ -110,9 +111,12 @@ def explain(
         topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
             a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
             then the choice is what "auto" stands for.
-        algorithm: list this one too: "file:PATH", a program that `Program.save` wrote.
+        algorithm: list this one too, given as `fastreduce.allreduce` takes it: "file:PATH" for a
+            program that `Program.save` wrote, a `fastreduce.Program`, or a function.
 
-    An algorithm whose program is wrong is listed as refused, with the reason.
+    An algorithm whose program is wrong is listed as refused, with the reason. On a topology
+    "multi-ring" takes the machine's own rings, and "hierarchical" its machines, in waves; to run
+    what was predicted, pass the program: ``allreduce(x, algorithm=plan.chosen.program)``.
 
     Raises:
         TypeError: ``what`` is neither tensors nor sizes, or ``topology`` is not a topology.
@@ -134,6 +138,7 @@ def explain(
     devices, tensor_bytes = _ranks(what, k, machine)
     count, nbytes = len(devices), sum(tensor_bytes)
     if algorithm is not None:
+        algorithm = name_of(algorithm)
         find(algorithm)
     more = [algorithm] if algorithm and algorithm not in registry else []
     if count < 1 or nbytes < 1:
@@ -149,6 +154,11 @@ def explain(
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
     title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, count)
+    if found[0].fitted:
+        notes += (
+            f"{found[0].algorithm} is fitted to this machine: algorithm=plan.chosen.program "
+            "is what was predicted, the name alone is not",
+        )
     bound = None if unknown else _bound(machine, count, nbytes, costs)
     if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows

@@ -11,17 +11,17 @@ from typing import NamedTuple
 from fastreduce.units import duration
 
 # Measured on 2 virtual cores (Xeon, family 6, model 167) on which 2.5 other processes ran on
-# average, 2026-11-21. With one thread, 95 % of the cells spread by less than 0.5, and no size took
-# more than 3 times as long per byte as the next smaller one. With two threads, which then wait for
-# a core, one size took 150 times as long per byte, but no cell spread by more than 0.5. So both
-# signs are needed.
+# average, 2026-11-21. With one thread, 95 % of the entries spread by less than 0.5, and no size
+# took more than 3 times as long per byte as the next smaller one. With two threads, which then wait
+# for a core, one size took 150 times as long per byte, but no entry spread by more than 0.5. So
+# both signs are needed.
 MOST_SPREAD = 0.5
 MOST_JUMP = 8.0
 # A larger size may take half the time of a smaller one, because more threads may share the work.
 MOST_DROP = 2.0
 
 
-class Cell(NamedTuple):
+class Entry(NamedTuple):
     """One entry of a table; ``nbytes`` per rank."""
 
     place: str
@@ -43,32 +43,32 @@ def spread(samples_s: Sequence[float]) -> float:
     return (upper - lower) / median
 
 
-def doubtful(samples_s: Mapping[Cell, Sequence[float]]) -> dict[Cell, str]:
-    """The cells that other work on the machine seems to have disturbed, and why.
+def doubtful(samples_s: Mapping[Entry, Sequence[float]]) -> dict[Entry, str]:
+    """The entries that other work on the machine seems to have disturbed, and why.
 
-    A cell is doubtful if the quartiles of its samples are more than half the median apart. Two
+    An entry is doubtful if the quartiles of its samples are more than half the median apart. Two
     sizes are doubtful together if the larger takes less than half the time of the smaller, or more
     than 8 times as long per byte, because nothing tells which of the two is wrong.
 
     Args:
-        samples_s: two or more samples per cell, in seconds.
+        samples_s: two or more samples per entry, in seconds.
 
     >>> steady, shaken = [1e-6, 1e-6, 1e-6], [1e-6, 2e-6, 9e-6]
-    >>> cells = [Cell("cpu", "leader", 2, nbytes) for nbytes in (1024, 4096)]
-    >>> doubtful({cells[0]: steady, cells[1]: steady})
+    >>> entries = [Entry("cpu", "leader", 2, nbytes) for nbytes in (1024, 4096)]
+    >>> doubtful({entries[0]: steady, entries[1]: steady})
     {}
-    >>> for cell, why in doubtful({cells[0]: steady, cells[1]: shaken}).items():
-    ...     print(cell, why, sep=": ")
+    >>> for entry, why in doubtful({entries[0]: steady, entries[1]: shaken}).items():
+    ...     print(entry, why, sep=": ")
     cpu, leader, k = 2, 4096 bytes: samples spread by 200% of their median, 2 us
     """
     found = {}
-    curves: dict[tuple[str, str, int], list[tuple[Cell, float]]] = defaultdict(list)
-    for cell in sorted(samples_s):
-        samples, median_s = samples_s[cell], statistics.median(samples_s[cell])
-        curves[cell[:3]].append((cell, median_s))
+    curves: dict[tuple[str, str, int], list[tuple[Entry, float]]] = defaultdict(list)
+    for entry in sorted(samples_s):
+        samples, median_s = samples_s[entry], statistics.median(samples_s[entry])
+        curves[entry[:3]].append((entry, median_s))
         if spread(samples) > MOST_SPREAD:
             of = duration(median_s)
-            found[cell] = f"samples spread by {spread(samples):.0%} of their median, {of}"
+            found[entry] = f"samples spread by {spread(samples):.0%} of their median, {of}"
     for curve in curves.values():
         for (smaller, smaller_s), (larger, larger_s) in pairwise(curve):
             per_byte = larger_s / smaller_s / (larger.nbytes / smaller.nbytes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastreduce.plan.calibration import OURS
+from fastreduce.units import bus_bytes
 
 
 class Point(NamedTuple):
@@ -107,7 +108,7 @@ def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> 
         raise ValueError(
             f"{where}: a time before 2 ranks are named ('#  Rank  0 ...'); want the whole output"
         )
-    found = nbytes * 2 * (ranks - 1) / ranks / time_us / 1e3
+    found = bus_bytes(nbytes, ranks) / time_us / 1e3
     # Both are rounded: busbw to two digits after the point, a time to four digits.
     if abs(found - busbw) > 0.0051 + 5e-3 * busbw:
         raise ValueError(
@@ -145,7 +146,7 @@ def _published(found: Any) -> Iterator[Run]:
         for nbytes, time_s, busbw in run["points"]:
             if not busbw > 0:
                 raise ValueError(f"{where}: busbw is {busbw!r} at {nbytes} bytes, want it above 0")
-            points.append(Point(nbytes, time_s or 2 * (k - 1) / k * nbytes / busbw / 1e9))
+            points.append(Point(nbytes, time_s or bus_bytes(nbytes, k) / busbw / 1e9))
         machine, medium, engine = run["machine"], run["medium"], run["engine"]
         flaw = run.get("flaw", "")
         yield Run(machine, medium, engine, k, tuple(points), run["source"], flaw)

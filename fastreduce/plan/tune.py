@@ -17,7 +17,7 @@ from fastreduce.algorithms import built_in
 from fastreduce.collectives import allreduce
 from fastreduce.names import listed
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.noise import Cell, doubtful
+from fastreduce.plan.noise import Entry, doubtful
 from fastreduce.plan.table import Table, Times
 
 BUDGET_S = 40.0
@@ -37,7 +37,7 @@ FEWEST_SAMPLES = 3
 MOST_SAMPLES = 25
 # Above this size a call's share of the time grows with its bytes; below, all shares are equal.
 CHEAP_BYTES = 4 << 20
-# An error names so many cells and counts the others.
+# An error names so many entries and counts the others.
 MOST_NAMED = 3
 
 
@@ -49,8 +49,8 @@ class _Call(NamedTuple):
     nbytes: int  # per rank
     algorithms: tuple[str, ...]
 
-    def cell(self, algorithm: str) -> Cell:
-        return Cell(self.place, algorithm, len(self.on), self.nbytes)
+    def entry(self, algorithm: str) -> Entry:
+        return Entry(self.place, algorithm, len(self.on), self.nbytes)
 
 
 class NoisyMeasurement(RuntimeError):
@@ -58,18 +58,18 @@ class NoisyMeasurement(RuntimeError):
 
     Args:
         table: what was measured all the same.
-        cells: the entries that cannot be trusted, and why.
+        entries: the entries that cannot be trusted, and why.
     """
 
-    def __init__(self, table: Table, cells: Mapping[Cell, str]) -> None:
-        named = "; ".join(f"{x}: {cells[x]}" for x in list(cells)[:MOST_NAMED])
-        more = f"; and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+    def __init__(self, table: Table, entries: Mapping[Entry, str]) -> None:
+        named = "; ".join(f"{x}: {entries[x]}" for x in list(entries)[:MOST_NAMED])
+        more = f"; and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
         super().__init__(
-            f"{len(cells)} of the measured times cannot be trusted ({named}{more}); the machine is "
-            "busy: close other programs and tune again"
+            f"{len(entries)} of the measured times cannot be trusted ({named}{more}); the "
+            "machine is busy: close other programs and tune again"
         )
         self.table = table
-        self.cells = cells
+        self.entries = entries
 
 
 def measure(
@@ -114,7 +114,7 @@ def measure(
         again = [
             call._replace(algorithms=disturbed)
             for call in calls
-            if (disturbed := tuple(name for name in names if call.cell(name) in noisy))
+            if (disturbed := tuple(name for name in names if call.entry(name) in noisy))
         ]
         second = _sampled(again, begin_s + budget_s, f"again, {len(noisy)} noisy", progress)
         # Other work only ever adds time: the faster of two measurements was disturbed less.
@@ -125,7 +125,7 @@ def measure(
     return table
 
 
-def _times(samples: Mapping[Cell, Sequence[float]]) -> Times:
+def _times(samples: Mapping[Entry, Sequence[float]]) -> Times:
     times: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
     for (place, name, k, nbytes), measured in samples.items():
         by_k = times.setdefault(place, {}).setdefault(name, {})
@@ -168,13 +168,13 @@ def _check(place: str, on: Sequence[str]) -> None:
 
 def _sampled(
     calls: Sequence[_Call], end_s: float, title: str, progress: bool
-) -> dict[Cell, list[float]]:
+) -> dict[Entry, list[float]]:
     """Samples of the seconds per call. Calls with more bytes get more of the time that is left."""
     from tqdm import tqdm
 
     weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.algorithms) for x in calls]
     most_bytes = max(call.nbytes for call in calls)
-    samples: dict[Cell, list[float]] = {}
+    samples: dict[Entry, list[float]] = {}
     on: tuple[str, ...] = ()
     buffers: list[Tensor] = []
     for i, call in enumerate(tqdm(calls, title, disable=None if progress else True)):
@@ -185,7 +185,7 @@ def _sampled(
         share_s = (end_s - perf_counter()) * weights[i] / sum(weights[i:])
         lists = [list(buffer[: call.nbytes // 4].chunk(TENSORS)) for buffer in buffers]
         found = _in_turn(call.algorithms, _timer(lists), perf_counter() + share_s)
-        samples |= {call.cell(name): seconds for name, seconds in found.items()}
+        samples |= {call.entry(name): seconds for name, seconds in found.items()}
     return samples
 
 

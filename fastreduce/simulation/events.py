@@ -43,8 +43,8 @@ def _events(run: Run) -> Iterator[Event]:
     transfer_spans = zip(spans[2], spans[3], strict=True)
     for lane, *bounds in simulation.tasks:
         phases = _phases(run.program, transfers, *bounds)
-        for part in range(run.slices):
-            tail = f", slice {part}" if run.slices > 1 else ""
+        for number in range(run.slices):
+            tail = f", slice {number}" if run.slices > 1 else ""
             for what, moved in phases:
                 between = [x for x, _ in moved if routes[x.pair]]
                 moved_bytes = sum(run.slice_bytes[x.shard] for x in between)

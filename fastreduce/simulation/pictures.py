@@ -61,8 +61,8 @@ def draw(what: Drawn) -> Picture: ...
 @overload
 def draw(what: Drawn, path: str | PathLike[str]) -> None: ...
 def draw(what: Drawn, path: str | PathLike[str] | None = None) -> Picture | None:
-    """Draw a program, a timeline, a topology or a plan: into a file, or as a `Picture` for a
-    notebook.
+    """Draw a program, a timeline, a topology or one of the others below: into a file, or as a
+    `Picture` for a notebook.
 
     - A program: who sends which shard to whom, step by step. Each rank has a column, each step a
       row: what waits for nothing is in step 1, what waits for step 1 is in step 2, and so on. A box

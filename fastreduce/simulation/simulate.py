@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING
 
-from fastreduce.algorithms.registration import find
+from fastreduce.algorithms.collectives import program as allreduce_of
+from fastreduce.algorithms.registration import Algorithm, name_of
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    program: Program | str,
+    program: Program | str | Algorithm,
     topology: Topology | str,
     nbytes: int | str | Sequence[int | str],
     *,
@@ -31,7 +32,8 @@ def simulate(
     """Predict how long ``program`` takes on ``topology``, and when each device and link works.
 
     Args:
-        program: of an allreduce, or an algorithm's name; it is proven first (see ``verify``).
+        program: of an allreduce, or an algorithm by name or as a function; it is proven first (see
+            ``verify``).
         topology: a topology or its name, as `fastreduce.topology.as_topology` takes it. Rank r is
             its device r.
         nbytes: the size of each rank's data, such as 4096 or "160MB", or a list with the size of
@@ -80,8 +82,9 @@ def simulate(
     from fastreduce.topology import as_topology
 
     topology = as_topology(topology)
-    if isinstance(program, str):
-        program = find(program)(len(topology.devices))
+    if not isinstance(program, Program):
+        k = len(topology.devices)
+        program = allreduce_of("allreduce", k, algorithm=name_of(program))
     if slices is not None and (not isinstance(slices, Integral) or slices < 1):
         raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
     program.check_form()

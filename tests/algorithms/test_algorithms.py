@@ -12,7 +12,7 @@ from sweeps import one_in
 import fastreduce
 from fastreduce import Instruction, Program, allreduce
 from fastreduce.algorithms import built_in, leader, names, registry, ring, sharded
-from fastreduce.algorithms.registration import name_of
+from fastreduce.algorithms.registration import INTERNAL, name_of
 
 RANKS = range(1, 34)
 
@@ -157,7 +157,7 @@ class TestOwn:
             allreduce(origin(2, (4,), torch.float32), algorithm="odd")
         assert len(str(caught.value)) < 200
 
-    @pytest.mark.parametrize("name", names())
+    @pytest.mark.parametrize("name", [*names(), *INTERNAL])
     def test_names_of_the_package_cannot_be_taken(self, name):
         """Under another's program plain ``allreduce(x)`` would have other bits."""
         with pytest.raises(ValueError, match=f"'{name}' is an algorithm of fastreduce"):

@@ -79,6 +79,18 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError(f"{function} of a Wrapper")
 
 
+class Declining(Wrapper):
+    """A subclass that leaves to others what it does not know."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+class Plain(torch.Tensor):
+    """A subclass with a tensor's own memory."""
+
+
 def jagged():
     return torch.nested.nested_tensor([ones(2), ones(3)], layout=torch.jagged)
 

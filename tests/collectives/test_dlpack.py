@@ -87,6 +87,17 @@ def test_read_only_arrays_are_refused():
     assert [x.tolist() for x in arrays] == [[1.0] * 3] * 2
 
 
+def test_read_only_arrays_are_read():
+    inputs = [np.ones(2, np.float32), np.full(2, 2, np.float32)]
+    for array in inputs:
+        array.setflags(write=False)
+    whole, part = [torch.empty(4), torch.empty(4)], [torch.empty(1), torch.empty(1)]
+    all_gather(whole, inputs)
+    reduce_scatter(part, inputs)
+    assert [x.tolist() for x in whole] == [[1, 1, 2, 2]] * 2
+    assert [x.tolist() for x in part] == [[3], [3]]
+
+
 # Of an array of three dimensions: every way to walk one or several of them backwards.
 BACKWARDS = {
     f"{ndim}-D, signs {signs}": signs

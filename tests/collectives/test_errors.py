@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from bad_inputs import (
+    Declining,
     Flagged,
     Jax,
+    Plain,
     Wrapper,
     f32,
     f64,
@@ -32,6 +34,7 @@ from reference import bytes_of
 from torch.distributed import ReduceOp
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.algorithms.registration import INTERNAL
 
 # What each op is not defined for.
 UNDEFINED = {
@@ -134,6 +137,21 @@ ROWS = {
     "subclass": (
         allreduce, lambda: [[ones(3), Wrapper(ones(3))]], V,
         "rank 1, tensor 0 is Wrapper", "the plain tensors inside it"),
+    "subclass that leaves it to others": (
+        allreduce, lambda: [[ones(3), Declining(ones(3))]], V,
+        "rank 1, tensor 0 is Declining", "the plain tensors inside it"),
+    "subclass behind one that is a tensor": (
+        allreduce, lambda: [[ones(3).as_subclass(Plain), Wrapper(ones(3))]], V,
+        "rank 1, tensor 0 is Wrapper"),
+    "subclass beside arrays": (
+        allreduce, lambda: [[np.ones(3, np.float32), Wrapper(ones(3))]], V,
+        "rank 1, tensor 0 is Wrapper"),
+    "subclass as an output": (
+        gather, lambda: [[ones(6), Wrapper(ones(6))], of(f32, 3)], V,
+        "the output of rank 1, tensor 0 is Wrapper"),
+    "subclass as an input": (
+        gather, lambda: [of(f32, 6), [ones(3), Wrapper(ones(3))]], V,
+        "rank 1, tensor 0 is Wrapper"),
     # memory
     "freed": (allreduce, lambda: [[ones(3), freed()]], V, "rank 1, tensor 0 has no memory"),
     "one tensor twice": (
@@ -183,6 +201,12 @@ ROWS = {
     "unknown algorithm": (
         rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ",
         "did you mean 'ring'?"),
+    **{
+        f"algorithm {name}, which is for other calls": (
+            partial(allreduce, algorithm=name), lambda: [of(f32)], V,
+            f"unknown algorithm {name!r}", "known are auto, ")
+        for name in INTERNAL
+    },
     "algorithm of another type": (no_name, lambda: [of(f32)], T, "algorithm"),
     "unknown engine": (
         partial(allreduce, engine="flag"), lambda: [of(f32)], V,

@@ -54,7 +54,7 @@ def programs_of_processes() -> Iterator[Named]:
     what they have got."""
     yield from every_program()
     for k in RANKS:
-        everything = {"allreduce": "one-shot", "broadcast": "pull", "all_gather": "pull"}
+        everything = {"allreduce": "pulled-leader", "broadcast": "pull", "all_gather": "pull"}
         for collective, algorithm in everything.items():
             chosen = program(collective, k, algorithm=algorithm)
             wanted = goal(collective, k, buffers=chosen.buffers)

@@ -57,7 +57,7 @@ class TestProgram:
     def test_between_processes_each_rank_writes_its_own(self, collective, k, root):
         choose = random.Random(k)
         values = [choose.getrandbits(64) for _ in range(2 * k)]
-        algorithm = "one-shot" if collective == "allreduce" else "pull"
+        algorithm = "pulled-leader" if collective == "allreduce" else "pull"
         pulled = proven(collective, algorithm, k, root)
         assert all(dst % k == x.rank for x in pulled.instructions for dst in x.dsts)
         found = sums(pulled, values)

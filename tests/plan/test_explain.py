@@ -84,6 +84,31 @@ class TestOnPaper:
             algorithms.registry.clear()
             algorithms.registry.update(before)
 
+    def test_the_reason_is_on_one_line_whatever_was_raised(self):
+        def raises(k):
+            raise KeyError("no rank\nlike that")
+
+        refused = explain(16 * MB, algorithm=raises).candidates[-1]
+        assert refused.program is None
+        assert refused.prediction.limit == r"KeyError('no rank\nlike that')"
+        assert len(last_row(explain(16 * MB, algorithm=raises)).splitlines()) == 1
+
+    def test_a_program_or_a_function_is_a_candidate(self):
+        swap = Program(2, 1, [Instruction(1, 0, (0, 1), (0, 1))])
+        assert swap in [x.program for x in explain(MB, algorithm=swap).candidates]
+        mine = explain(MB, algorithm=lambda k: swap)
+        assert [x.program for x in mine.candidates].count(swap) == 1
+
+    def test_what_the_name_alone_does_not_run_is_said(self):
+        found = explain(160 * MB, topology="dgx1")
+        assert "multi-ring is fitted to this machine: algorithm=plan.chosen.program" in str(found)
+        assert found.chosen.program != algorithms.multi_ring(8)
+
+    def test_control_a_program_that_the_name_runs(self, book):
+        assert "fitted" not in str(book)
+        inside = explain(160 * MB, topology="dgx-h100").candidate("hierarchical")
+        assert inside.program == algorithms.hierarchical(8) and not inside.fitted
+
     def test_names_and_sizes_in_words(self):
         assert str(explain("16MB", topology="dgx1")) == str(
             explain(16 * MB, topology=preset("dgx1"))
@@ -246,6 +271,7 @@ def test_what_is_neither_tensors_nor_sizes(what, words):
             lambda: explain(MB, k=5, topology=preset("book-pcie4")),
             "5 ranks, but topology .* has 4 devices",
         ),
+        (lambda: explain(MB, algorithm="auto"), '"auto" chooses for a call; want one of bidir'),
         (lambda: explain(MB).candidate("rnig"), "unknown algorithm 'rnig'; known are bidir"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tables import BUILT_IN
 
 from fastreduce.plan import tune
-from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Cell, doubtful
+from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Entry, doubtful
 from fastreduce.plan.tune import NoisyMeasurement, measure
 
 KIB = 1 << 10
@@ -19,7 +19,7 @@ KIB = 1 << 10
 
 def curve(by_size):
     """Three samples, which agree, of one algorithm at each size."""
-    return {Cell("cpu", "ring", 2, n): [seconds] * 3 for n, seconds in by_size.items()}
+    return {Entry("cpu", "ring", 2, n): [seconds] * 3 for n, seconds in by_size.items()}
 
 
 class TestDoubtful:
@@ -27,13 +27,13 @@ class TestDoubtful:
         "samples", [[1.0, 1.0, 2.1], [1.0] * 3 + [1.6] * 2 + [9.0] * 2, [0.1, 0.5, 1.2, 1.3]]
     )
     def test_samples_that_do_not_agree(self, samples):
-        cell = Cell("cpu", "ring", 2, KIB)
-        assert "samples spread by" in doubtful({cell: samples})[cell]
+        entry = Entry("cpu", "ring", 2, KIB)
+        assert "samples spread by" in doubtful({entry: samples})[entry]
 
     @pytest.mark.parametrize("samples", [[1.0] * 5, [1.0, 1.2, 1.4], [1.0] * 24 + [50.0]])
     def test_control_samples_that_do(self, samples):
         """One sample of many may be far off: the median does not feel it."""
-        assert doubtful({Cell("cpu", "ring", 2, KIB): samples}) == {}
+        assert doubtful({Entry("cpu", "ring", 2, KIB): samples}) == {}
 
     @pytest.mark.parametrize(
         ("by_size", "both"),
@@ -45,8 +45,8 @@ class TestDoubtful:
     )
     def test_sizes_that_do_not_fit_each_other(self, by_size, both):
         found = doubtful(curve(by_size))
-        assert {cell.nbytes for cell in found} == {*both}
-        assert f"but {both[0]} bytes take" in found[Cell("cpu", "ring", 2, both[1])]
+        assert {entry.nbytes for entry in found} == {*both}
+        assert f"but {both[0]} bytes take" in found[Entry("cpu", "ring", 2, both[1])]
 
     def test_control_sizes_that_do(self):
         """Latency first, then the caches' bandwidth, then the memory's, a third of it."""
@@ -59,8 +59,8 @@ class TestDoubtful:
         assert doubtful(curve({KIB * 4**i: x for i, x in enumerate(times)})) == {}
 
     def test_other_ranks_places_and_algorithms_are_not_compared(self):
-        cells = [("cpu", "ring", 2), ("cpu", "ring", 4), ("gpu", "ring", 2), ("cpu", "tree", 2)]
-        samples = {Cell(*x, KIB * 4**i): [100.0**i] * 3 for i, x in enumerate(cells)}
+        entries = [("cpu", "ring", 2), ("cpu", "ring", 4), ("gpu", "ring", 2), ("cpu", "tree", 2)]
+        samples = {Entry(*x, KIB * 4**i): [100.0**i] * 3 for i, x in enumerate(entries)}
         assert doubtful(samples) == {}
 
 
@@ -122,10 +122,10 @@ class TestMeasure:
     def test_what_is_disturbed_to_the_end_is_refused(self, tuned_on, budget_s):
         with pytest.raises(NoisyMeasurement, match="the machine is busy: close other") as refused:
             tuned_on(lambda nbytes, call: quiet(nbytes, call) * (1 + call % 7), budget_s)
-        cells = refused.value.cells
-        assert cells and {cell.place for cell in cells} == {"cpu"}
-        first = next(iter(cells))
-        assert f"{len(cells)} of the measured times" in str(refused.value)
+        entries = refused.value.entries
+        assert entries and {entry.place for entry in entries} == {"cpu"}
+        first = next(iter(entries))
+        assert f"{len(entries)} of the measured times" in str(refused.value)
         assert f"{first}: samples spread by" in str(refused.value)
         assert refused.value.table.times_s["cpu"].keys() == {*BUILT_IN}
 

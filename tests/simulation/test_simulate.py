@@ -176,6 +176,11 @@ class TestTopologies:
         named = simulate(algorithms.ring(4), "book-pcie4", GB)
         assert named == simulate(algorithms.ring(4), preset("book-pcie4"), GB)
 
+    def test_algorithms_by_name_and_as_functions(self):
+        wanted = simulate(algorithms.ring(4), "book-pcie4", GB)
+        assert simulate("ring", "book-pcie4", GB) == wanted
+        assert simulate(algorithms.ring, "book-pcie4", GB) == wanted
+
     def test_no_topology(self):
         with pytest.raises(TypeError, match="topology is 4; want a Topology, a preset's name"):
             simulate(algorithms.ring(4), 4, GB)
@@ -198,6 +203,17 @@ class TestErrors:
         ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1: -1 is no"),
         ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
         ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
+        (
+            "a function that makes no program",
+            lambda: simulate(lambda k: None, star(4), 1),
+            "returned NoneType for 4 ranks; want a Program",
+        ),
+        (
+            "a function for other ranks",
+            lambda: simulate(lambda k: algorithms.ring(3), star(4), 1),
+            "gave a program for 3 ranks .* the call has 4 ranks",
+        ),
+        ("auto", lambda: simulate("auto", star(4), 1), "chooses for a call; want one of bidir"),
         ("a shard", lambda: simulate(run((0, 9, (0,), (1,))), star(4), 1), "shard 9 is not one of"),
         (
             "an int for whole tensors",
