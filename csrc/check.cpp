@@ -11,7 +11,8 @@ const char* why_not_dense(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested; pass the tensors that it consists of (.unbind())";
   if (tensor.is_quantized()) return "quantized; keep a .dequantize() copy and reduce that";
   if (tensor.is_mkldnn()) return "in oneDNN's layout; keep a .to_dense() copy and reduce that";
-  if (tensor.layout() != at::kStrided) return "sparse; keep a .to_dense() copy and reduce that, or a coalesced tensor's .values() where all ranks "
+  if (tensor.layout() != at::kStrided)
+    return "sparse; keep a .to_dense() copy and reduce that, or a coalesced tensor's .values() where all ranks "
            "have the same indices";
   return nullptr;
 }

@@ -53,9 +53,9 @@ def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
     )
 
 
-def by_rank(tensors: Tensors) -> list[list[torch.Tensor]]:
-    """One list per rank, also where each rank gave one tensor."""
-    ranks = [
+def by_rank(tensors: Tensors) -> list[list[Any]]:
+    """One list per rank, also where each rank gave one tensor or array."""
+    ranks: list[list[Any]] = [
         [x] if isinstance(x, torch.Tensor) or hasattr(x, "__dlpack__") else list(x) for x in tensors
     ]
     if len({len(rank) for rank in ranks}) > 1:
