@@ -272,3 +272,9 @@ def test_on_one_line(program, text):
 def test_ranks_and_shards_are_whole_numbers(numbers):
     with pytest.raises(ValueError, match="want whole numbers"):
         Program(*numbers, [I(0, 0, (0,), (1,))]).verify()
+
+
+def test_the_form_is_checked_whatever_the_goal():
+    Program(2, 1, [I(0, 0, (0,), (1,))]).check_form()
+    with pytest.raises(ValueError, match="shard 5 is not one of 1"):
+        Program(2, 1, [I(0, 5, (0,), (1,))]).check_form()
