@@ -17,7 +17,7 @@ from fastreduce.program import Program
 from fastreduce.simulation.pictures import at_a_glance, figure_of, save
 
 if TYPE_CHECKING:
-    from fastreduce.plan.explain import Plan
+    from fastreduce.plan.plan import Plan
     from fastreduce.simulation.pictures import Drawn
 
 # A heading, and what is below it.
@@ -46,7 +46,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def _section(heading: str, shown: Plan | Drawn) -> str:
-    from fastreduce.plan.explain import Plan
+    from fastreduce.plan.plan import Plan
     from fastreduce.plan.sizes import Sizes
     from fastreduce.plan.step import WhatIf
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.plan.calibration import Calibration
-from fastreduce.plan.explain import Plan, explain
+from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
+from fastreduce.plan.plan import Plan
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:

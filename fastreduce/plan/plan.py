@@ -1,0 +1,65 @@
+"""What `fastreduce.explain` returns: a choice that can be printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastreduce.names import listed
+from fastreduce.plan.bounds import Bound
+from fastreduce.plan.candidates import HEADINGS, Candidate
+from fastreduce.plan.html_table import html_table
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
+
+    ``bound`` is what no program can beat on the topology, where one is known. ``notes`` say how far
+    the times can be trusted, and what others have measured.
+    """
+
+    title: str
+    nbytes: int
+    candidates: tuple[Candidate, ...]
+    algorithm: str
+    why: str
+    bound: Bound | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate of the algorithm that was chosen."""
+        return self.candidate(self.algorithm)
+
+    def candidate(self, algorithm: str) -> Candidate:
+        """The candidate of this name; a ValueError lists the known names."""
+        for x in self.candidates:
+            if x.algorithm == algorithm:
+                return x
+        known = listed(sorted(x.algorithm for x in self.candidates), algorithm)
+        raise ValueError(f"unknown algorithm {algorithm!r}; known are {known}")
+
+    def __str__(self) -> str:
+        wide = max((len(x.cells(self.nbytes)[3]) for x in self.candidates), default=0)
+        row = f"{{:<18}} {{:>9}} {{:>7}} {{:>6}} {{:>{max(wide, 11)}}} {{:>12}}  {{}}".format
+        lines = [self.title, row(*HEADINGS)]
+        for x in self.candidates:
+            mark = "* " if x.algorithm == self.algorithm else "  "
+            lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
+        return "\n".join([*lines, *self._below()])
+
+    __repr__ = __str__
+
+    def _below(self) -> list[str]:
+        return [f"choice: {self.algorithm}, {self.why}", *self._at_best(), *self.notes]
+
+    def _at_best(self) -> list[str]:
+        """What no program can beat, and how far the choice is from it."""
+        if self.bound is None or not self.bound.time_s:
+            return []
+        gap = self.chosen.prediction.time_s / self.bound.time_s - 1
+        return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
+
+    def _repr_html_(self) -> str:
+        rows = [(x.algorithm, *x.cells(self.nbytes)) for x in self.candidates]
+        return html_table([self.title], HEADINGS, rows, self._below())
