@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.parallel.buckets import buckets_of
+from fastreduce.parallel.watch import Watch
 
 
 class Recorder:
@@ -26,7 +27,7 @@ class Recorder:
         # In this order, which all runs share; gradients may come in another.
         buckets = buckets_of(params, list(reversed(range(len(params)))))
         self._buckets = [[names[number] for number in bucket] for bucket in buckets]
-        self._seen: list[tuple[int, int]] = []
+        self._watch = Watch()
         self._steps = 0
         try:
             self.path.touch(exist_ok=False)  # fails here, and not after the first step
@@ -40,15 +41,13 @@ class Recorder:
     def see(self) -> None:
         """Record the parameters, if they have changed since the last time."""
         params = dict(self._net.named_parameters())
-        seen = [(id(parameter), parameter._version) for parameter in params.values()]
-        if seen == self._seen:
+        if not self._watch.changed(list(params.values())):
             return
         if params.keys() != {name for bucket in self._buckets for name in bucket}:
             raise ValueError(
                 f"record: the module has other parameters than when {self.path} was begun; wrap it "
                 "again, with another file"
             )
-        self._seen = seen
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
         together = [hashlib.blake2b("".join(x).encode(), digest_size=8).hexdigest() for x in hashes]
         self._write({"step": self._steps, "buckets": together, "parameters": hashes})

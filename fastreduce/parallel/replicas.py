@@ -24,6 +24,7 @@ from fastreduce.parallel.meeting import one_by_one, together
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm, sums
+from fastreduce.parallel.watch import Watch
 
 # Attributes of these types follow the module's: training, eps, a dropout's p.
 _FOLLOWING = {bool, int, float, str, type(None)}
@@ -69,7 +70,6 @@ class Replicas:
         self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
-        self._versions: list[int] = []
         self._modules: list[nn.Module] = []
 
     def run(
@@ -150,18 +150,15 @@ class Replicas:
                 for name, value in vars(first).items():
                     if type(value) in _FOLLOWING and vars(own).get(name) is not value:
                         vars(own)[name] = value
-        versions = [parameter._version for parameter in self._params]
         # In a graph always: its replays find the parameters changed.
-        if self._copies and (versions != self._versions or capturing()):
+        if self._watch and (self._watch.changed(self._params) or capturing()):
             with torch.no_grad():
                 fastreduce.broadcast([[p.detach() for p in self._params], *self._copies.values()])
-            self._versions = versions
 
     def _build(self) -> None:
         self._params: list[Tensor] = list(self.net.parameters())
         self._check()
         self._buckets = Buckets(self._params, self._overlap)
-        self._versions = [parameter._version for parameter in self._params]
         self._copies: dict[torch.device, list[Tensor]] = {}
         self._memories = []
         for replica, device in enumerate(self.devices):
@@ -171,6 +168,9 @@ class Replicas:
             if device not in self._copies:
                 self._copies[device] = [p.detach().to(device, copy=True) for p in self._params]
             self._memories.append(self._copies[device])
+        self._watch = Watch() if self._copies else None
+        if self._watch:
+            self._watch.changed(self._params)  # the copies are new
         self._modules = [
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),

@@ -1,6 +1,7 @@
 """The gradient is that of the whole batch on one device, whatever the split."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -100,7 +101,11 @@ def test_control_means_of_uneven_shards_are_not_the_mean():
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.SGD, torch.optim.AdamW, partial(torch.optim.Adam, fused=True)],
+    ids=["SGD", "AdamW", "fused Adam"],  # a fused step leaves the version counters as they were
+)
 def test_replicas_follow_the_optimizer(optimizer, share):
     bare = made("mlp")
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)

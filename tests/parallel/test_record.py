@@ -54,6 +54,15 @@ def test_a_shorter_run(files):
     assert "has 3 steps and" in first_difference(one, other)
 
 
+def test_steps_of_a_fused_optimizer(files):
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+    for _ in range(3):
+        model.backward(F.cross_entropy, *batch())
+        optimizer.step()
+    assert len(files[0].read_text().splitlines()) == 1 + 3
+
+
 def test_a_line_per_state_of_the_parameters(files):
     model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
     for _ in range(3):

@@ -1,0 +1,53 @@
+"""Notices when parameters have been written to."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+_watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+
+class Watch:
+    """Whether parameters have changed since the last look.
+
+    Their version counters say so, except after a step of an optimizer with ``fused=True``, which
+    writes without counting (torch 2.13). So the steps of optimizers are noticed, too.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+        self._ids: set[int] = set()
+        self._stepped = False
+        _listen()
+        _watches.add(self)
+
+    def changed(self, params: Sequence[Tensor]) -> bool:
+        """Whether these are other parameters than at the last call, or have other values."""
+        seen = [(id(parameter), parameter._version) for parameter in params]
+        if seen == self._seen and not self._stepped:
+            return False
+        self._seen, self._ids, self._stepped = seen, {id(x) for x in params}, False
+        return True
+
+    def note(self, optimizer: Optimizer) -> None:
+        """The optimizer has taken a step."""
+        self._stepped = self._stepped or any(
+            id(parameter) in self._ids
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+
+@functools.cache
+def _listen() -> None:
+    def note(optimizer: Optimizer, *_: Any) -> None:
+        for watch in list(_watches):
+            watch.note(optimizer)
+
+    register_optimizer_step_post_hook(note)
