@@ -143,7 +143,8 @@ class Replicas:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
         if structure != self._structure:
-            self._build()
+            with torch.inference_mode(False):  # or what is copied now could never be trained
+                self._build()
             self._structure = structure
         for module in self._modules[1:]:
             for own, first in zip(module.modules(), self.net.modules(), strict=True):
@@ -193,6 +194,11 @@ class Replicas:
                 raise ValueError(
                     f"DataParallel: parameter {name} is not initialized yet; run one batch through "
                     "the module before you wrap it"
+                )
+            if parameter.is_inference():
+                raise ValueError(
+                    f"DataParallel: parameter {name} was made under torch.inference_mode(), so "
+                    "nothing can train it; make the module outside"
                 )
             if parameter.device != self.devices[0]:
                 raise ValueError(

@@ -12,6 +12,7 @@ from torch import nn
 
 import fastreduce
 from fastreduce import DataParallel
+from fastreduce.parallel.replicas import Replicas
 
 
 @pytest.fixture
@@ -209,6 +210,27 @@ def test_as_a_part_of_another_module(net, model):
 def test_evaluation_keeps_no_graph(model):
     with torch.no_grad():
         assert not model(batch()[0]).requires_grad
+
+
+class Scaled(nn.Linear):
+    """Multiplies with a tensor that is neither parameter nor buffer."""
+
+    def __init__(self):
+        super().__init__(6, 5)
+        self.scale = torch.ones(5)
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
+def test_training_after_a_first_pass_in_inference_mode(share):
+    model = DataParallel(Scaled(), ["cpu"] * 2)
+    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
+    with torch.inference_mode():
+        model(torch.ones(4, 6))
+    model(torch.ones(4, 6)).sum().backward()
+    assert model.bias.grad.tolist() == [4] * 5
 
 
 def test_an_exception_in_forward_leaves_the_module_as_it_was(net, model):

@@ -56,6 +56,9 @@ WRAPPING = {
     "no parameters": (lambda: DataParallel(nn.ReLU(), CPU2), ValueError, "ReLU has no parameters"),
     "lazy": (lambda: DataParallel(nn.LazyLinear(2), CPU2), ValueError,
              "parameter weight is not initialized yet; run one batch"),
+    "made for inference": (
+        lambda: DataParallel(torch.inference_mode()(lambda: nn.Linear(2, 2))(), CPU2), ValueError,
+        r"parameter weight was made under torch.inference_mode\(\)"),
     "wrapped": (lambda: DataParallel(linear(), CPU2), ValueError, "wrapped already"),
     "nn.DataParallel": (lambda: DataParallel(nn.DataParallel(nn.Linear(2, 2)), CPU2), ValueError,
                         "wanted the bare module: pass its .module"),
