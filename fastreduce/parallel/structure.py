@@ -55,9 +55,14 @@ def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
 
 
 def structure_of(module: nn.Module) -> Any:
-    """What makes new copies necessary when it changes."""
+    """What makes new copies necessary when it changes.
+
+    It holds the modules themselves: a new one may have the address of one that is gone.
+    """
     return (
-        id(module),
+        module,
+        type(module),
+        [*module._modules.items()],
         [
             (name, id(p), p.requires_grad, p.dtype, p.device, None if is_lazy(p) else p.shape)
             for name, p in module._parameters.items()

@@ -112,6 +112,15 @@ def test_averaged_weights(model):
     assert averaged(X).shape == (ROWS, 5)
 
 
+def at_the_same_address(net):
+    """Python often gives a new module the memory of one that is gone."""
+    old, others = id(net[1]), []
+    net[1] = None
+    while len(others) < 100 and id(net[1]) != old:
+        net[1] = nn.Sigmoid()
+        others.append(net[1])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -122,8 +131,14 @@ def test_averaged_weights(model):
         lambda net: net[0].weight.data.zero_(),
         lambda net: setattr(net[0], "bias", None),
         lambda net: net.__setitem__(2, nn.Linear(8, 6).double()),
+        at_the_same_address,
+        lambda net: setattr(net[1], "__class__", nn.Sigmoid),
+        lambda net: net.append(net[1]),
     ],
-    ids=["freeze", "replace", "add", "another module", "write .data", "drop", "resize"],
+    ids=[
+        *("freeze", "replace", "add", "another module", "write .data", "drop", "resize"),
+        *("same address", "another class", "the same module twice"),
+    ],
 )
 def test_changes_between_two_steps(change):
     bare, model = made("mlp"), DataParallel(made("mlp"), ["cpu"] * 3)
