@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -22,6 +23,8 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for buffer in net.buffers():
         memo[id(buffer)] = buffer.detach()
     known = {id(value) for value in memo.values()}
+    for shared in _owners_of_hooks(net):
+        memo[id(shared)] = shared
     try:
         copied = copy.deepcopy(net, memo)
     except Exception as error:
@@ -37,6 +40,30 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
                 "replicas would train copies of it; make it an nn.Parameter of a module"
             )
     return copied
+
+
+def _owners_of_hooks(net: nn.Module) -> list[Any]:
+    """What the user's hooks write to: the hooks of all replicas write to the same.
+
+    Hooks that know a module of ``net`` are not among them: each replica's know its own.
+    """
+    modules = set(net.modules())
+    owners = []
+    for module in modules:
+        for hooks in (
+            *(module._forward_hooks, module._forward_pre_hooks),
+            *(module._backward_hooks, module._backward_pre_hooks),
+        ):
+            for hook in hooks.values():
+                owner = getattr(hook, "__self__", hook)  # of a bound method
+                known: list[Any] = [owner]
+                while isinstance(known[-1], functools.partial):
+                    made = known[-1]
+                    known += [*made.args, *made.keywords.values(), made.func]
+                    known[-1] = getattr(made.func, "__self__", made.func)
+                if not any(isinstance(x, nn.Module) and x in modules for x in known):
+                    owners.append(owner)
+    return owners
 
 
 def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
