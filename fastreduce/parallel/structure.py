@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 Slot: TypeAlias = "tuple[dict[str, Tensor | None], str]"
 """Where a module keeps a parameter or a buffer: its dict of them, and the name."""
@@ -26,7 +27,8 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for shared in _owners_of_hooks(net):
         memo[id(shared)] = shared
     try:
-        copied = copy.deepcopy(net, memo)
+        with _ResultsDetached():
+            copied = copy.deepcopy(net, memo)
     except Exception as error:
         raise ValueError(
             f"DataParallel: {type(net).__name__} cannot be copied: {error}. Each replica "
@@ -40,6 +42,20 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
                 "replicas would train copies of it; make it an nn.Parameter of a module"
             )
     return copied
+
+
+class _ResultsDetached(TorchFunctionMode):
+    """Lets copy.deepcopy copy results of operations that a module keeps, which torch refuses.
+
+    They are what the last forward pass has left there, such as features or weights that
+    `nn.utils.weight_norm` has computed.
+    """
+
+    def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
+            result, memo = args
+            return memo.setdefault(id(result), result.detach())
+        return func(*args, **(kwargs or {}))
 
 
 def _owners_of_hooks(net: nn.Module) -> list[Any]:

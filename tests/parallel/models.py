@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 ROWS, FEATURES, CLASSES = 7, 6, 5
@@ -100,6 +103,36 @@ def weight_normed() -> nn.Module:
     return net
 
 
+def with_norm(norm) -> Callable[[], nn.Module]:
+    """With one of torch's older norms, which keep what they compute as an attribute."""
+
+    def make() -> nn.Module:
+        net = mlp()
+        norm(net[0])
+        return net
+
+    return make
+
+
+class Features(nn.Module):
+    """Keeps what its first layer returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.all = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES), []
+
+    def forward(self, x):
+        self.last = self.body(x)
+        self.all.append(self.last)
+        return self.head(self.last)
+
+
+KEEPING_RESULTS = {
+    "old weight norm": with_norm(nn.utils.weight_norm),
+    "old spectral norm": with_norm(nn.utils.spectral_norm),
+    "pruned": with_norm(lambda layer: prune.l1_unstructured(layer, "weight", 0.5)),
+    "features": Features,
+}
 MODELS = {
     "mlp": mlp,
     "tied": Tied,

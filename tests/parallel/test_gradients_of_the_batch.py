@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from models import CLASSES, MODELS, batch, made
+from models import CLASSES, KEEPING_RESULTS, MODELS, batch, made
 from torch import nn
 
 from fastreduce import DataParallel
@@ -72,6 +72,25 @@ def test_gradients_of_a_loss_per_shard(name, loss):
     found = model.backward(per_shard, X, y)
     torch.testing.assert_close(found, wanted.detach(), rtol=1e-10, atol=1e-10)
     assert_same_gradients(model, bare)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize("name", KEEPING_RESULTS)
+def test_modules_that_keep_results_of_a_forward_pass(name):
+    nets = []
+    for _ in range(2):  # not by copy.deepcopy, which such modules do not have
+        torch.manual_seed(0)
+        nets.append(KEEPING_RESULTS[name]().double())
+    bare, wrapped = nets
+    model = DataParallel(wrapped, ["cpu"] * 3)
+    X, y = batch()
+    for _ in range(2):
+        F.cross_entropy(bare(X), y).backward()
+        model.backward(F.cross_entropy, X, y)
+        assert_same_gradients(model, bare)
+        for net in (bare, model):  # makes new copies necessary
+            next(net.parameters()).requires_grad_(False)
+            net.zero_grad()
 
 
 @given(
