@@ -71,7 +71,7 @@ class Checkpoint:
 def save(
     folder: str | os.PathLike[str], parts: Mapping[str, Any], *, step: int, keep: int = KEPT
 ) -> Path:
-    """Write a checkpoint, and remove all but the last ``keep``.
+    """Write a checkpoint, and remove all others but the last ``keep - 1``.
 
     Args:
         folder: where checkpoints are; it is made if need be.
@@ -103,7 +103,9 @@ def save(
     about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
     path = Path(folder) / f"step-{step:09}.safetensors"
     _write(path, safetensors.torch.save(tensors, about))
-    for old in _found_in(path.parent)[keep:]:
+    # This one stays, whatever a folder has of later steps: damaged ones, or those of another run.
+    others = [x for x in _found_in(path.parent) if x != path]
+    for old in others[keep - 1 :]:
         old.unlink()
     return path
 

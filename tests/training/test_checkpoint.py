@@ -69,6 +69,14 @@ class TestWhatComesBack:
         ]
         assert read(tmp_path).state == {"x": 400}
 
+    @pytest.mark.parametrize("keep", [1, 3])
+    def test_the_one_just_written_stays_where_later_steps_are_damaged(self, tmp_path, keep):
+        for number in (300, 301, 302):
+            emptied(save(tmp_path, {"x": number}, step=number))
+        path = save(tmp_path, {"x": 1}, step=1, keep=keep)
+        assert path.exists() and read(tmp_path).state == {"x": 1}
+        assert len(list(tmp_path.iterdir())) == keep
+
     def test_one_file_can_be_named(self, tmp_path):
         paths = [save(tmp_path, {"x": number}, step=number) for number in (1, 2)]
         assert read(paths[0]).state == {"x": 1}
