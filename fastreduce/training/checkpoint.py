@@ -104,7 +104,7 @@ def save(
     path = Path(folder) / f"step-{step:09}.safetensors"
     _write(path, safetensors.torch.save(tensors, about))
     # This one stays, whatever a folder has of later steps: damaged ones, or those of another run.
-    others = [x for x in _found_in(path.parent) if x != path]
+    others = [x for x in _found_in(path.parent) if x != path and not x.is_dir()]
     for old in others[keep - 1 :]:
         old.unlink()
     return path
@@ -167,6 +167,8 @@ def _found_in(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Checkpoint:
+    if not path.is_file():  # a folder, or a link to nothing or to itself
+        raise DamagedCheckpoint(f"{path}: damaged (no file is there), wanted a whole file")
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         raise CheckpointError(
             f"{path}: found a link to {path.resolve()}, wanted a file of this folder"
@@ -177,6 +179,8 @@ def _read(path: Path) -> Checkpoint:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise DamagedCheckpoint(f"{path}: damaged ({error}), wanted a whole file") from None
+    except OSError as error:  # safetensors seldom says of which file
+        raise OSError(f"{path}: could not be read ({error})") from error
     if about.get("format") != FORMAT:
         raise CheckpointError(f"{path}: found a file of another kind, wanted a checkpoint")
     if about.get("version") != VERSION:

@@ -107,12 +107,33 @@ def other_text(path):
     path.write_bytes(content.replace(b"adamw", b"adamx"))
 
 
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def a_link_to_nothing(path):
+    path.unlink()
+    path.symlink_to("gone")
+
+
+def a_link_to_itself(path):
+    path.unlink()
+    path.symlink_to(path.name)
+
+
 def no_header(path):
     path.write_bytes(random.Random(0).randbytes(200))
 
 
 class TestDamage:
-    @pytest.mark.parametrize("damage", [cut, flipped, emptied, other_text, no_header])
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            *(cut, flipped, emptied, other_text, no_header),
+            *(a_folder, a_link_to_nothing, a_link_to_itself),
+        ],
+    )
     def test_the_one_before_is_taken_and_the_damaged_one_named(self, tmp_path, caplog, damage):
         for number in (1, 2):
             path = save(tmp_path, {"x": torch.ones(4), "note": "adamw"}, step=number)
@@ -120,6 +141,22 @@ class TestDamage:
         assert read(tmp_path).step == 1
         [record] = caplog.records
         assert record.getMessage().startswith(f"{path}: damaged (")
+
+    def test_a_folder_of_that_name_is_not_removed(self, tmp_path):
+        a_folder(save(tmp_path, {"x": 1}, step=1))
+        for number in (2, 3, 4, 5):
+            save(tmp_path, {"x": number}, step=number)
+        assert len(list(tmp_path.iterdir())) == 4 and read(tmp_path).step == 5
+
+    def test_what_the_disk_does_not_give_is_named(self, tmp_path, monkeypatch):
+        path = save(tmp_path, {"x": 1}, step=1)
+
+        def fail(*_):
+            raise OSError("Input/output error (os error 5)")
+
+        monkeypatch.setattr(checkpoint.safetensors, "safe_open", fail)
+        with pytest.raises(OSError, match=rf"{path}: could not be read \(Input/output error"):
+            read(tmp_path)
 
     def test_none_is_left(self, tmp_path):
         cut(save(tmp_path, {"x": 1}, step=1))
