@@ -120,6 +120,9 @@ class DataParallel(nn.Module):
         )
         object.__setattr__(self, "_parallel", parallel)
 
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Keep it from the module's class, which may count its subclasses."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._parallel.forward(args, kwargs)
 
@@ -259,4 +262,14 @@ def _rebuilt(module: nn.Module, settings: dict[str, Any]) -> DataParallel:
 @functools.cache
 def _class_for(kind: type[nn.Module]) -> type[DataParallel]:
     """The class of a parallel ``kind``, of that name, so that it prints as the bare module."""
-    return type(kind.__name__, (DataParallel, kind), {"__slots__": (), "__doc__": kind.__doc__})
+
+    def new(_: type, *args: Any, **kwargs: Any) -> nn.Module:
+        return kind(*args, **kwargs)
+
+    @functools.wraps(kind.forward)
+    def forward(self: DataParallel, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+    own = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__}
+    # What the module's methods make of type(self), as a slice of nn.Sequential, is a bare module.
+    return type(kind.__name__, (DataParallel, kind), {**own, "__new__": new, "forward": forward})

@@ -3,7 +3,9 @@
 import concurrent.futures
 import copy
 import functools
+import inspect
 import io
+from typing import ClassVar
 
 import pytest
 import torch
@@ -57,6 +59,33 @@ def test_indexing_attributes_and_methods_are_the_modules_own(net, model):
     assert model.module is net
     model.note = "kept"
     assert net.note == "kept"
+
+
+class Counted(nn.Linear):
+    """Knows its subclasses, and makes others of its class."""
+
+    subclasses: ClassVar[list] = []
+
+    def __init_subclass__(cls, **_):
+        Counted.subclasses.append(cls)
+
+    def wider(self):
+        return type(self)(self.in_features, 2 * self.out_features)
+
+    @classmethod
+    def of(cls, n):
+        return cls(n, n)
+
+
+def test_methods_that_make_modules_of_the_same_class_make_bare_ones(model):
+    counted = DataParallel(Counted(3, 2), ["cpu"] * 2)
+    assert type(counted.wider()) is type(counted.of(4)) is Counted and not Counted.subclasses
+    assert counted.wider().out_features == 4
+    assert type(model[:2]) is nn.Sequential and model[:2][0] is model[0]
+
+
+def test_forward_has_the_signature_of_the_bare_module(net, model):
+    assert inspect.signature(model.forward) == inspect.signature(net.forward)
 
 
 def test_load_state_dict_into_either(net, model):
