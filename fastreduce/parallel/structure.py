@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -24,7 +27,7 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for buffer in net.buffers():
         memo[id(buffer)] = buffer.detach()
     known = {id(value) for value in memo.values()}
-    for shared in _owners_of_hooks(net):
+    for shared in (*_owners_of_hooks(net), *_generators(net)):
         memo[id(shared)] = shared
     try:
         with _ResultsDetached():
@@ -56,6 +59,18 @@ class _ResultsDetached(TorchFunctionMode):
             result, memo = args
             return memo.setdefault(id(result), result.detach())
         return func(*args, **(kwargs or {}))
+
+
+def _generators(net: nn.Module) -> list[Any]:
+    """The module's own random generators: shards draw from the same, one after the other.
+
+    Copies would give all replicas the same numbers, and other ones on another number of replicas.
+    """
+    numpy = sys.modules.get("numpy")
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    return [x for m in net.modules() for x in vars(m).values() if isinstance(x, kinds)]
 
 
 def _owners_of_hooks(net: nn.Module) -> list[Any]:

@@ -134,3 +134,46 @@ def test_random_numbers_that_are_not_torchs_are_refused(draw):
     model.eval()
     model(torch.randn(8, 6))  # nothing is trained
     DataParallel(Drawing(draw), ["cpu"] * 2)(torch.randn(8, 6))  # nothing is promised
+
+
+class Noisy(nn.Linear):
+    """Draws from a generator of its own."""
+
+    def __init__(self, kind) -> None:
+        super().__init__(6, CLASSES)
+        self.own = kind()
+
+    def forward(self, x):
+        y = super().forward(x)
+        if isinstance(self.own, torch.Generator):
+            return y + torch.randn(y.shape, generator=self.own)
+        drawn = [self.own.normal(0, 1) for _ in range(y.numel())]
+        return y + torch.tensor(drawn).view_as(y)
+
+
+class Python(random.Random):
+    normal = random.Random.gauss
+
+
+GENERATORS = {
+    "torch's": lambda: torch.Generator().manual_seed(3),
+    "Python's": partial(Python, 3),
+    "NumPy's": partial(np.random.default_rng, 3),
+    "NumPy's old": partial(np.random.RandomState, 3),
+}
+
+
+@pytest.mark.parametrize("kind", GENERATORS.values(), ids=GENERATORS)
+def test_a_generator_of_the_modules_own(kind):
+    gradients = []
+    for k in (1, 2, 4):
+        torch.manual_seed(0)
+        model = DataParallel(Noisy(kind), ["cpu"] * k, reproducible=4)
+        for _ in range(2):
+            model.backward(
+                lambda out, y: (out - y).square().mean(), torch.ones(8, 6), torch.ones(8, 1)
+            )
+        gradients.append(model.weight.grad)
+    assert all(torch.equal(x, gradients[0]) for x in gradients)
+    one, two = DataParallel(Noisy(kind), ["cpu"] * 2)(torch.zeros(2, 6))
+    assert not torch.equal(one, two)
