@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 import fastreduce
+from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import Draws, capturing
 from fastreduce.parallel.meeting import one_by_one, together
@@ -25,9 +26,6 @@ from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm, sums
 from fastreduce.parallel.watch import Watch
-
-# Attributes of these types follow the module's: training, eps, a dropout's p.
-_FOLLOWING = {bool, int, float, str, type(None)}
 
 Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
 
@@ -70,6 +68,7 @@ class Replicas:
         self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
+        self._attributes = Attributes(net)
         self._modules: list[nn.Module] = []
 
     def run(
@@ -111,6 +110,7 @@ class Replicas:
             functools.partial(self._modules[owner], *args, **kwargs)
             for owner, (args, kwargs) in zip(owners, inputs, strict=True)
         ]
+        self._attributes.let_go()
         try:
             with draws:
                 if self._synchronized is None:
@@ -119,6 +119,7 @@ class Replicas:
                     return together(calls, turn, sums)
         finally:
             self._put(0, self._params, buffers[0])
+            self._attributes.keep()
 
     def _put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
@@ -142,15 +143,10 @@ class Replicas:
     def update(self) -> None:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
-        if structure != self._structure:
+        if structure != self._structure or not self._attributes.follow(self._modules[1:]):
             with torch.inference_mode(False):  # or what is copied now could never be trained
                 self._build()
-            self._structure = structure
-        for module in self._modules[1:]:
-            for own, first in zip(module.modules(), self.net.modules(), strict=True):
-                for name, value in vars(first).items():
-                    if type(value) in _FOLLOWING and vars(own).get(name) is not value:
-                        vars(own)[name] = value
+            self._structure, self._attributes = structure, Attributes(self.net)
         # In a graph always: its replays find the parameters changed.
         if self._watch and (self._watch.changed(self._params) or capturing()):
             with torch.no_grad():

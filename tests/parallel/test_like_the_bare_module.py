@@ -306,24 +306,74 @@ def test_evaluation_keeps_no_graph(model):
 
 
 class Scaled(nn.Linear):
-    """Multiplies with a tensor that is neither parameter nor buffer."""
+    """With attributes that are neither parameters nor buffers."""
 
     def __init__(self):
         super().__init__(6, 5)
-        self.scale = torch.ones(5)
+        self.scale, self.activation, self.shape = torch.ones(5), torch.tanh, (5,)
 
     def forward(self, x):
-        return super().forward(x) * self.scale
+        return self.activation(super().forward(x)) * self.scale + sum(getattr(self, "shape", (1,)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: setattr(net, "activation", torch.relu),
+        lambda net: setattr(net, "scale", torch.full((5,), 3.0)),
+        lambda net: net.scale.fill_(3.0),
+        lambda net: setattr(net, "shape", (6, 7)),
+        lambda net: delattr(net, "shape"),
+        lambda net: setattr(net, "forward", lambda x: nn.Linear.forward(net, x)),
+    ],
+    ids=["function", "tensor", "tensor in place", "tuple", "deleted", "forward"],
+)
+def test_plain_attributes_that_change_between_two_steps(change):
+    net = Scaled()
+    model = DataParallel(net, ["cpu"] * 2)
+    X = torch.randn(5, 6)
+    for _ in range(2):
+        model(X)
+    change(net)
+    for _ in range(2):
+        torch.testing.assert_close(model._parallel.forward((X,), {}), net(X))
+
+
+def test_a_tensor_to_train_that_becomes_an_attribute_is_refused():
+    model = DataParallel(Scaled(), ["cpu"] * 2)
+    model.scale = torch.ones(5, requires_grad=True)
+    with pytest.raises(ValueError, match="requires grad but is not one of its parameters"):
+        model(torch.ones(4, 6))
+
+
+def test_what_a_forward_pass_keeps_is_each_replicas_own():
+    class Summing(nn.Linear):
+        total = None
+
+        def forward(self, x):
+            self.total = x.sum(0) if self.total is None else self.total + x.sum(0)
+            return super().forward(x) + self.total
+
+    model = DataParallel(Summing(2, 2), ["cpu"] * 2)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.zero_()
+        X = torch.tensor([[1.0, 1.0], [10.0, 10.0]])
+        assert [model(X)[:, 0].tolist() for _ in range(2)] == [[1, 10], [2, 20]]
+        model.total = torch.zeros(2)
+        assert model(X)[:, 0].tolist() == [1, 10]
 
 
 @pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
 def test_training_after_a_first_pass_in_inference_mode(share):
     model = DataParallel(Scaled(), ["cpu"] * 2)
     model._parallel.replicas = Replicas(model.module, model.devices, share=share)
-    with torch.inference_mode():
-        model(torch.ones(4, 6))
-    model(torch.ones(4, 6)).sum().backward()
-    assert model.bias.grad.tolist() == [4] * 5
+    for _ in range(2):
+        with torch.inference_mode():
+            model(torch.ones(4, 6))
+        model(torch.ones(4, 6)).sum().backward()
+        model.scale = torch.zeros(5)
+    assert model.bias.grad.count_nonzero() == 5
 
 
 def test_an_exception_in_forward_leaves_the_module_as_it_was(net, model):
