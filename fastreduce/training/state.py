@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import safetensors.torch
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -67,8 +68,11 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """
     if isinstance(value, Tensor):
         if words := _without_values(value):
-            raise TypeError(f"{path}: found {words}, wanted a dense tensor with values")
-        while path in tensors:  # keys 1 and "1" have one path
+            raise TypeError(
+                f"{path}: found {words}, wanted a dense tensor with values, of a dtype that "
+                "safetensors can write"
+            )
+        while path in tensors or path == "__metadata__":  # of keys 1 and "1"; of the file itself
             path += "'"
         # A copy, because files of tensors may hold no memory twice.
         tensors[path] = value.detach().to("cpu", copy=True).contiguous()
@@ -96,7 +100,21 @@ def _without_values(tensor: Tensor) -> str | None:
         return "a parameter that no batch has initialized yet"
     if tensor.is_meta:
         return "a tensor on meta"
-    return None if tensor.layout == torch.strided else "a sparse tensor"
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return "a sparse tensor"
+    return None if _storable(tensor.dtype) else f"a tensor of {tensor.dtype}"
+
+
+@functools.cache
+def _storable(dtype: torch.dtype) -> bool:
+    """Whether safetensors can write this dtype; which ones depends on its version."""
+    try:
+        safetensors.torch.save({"x": torch.empty(0, dtype=dtype)})
+    except Exception:
+        return False
+    return True
 
 
 def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -65,6 +65,11 @@ def test_dtypes(tmp_path, dtype):
     assert found.dtype == dtype and torch.equal(found.float(), x.float())
 
 
+def test_a_name_that_files_have_for_themselves(tmp_path):
+    save(tmp_path, {"__metadata__": torch.ones(2)}, step=0)
+    assert read(tmp_path).state["__metadata__"].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -72,6 +77,10 @@ def test_dtypes(tmp_path, dtype):
         (object(), r"x\.a: found a object"),
         ({(1, 2): 3}, r"x\.a: found the key \(1, 2\), wanted strings or numbers"),
         (torch.eye(2).to_sparse(), r"x\.a: found a sparse tensor, wanted a dense tensor"),
+        (
+            torch.ones(2, dtype=torch.complex128),
+            r"x\.a: found a tensor of torch.complex128, wanted",
+        ),
         (torch.ones(2, device="meta"), r"x\.a: found a tensor on meta, wanted .* with values"),
         (torch.nn.LazyLinear(2).weight, r"x\.a: found a parameter that no batch has initialized"),
     ],
