@@ -19,6 +19,8 @@ Made = TypeVar("Made")
 # JSON has one kind of list, and dicts whose keys are strings only.
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple}
 MAPPINGS: dict[str, Any] = {"counter": Counter, "dict": dict}
+# What a group of an optimizer has beside settings: of a scheduler, and names of parameters.
+NOT_SETTINGS = {"initial_lr", "param_names"}
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -137,11 +139,7 @@ def misfit(part: Any, found: Any) -> str | None:
     if isinstance(part, torch.optim.Optimizer):
         if "param_groups" not in found:
             return "found the state of something else, wanted that of an optimizer"
-        own, found = (
-            {f"group {i}": len(group["params"]) for i, group in enumerate(x["param_groups"])}
-            for x in (own, found)
-        )
-        return None if own == found else f"found parameters {found}, wanted {own}"
+        return _misfit_of_optimizer(own["param_groups"], found["param_groups"])
     if isinstance(own, Tensor) or isinstance(found, Tensor):
         return _misfit_of_tensor(own, found)
     if not isinstance(own, Mapping):
@@ -156,6 +154,23 @@ def misfit(part: Any, found: Any) -> str | None:
     for key, tensor in tensors.items():
         if words := _misfit_of_tensor(tensor, found[key]):
             return f"{key}: {words}"
+    return None
+
+
+def _misfit_of_optimizer(own: list[Any], found: list[Any]) -> str | None:
+    wanted, counts = (
+        {f"group {i}": len(group["params"]) for i, group in enumerate(x)} for x in (own, found)
+    )
+    if counts != wanted:
+        return f"found parameters {counts}, wanted {wanted}"
+    for mine, other in zip(own, found, strict=True):
+        # Settings that are missing only are those of a later torch, which fills them in.
+        missing, unknown = mine.keys() - other.keys(), other.keys() - mine.keys() - NOT_SETTINGS
+        if missing and unknown:
+            return (
+                f"found the settings {', '.join(sorted(unknown))} of another optimizer, wanted "
+                f"{', '.join(sorted(missing))}"
+            )
     return None
 
 

@@ -205,6 +205,12 @@ def of_another_optimizer(folder):
     save(folder, {**parts, "optimizer": one}, step=1)
 
 
+def of_another_kind_of_optimizer(folder):
+    parts = made()
+    adagrad = torch.optim.Adagrad(parts["model"].parameters())
+    save(folder, {**parts, "optimizer": adagrad}, step=1)
+
+
 def without_a_part(folder):
     parts = made()
     del parts["draws"]
@@ -238,6 +244,11 @@ REFUSED = {
         of_another_optimizer,
         r"optimizer: found parameters \{'group 0': 2\}, wanted \{'group 0': 6\}",
     ),
+    "optimizer's kind": (
+        of_another_kind_of_optimizer,
+        "optimizer: found the settings initial_accumulator_value, lr_decay of another optimizer, "
+        "wanted amsgrad, betas, ",
+    ),
     "no optimizer": (
         of_no_optimizer,
         "optimizer: found the state of something else, wanted that of an optim",
@@ -259,6 +270,16 @@ def test_what_does_not_fit_is_an_error_and_nothing_changes(tmp_path, write, word
         load(folder, parts)
     after = {name: parts[name].state_dict() for name in before}
     assert str(after) == str(before)
+
+
+def test_settings_that_only_a_later_torch_has_are_no_other_optimizer(tmp_path):
+    parts = made()
+    state = parts["optimizer"].state_dict()
+    for group in state["param_groups"]:
+        del group["decoupled_weight_decay"]  # as before torch had it
+        group["param_names"] = list("abcdef")
+    save(tmp_path, {**parts, "optimizer": state}, step=1)
+    load(tmp_path, parts)
 
 
 def test_no_checkpoint_at_all(tmp_path):
