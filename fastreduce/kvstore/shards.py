@@ -170,7 +170,8 @@ class Shards:
 
 
 def _bytes_of(value: Tensor) -> Tensor:
-    return value.contiguous().reshape(-1).view(torch.uint8)
+    # Of views that torch conjugates or negates only when it reads them, the values.
+    return value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:

@@ -45,6 +45,13 @@ class TestLikeMXNet:
         KVStore().broadcast("b", torch.arange(4.0), outs)
         assert all(torch.equal(out, torch.arange(4.0)) for out in outs)
 
+    def test_first_values_that_are_views_of_others(self):
+        x, store = torch.tensor([1 + 2j, 3 - 4j]), KVStore()
+        store.init(["conjugate", "negative"], [x.conj(), x.conj().imag])
+        outs = [torch.empty(2, dtype=torch.complex64), torch.empty(2)]
+        store.pull(["conjugate", "negative"], outs)
+        assert outs[0].tolist() == [1 - 2j, 3 + 4j] and outs[1].tolist() == [-2, 4]
+
     def test_rows(self):
         store, table = KVStore(), torch.arange(12.0).reshape(4, 3)
         store.init("t", table)
