@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
 from fastreduce.kvstore.entry import Entry, Key
@@ -101,6 +102,8 @@ def names(keys: Iterable[Key]) -> str:
 def about(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
+    if is_lazy(value):
+        return "a parameter that no batch has initialized yet"
     layout = "" if value.layout == torch.strided else "sparse "
     return layout + dense(value.dtype, value.shape)
 
@@ -115,7 +118,7 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
     for key, value in values.items():
         if key in known:
             raise ValueError(f"init: key {key!r} has a value already; push changes it")
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
+        if not isinstance(value, Tensor) or value.layout != torch.strided or is_lazy(value):
             raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
         if value.device.type not in ("cpu", "cuda"):
             raise ValueError(
@@ -135,6 +138,42 @@ def like(
     values = listed(call, key, value)
     found = {key: _like(call, key, x, _entry(call, key, entries)) for key, x in values.items()}
     return {key: found[key] for key in _by_priority(call, list(found), priority)}
+
+
+def outs(
+    key: Any, out: Any, entries: Mapping[Key, Entry], priority: Any
+) -> dict[Key, list[Tensor]]:
+    """`like`, for what a pull writes into."""
+    found = like("pull", key, out, entries, priority)
+    for one, values in found.items():
+        for replica, x in enumerate(values):
+            _check_writable(f"pull: key {one!r}, replica {replica}", x)
+    return found
+
+
+def _check_writable(start: str, out: Tensor) -> None:
+    if _overlaps_itself(out):
+        raise ValueError(
+            f"{start}: found {about(out)} with strides {out.stride()}, whose elements share "
+            "memory, wanted one to write into; clone it"
+        )
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"{start}: found a tensor that was made in inference mode, wanted one that may be "
+            "written to; clone it"
+        )
+
+
+def _overlaps_itself(x: Tensor) -> bool:
+    """Whether elements of a strided tensor may have one place in memory."""
+    if not x.numel():
+        return False
+    reach = 0  # of the dimensions before, which have smaller strides
+    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
@@ -159,15 +198,19 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
     """Raise for rows that cannot be pulled into ``out``."""
     start, entry = f"row_sparse_pull: key {key!r}", _entry("row_sparse_pull", key, entries)
     integers = isinstance(row_ids, Tensor) and row_ids.dtype in (torch.int64, torch.int32)
-    if not integers:
+    if not integers or row_ids.layout != torch.strided or row_ids.is_meta:
         raise ValueError(
-            f"{start}: found row_ids {about(row_ids)}, wanted a tensor of int64 or int32"
+            f"{start}: found row_ids {about(row_ids)}, wanted a dense tensor of int64 or int32 "
+            "with values"
         )
     if not entry.shape:
         raise ValueError(f"{start}: found a value without dimensions, wanted one with rows")
     wanted = dense(entry.rows.dtype, (row_ids.numel(), *entry.shape[1:]))
     if about(out) != wanted:
         raise ValueError(f"{start}: found {about(out)} to copy into, wanted {wanted}")
+    if out.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{start}: found a {out.device} tensor, wanted cpu or cuda")
+    _check_writable(start, out)
     if row_ids.numel() and not (int(row_ids.min()) >= 0 and int(row_ids.max()) < entry.shape[0]):
         raise ValueError(
             f"{start}: found rows {int(row_ids.min())} to {int(row_ids.max())}, wanted 0 to "

@@ -18,6 +18,7 @@ from fastreduce.kvstore.arguments import (
     like,
     listed,
     names,
+    outs,
     ranks_of,
 )
 from fastreduce.kvstore.entry import Entry, Key
@@ -177,13 +178,13 @@ class KVStore(Joint):
         """
 
         def checked() -> tuple[str, dict[Key, list[Tensor]]]:
-            outs = like("pull", key, out, self._shards.entries, priority)
-            return names(outs), outs
+            found = outs(key, out, self._shards.entries, priority)
+            return names(found), found
 
-        outs = self._values.agreed("pull", checked)
+        found = self._values.agreed("pull", checked)
         with torch.no_grad():
-            for one, rank, rows in self._values.read(list(outs)):
-                for replica in outs[one]:
+            for one, rank, rows in self._values.read(list(found)):
+                for replica in found[one]:
                     self._shards.entries[one].part(replica.detach(), rank).copy_(rows)
 
     def pushpull(
@@ -194,10 +195,10 @@ class KVStore(Joint):
         priority: float | Sequence[float] = 0,
     ) -> None:
         """`push`, then `pull` into ``out``; without it, into what was pushed."""
-        outs = value if out is None else out
-        check = functools.partial(like, "pull", key, outs, self._shards.entries, priority)
+        into = value if out is None else out
+        check = functools.partial(outs, key, into, self._shards.entries, priority)
         self._push(key, value, priority, check)
-        self.pull(key, outs, priority)
+        self.pull(key, into, priority)
 
     def broadcast(
         self,
@@ -210,7 +211,7 @@ class KVStore(Joint):
 
         def check(values: dict[Key, Tensor]) -> None:
             made = {one: Entry(x.shape, (), x) for one, x in values.items()}
-            like("pull", key, out, made, priority)
+            outs(key, out, made, priority)
 
         self._init(key, value, check)
         self.pull(key, out, priority)
@@ -225,11 +226,11 @@ class KVStore(Joint):
         call = "row_sparse_pull"
 
         def checked() -> tuple[str, dict[Key, tuple[Tensor, Tensor]]]:
-            outs, ids = listed(call, key, out), listed(call, key, row_ids)
-            for one in outs:
-                check_rows(one, self._shards.entries, outs[one], ids[one])
+            found, ids = listed(call, key, out), listed(call, key, row_ids)
+            for one in found:
+                check_rows(one, self._shards.entries, found[one], ids[one])
             numbers = {one: x.reshape(-1).to("cpu", torch.int64) for one, x in ids.items()}
-            return names(outs), {one: (x.detach(), numbers[one]) for one, x in outs.items()}
+            return names(found), {one: (x.detach(), numbers[one]) for one, x in found.items()}
 
         for one, (to, numbers) in self._values.agreed(call, checked).items():
             for mask, rows in self._values.read_rows(one, numbers):

@@ -6,6 +6,12 @@ from local_store import ONES, value
 
 from fastreduce import KVStore
 
+
+def of_inference():
+    with torch.inference_mode():
+        return torch.ones(2, 3)
+
+
 REFUSED = {
     "out of a pushpull": (
         lambda s: s.pushpull("w", ONES, out=torch.zeros(3)),
@@ -52,6 +58,56 @@ REFUSED = {
         lambda s: s.pull("w", ONES.to("meta")),
         ValueError,
         "pull: key 'w', replica 0: found a meta tensor, wanted cpu or cuda",
+    ),
+    "a pull into one place": (
+        lambda s: s.pull("w", torch.ones(1, 3).expand(2, 3)),
+        ValueError,
+        r"pull: key 'w', replica 0: found float32 .* with strides \(0, 1\), whose elements share",
+    ),
+    "a pull into places that overlap": (
+        lambda s: s.pull("w", torch.zeros(7).as_strided((2, 3), (1, 1))),
+        ValueError,
+        r"with strides \(1, 1\), whose elements share memory",
+    ),
+    "a pull into what inference made": (
+        lambda s: s.pull("w", of_inference()),
+        ValueError,
+        "found a tensor that was made in inference mode, wanted one that may be written to",
+    ),
+    "one place for a pushpull": (
+        lambda s: s.pushpull("w", torch.ones(2, 1).expand(2, 3)),
+        ValueError,
+        "pull: key 'w', replica 0: found .* whose elements share memory",
+    ),
+    "one place for a broadcast": (
+        lambda s: s.broadcast("x", ONES, torch.ones(2, 1).expand(2, 3)),
+        ValueError,
+        "pull: key 'x', replica 0: found .* whose elements share memory",
+    ),
+    "rows into one place": (
+        lambda s: s.row_sparse_pull("w", torch.ones(1, 3).expand(2, 3), torch.tensor([0, 1])),
+        ValueError,
+        "row_sparse_pull: key 'w': found .* whose elements share memory",
+    ),
+    "rows into no values": (
+        lambda s: s.row_sparse_pull("w", ONES.to("meta"), torch.tensor([0, 1])),
+        ValueError,
+        "row_sparse_pull: key 'w': found a meta tensor, wanted cpu or cuda",
+    ),
+    "rows without numbers": (
+        lambda s: s.row_sparse_pull("w", ONES, torch.tensor([0, 1]).to("meta")),
+        ValueError,
+        "found row_ids int64 .*, wanted a dense tensor of int64 or int32 with values",
+    ),
+    "sparse numbers of rows": (
+        lambda s: s.row_sparse_pull("w", ONES, torch.tensor([0, 1]).to_sparse()),
+        ValueError,
+        "found row_ids sparse int64 .*, wanted a dense tensor",
+    ),
+    "a parameter without a shape": (
+        lambda s: s.init("x", torch.nn.LazyLinear(2).weight),
+        ValueError,
+        "init: key 'x': found a parameter that no batch has initialized yet, wanted a dense tensor",
     ),
     "no state": (lambda s: s.load_state_dict({}), ValueError, "found another thing than what s"),
     "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
@@ -147,7 +203,7 @@ REFUSED = {
     "rows in words": (
         lambda s: s.row_sparse_pull("w", ONES, [0, 1]),
         ValueError,
-        "found row_ids list, wanted a tensor of int64 or int32",
+        "found row_ids list, wanted a dense tensor of int64 or int32",
     ),
     "op": (lambda s: KVStore(op="mean"), ValueError, "found op 'mean', wanted one of avg, band"),
     "no group": (lambda s: KVStore("dist_sync"), RuntimeError, "found no torch.distributed group"),
@@ -222,7 +278,7 @@ REFUSED = {
     "rows, dtype": (
         lambda s: s.row_sparse_pull("w", ONES, torch.tensor([0.5])),
         ValueError,
-        r"found row_ids float32 of shape \(1,\), wanted a tensor of int64",
+        r"found row_ids float32 of shape \(1,\), wanted a dense tensor of int64",
     ),
     "rows of a number": (
         lambda s: s.row_sparse_pull(3, torch.ones(1), torch.tensor([0])),
