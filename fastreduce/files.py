@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system in here name ``path``: those of a write, as to a full disk, do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -15,11 +25,9 @@ def write_whole(path: Path, text: str) -> None:
     """
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
-    except OSError as error:
-        # Of the file that was asked for: nobody knows the other one.
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        with naming(path):  # nobody knows the other one
+            unfinished.write_text(text, encoding="utf-8")
+            os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 import fastreduce
+from fastreduce.files import naming
 
 from .config import Config
 from .data import FashionMNIST
@@ -40,7 +42,13 @@ class Metrics:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Created now, so that a run does not begin if its results cannot be written.
         path.open("x" if past is None else "w").close()
-        self._append(_preamble(config, data))
+        try:
+            self._append(_preamble(config, data))
+        except OSError:
+            if past is None:  # a run that does not begin leaves nothing that looks like one
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
         for epoch in past or ():
             self.add(epoch)
 
@@ -52,7 +60,7 @@ class Metrics:
     def _append(self, line: dict[str, Any]) -> None:
         # Opened for each line, so that each is on disk however the run ends; and never made anew,
         # so that a folder that was removed is an error.
-        with self.path.open("r+", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("r+", encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
             print(json.dumps(line, allow_nan=False), file=file)
 
@@ -138,4 +146,5 @@ def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:
     losses = [epoch.loss for epoch in epochs if math.isfinite(epoch.loss)]
     figure.axes[0].set_ylim(0, 1.1 * max(losses, default=1.0))
     figure.axes[1].set_ylim(0, 1)
-    figure.savefig(path, dpi=150)
+    with naming(path):
+        figure.savefig(path, dpi=150)

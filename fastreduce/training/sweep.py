@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastreduce.devices import deal_devices
+from fastreduce.files import naming, write_whole
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from .config import Config
@@ -80,7 +81,7 @@ def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     results, picture = folder / SWEEP, folder / SWEEP_PICTURE
-    results.write_text(json.dumps([vars(x) for x in points], indent=1) + "\n")
+    write_whole(results, json.dumps([vars(x) for x in points], indent=1) + "\n")
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for replicas, batch in dict.fromkeys((x.replicas, x.batch_size) for x in points):
@@ -96,5 +97,6 @@ def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(picture, dpi=120)
+    with naming(picture):
+        figure.savefig(picture, dpi=120)
     return [results, picture]

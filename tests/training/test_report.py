@@ -1,5 +1,6 @@
 """Metrics are JSON lines that are whole at every moment; the picture is drawn without a display."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,8 +10,16 @@ import pytest
 import torch
 from subprocesses import output_of
 
-from fastreduce.training import Config, Epoch
-from fastreduce.training.report import METRICS, PICTURE, Metrics, plot, run_folder
+from fastreduce.training import Config, Epoch, report
+from fastreduce.training.report import (
+    METRICS,
+    PICTURE,
+    SWEEP_PICTURE,
+    Metrics,
+    plot,
+    run_folder,
+)
+from fastreduce.training.sweep import Point, write
 
 CONFIG = Config(devices=(torch.device("cpu"),) * 2)
 EPOCHS = [Epoch(i, 2.3 / i, 0.2 * i, 2.0, 0.5, 0.1) for i in (1, 2, 3)]
@@ -72,6 +81,28 @@ def test_a_run_that_goes_on_keeps_the_epochs_before_and_no_others(tiny, tmp_path
     Metrics(path, CONFIG, tiny, past=EPOCHS[:1]).add(EPOCHS[1])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("epoch") for line in lines] == [None, 1, 2]
+
+
+def test_a_full_disk_is_named_and_leaves_no_run_that_has_not_begun(tiny, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as of a write: without a name
+
+    path = tmp_path / METRICS
+    Metrics(path, CONFIG, tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "print", full, raising=False)
+        with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+            Metrics(path, CONFIG, tiny, past=EPOCHS)
+        assert path.exists()
+        path.unlink()
+        with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+            Metrics(path, CONFIG, tiny)
+    assert not path.exists()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / PICTURE}'"):
+        plot(EPOCHS, tmp_path / PICTURE, "title")
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / SWEEP_PICTURE}'"):
+        write([Point(1, 16, 0.1, 0.5)], tmp_path, "title")
 
 
 def test_a_file_that_was_removed_is_not_begun_anew(tiny, tmp_path):
