@@ -227,6 +227,12 @@ ROWS = {
     "too few lists": (
         gather, lambda: [[[ones(4)], [ones(4)]], [of(f32, 2), of(f32, 2)]], V,
         "outputs have 2 ranks of 1 tensors but tensors have 2 ranks of 2"),
+    "inputs without tensors": (
+        scatter, lambda: [of(f32), [[], []]], V,
+        "outputs have 2 ranks of 1 tensors but tensors have 2 ranks of 0"),
+    "outputs without tensors": (
+        gather, lambda: [[[], []], of(f32)], V,
+        "outputs have 2 ranks of 0 tensors but tensors have 2 ranks of 1"),
     "shards too large": (
         scatter, lambda: [of(f32, 3), of(f32, 4)], V,
         "rank 0, tensor 0 has 4 elements", "has 3", "2 times as many"),
