@@ -52,8 +52,14 @@ class Work:
         the work.
 
         Raises what the call would have raised without ``async_op``; TimeoutError after
-        ``timeout_s`` seconds, when the work goes on and may be waited for again.
+        ``timeout_s`` seconds, when the work goes on and may be waited for again; RuntimeError in a
+        callback of another call's future, which has the thread that would do this work.
         """
+        if timeout_s is None and _is_worker() and not self._done.done():
+            raise RuntimeError(
+                "wait: called in a callback of another collective's future, which runs in the "
+                "thread that is to do this work, so it would wait for ever; wait outside of it"
+            )
         if not wait([self._done], timeout_s).done:
             raise TimeoutError(
                 f"wait: the collective is not done after {timeout_s} s; it goes on, so its tensors "
@@ -87,9 +93,12 @@ class Work:
 
 
 def begin(call: Callable[[], object], devices: Iterable[torch.device], results: Any) -> Work:
-    """Run ``call`` in the worker; on GPUs now. Waits where too much is in flight."""
+    """Run ``call`` in the worker; on GPUs, and in the worker itself, now.
+
+    Waits where too much is in flight.
+    """
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
-    if gpus:
+    if gpus or _is_worker():
         done: Future[None] = Future()
         try:
             call()
@@ -104,17 +113,28 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
             call()
 
     _room.acquire()
-    with _lock:
-        submitted = _started_worker().submit(run)
-        in_flight.add(submitted)
+    try:
+        with _lock:
+            submitted = _started_worker().submit(run)
+            in_flight.add(submitted)
+    except RuntimeError as error:
+        _room.release()
+        raise RuntimeError(
+            "async_op=True: Python is ending and starts no thread any more; leave async_op out"
+        ) from error
     submitted.add_done_callback(_leave)
     return Work(submitted, [], results)
 
 
 def finish() -> None:
     """Wait for all that is in flight. Errors stay with the calls that they belong to."""
-    if not hasattr(_thread, "is_worker"):
+    if not _is_worker():
         wait(list(in_flight))
+
+
+def _is_worker() -> bool:
+    """Whether this is the worker: in a call, or in a callback of its future."""
+    return hasattr(_thread, "is_worker")
 
 
 def _leave(done: Future[None]) -> None:

@@ -154,6 +154,37 @@ def test_a_future_of_the_tensors():
     assert_same(future.then(lambda done: done.value()[0]).wait(), wanted)
 
 
+def test_a_callback_may_begin_calls_and_wait_for_them(gate):
+    x, y = ([torch.ones(3), torch.ones(3)] for _ in range(2))
+
+    def more(_):
+        begun = [fastreduce.allreduce(y, "max", async_op=True) for _ in range(MAX_IN_FLIGHT + 1)]
+        return begun[-1].wait()
+
+    future = fastreduce.allreduce(x, async_op=True).get_future().then(more)
+    gate.set()
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(30) and future.value() is True
+
+
+def test_a_callback_that_waits_for_what_comes_after_it_is_told_so(gate):
+    x, y = ([torch.ones(3), torch.ones(3)] for _ in range(2))
+    first = fastreduce.allreduce(x, async_op=True)
+    second = fastreduce.allreduce(y, async_op=True)
+    found = []
+
+    def wait_for_the_second(_):
+        with pytest.raises(RuntimeError, match="wait: called in a callback of another"):
+            second.wait()
+        found.append("an error")
+
+    first.get_future().add_done_callback(wait_for_the_second)
+    gate.set()
+    second.wait(30)
+    assert found == ["an error"] and y[0].tolist() == [2, 2, 2]
+
+
 def test_arrays_are_written_in_place():
     arrays = [np.ones(3), np.ones(3)]
     fastreduce.allreduce(arrays, async_op=True).wait()
@@ -187,6 +218,27 @@ begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(20)]
 
 def test_python_ends_with_work_in_flight():
     assert output_of(MANY + "print('end')").strip() == "end"
+
+
+def test_python_that_ends_begins_nothing_more():
+    code = (
+        MANY
+        + """
+import atexit
+def late():
+    try:
+        fastreduce.allreduce(x, "max", async_op=True)
+    except RuntimeError as error:
+        print(error)
+    fastreduce.allreduce(x)
+    print(x[0][0].item())
+atexit.register(late)
+"""
+    )
+    assert output_of(code).splitlines() == [
+        "async_op=True: Python is ending and starts no thread any more; leave async_op out",
+        "2.0",
+    ]
 
 
 def test_a_forked_child_has_the_results_and_a_worker_of_its_own():
