@@ -136,7 +136,7 @@ def _follow(
     from fastreduce.kvstore import RankEnded
     from fastreduce.training import NonFiniteLoss
 
-    config, epochs, status = trainer.config, list(past), 0
+    config, epochs, status, goes_on = trainer.config, list(past), 0, True
     try:
         for epoch in trainer.epochs():
             epochs.append(epoch)
@@ -148,14 +148,14 @@ def _follow(
             look.conclude()
     except NonFiniteLoss as error:
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
-        status = FAILED
+        status, goes_on = FAILED, False  # with the same settings it would come to the same loss
     except (OSError, RankEnded, DistError) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         status = FAILED
     except KeyboardInterrupt:
         print(f"fastreduce: interrupted in epoch {len(epochs) + 1}", file=sys.stderr)
         status = INTERRUPTED
-    _conclude(epochs, config, data, metrics.path, status)
+    _conclude(epochs, config, data, metrics.path, goes_on=bool(status) and goes_on)
     return status
 
 
@@ -179,7 +179,12 @@ def _epoch_line(epoch: Epoch, config: Config) -> str:
 
 
 def _conclude(
-    epochs: Sequence[Epoch], config: Config, data: FashionMNIST, metrics_path: Path, status: int
+    epochs: Sequence[Epoch],
+    config: Config,
+    data: FashionMNIST,
+    metrics_path: Path,
+    *,
+    goes_on: bool,
 ) -> None:
     from fastreduce.training.report import (
         CHECKPOINTS,
@@ -200,7 +205,7 @@ def _conclude(
         print("no epoch ended: no accuracy, no learning curve")
     others = [metrics_path.with_name(name) for name in (CHECKPOINTS, TRACE, TENSORBOARD)]
     print("written:", *written, *filter(Path.exists, others))
-    if status and others[0].is_dir():
+    if goes_on and others[0].is_dir():
         print("to go on from there: fastreduce train --resume", metrics_path.parent)
 
 

@@ -29,9 +29,12 @@ PROCESSES = "processes"
 class Learner(abc.ABC):
     """Replicas of one network that learn together."""
 
+    where = ""  # of several processes, each with losses of its own: which one this is
+
     @abc.abstractmethod
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
-        """Learn from a batch; return the shards' losses, summed over their examples, detached.
+        """Learn from a batch; return the losses, summed over their examples, detached: of each
+        shard, or where there are several replicas perhaps one of all.
 
         Raises NonFiniteLoss, with nothing changed, where it has looked at them.
         """
@@ -171,6 +174,8 @@ class StoreLearner(ModuleLearner):
         assert config.kvstore is not None
         self.store = fastreduce.KVStore(config.kvstore, staleness=config.staleness)
         self.store.set_optimizer(torch.optim.SGD, lr=config.lr)
+        if self.store.num_workers > 1:
+            self.where = f"rank {self.store.rank}, "
         self._keys = [name for name, _ in self.model.named_parameters()]
         self._params = [p.detach() for p in self.model.parameters()]
         self.store.broadcast(self._keys, self._params, self._params)

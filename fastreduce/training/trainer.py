@@ -225,13 +225,15 @@ class Trainer:
         unread, self._unread = self._unread, []
         for losses in unread:
             values = [loss.item() for loss in losses]
+            of_all = len(values) < len(self.config.devices)
             for shard, value in enumerate(values):
                 if not math.isfinite(value):
-                    raise self._named(NonFiniteLoss(value, shard, ""), len(self._at.losses))
+                    error = NonFiniteLoss(value, None if of_all else shard, "")
+                    raise self._named(error, len(self._at.losses))
             self._at.losses.append(sum(values))
         if (allreduce_s := self.learner.allreduce_s()) is not None:
             self._at.allreduce_s = (self._at.allreduce_s or 0.0) + allreduce_s
 
     def _named(self, error: NonFiniteLoss, step: int) -> NonFiniteLoss:
-        where = f"epoch {len(self._at.epochs) + 1}, step {step + 1}"
+        where = f"{self.learner.where}epoch {len(self._at.epochs) + 1}, step {step + 1}"
         return NonFiniteLoss(error.value, error.shard, where)

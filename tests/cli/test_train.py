@@ -247,6 +247,14 @@ def test_a_training_that_diverges_ends_with_what_it_reached(capsys, tmp_path):
     assert len(metrics(tmp_path)) == 1
 
 
+def test_a_training_that_diverges_is_not_said_to_go_on(capsys, tmp_path):
+    """With the same settings it would come to the same loss."""
+    flags = [*QUICK, "--lr", "1e30", "--checkpoint-every", "1", "--out", str(tmp_path)]
+    assert main(["train", *flags]) == 1
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/checkpoints" in out and "--resume" not in out
+
+
 def test_steps_that_are_left_out_are_counted(capsys, tmp_path):
     flags = [*QUICK, "--lr", "1e30", "--steps", "4", "--epochs", "1", "--out", str(tmp_path)]
     assert main(["train", *flags, "--skip-nonfinite"]) == 0

@@ -72,6 +72,14 @@ def test_workers_at_their_own_speed_learn(tmp_path):
     assert accuracy > 0.5
 
 
+def test_a_loss_that_is_not_finite_is_said_with_its_rank(tmp_path):
+    said = train(
+        2, *RUN, "--kvstore", "dist_sync", "--lr", "1e30", "--out", str(tmp_path), status=1
+    )
+    assert "error: rank 0, epoch 1, step 2: the loss of shard 0 is nan" in said
+    assert "error: rank 1, epoch 1, step 2: the loss of shard 0 is nan" in said
+
+
 def test_a_local_store_in_several_processes_is_refused(tmp_path):
     said = train(2, *RUN, "--kvstore", "local", "--out", str(tmp_path / "out"), status=2)
     assert "kvstore: found local in 2 processes, wanted dist_sync or dist_async" in said

@@ -53,6 +53,20 @@ def test_two_replicas_reach_what_one_reaches(tiny, config):
         assert one.test_accuracy == other.test_accuracy
 
 
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([2.0, float("nan")], "epoch 1, step 1: the loss of shard 1 is nan"),
+        ([float("inf")], "epoch 1, step 1: the sum of all shards' losses is inf"),
+    ],
+)
+def test_a_loss_of_all_replicas_is_not_said_to_be_one_shard_s(tiny, losses, words):
+    trainer = Trainer(TWO, tiny, progress=False)
+    trainer.learner.step = lambda *_: list(map(torch.tensor, losses))  # as on GPUs: nobody looked
+    with pytest.raises(ValueError, match=words):
+        list(trainer.epochs())
+
+
 def test_a_graph_takes_all_steps_but_the_last_shorter_one(tiny, monkeypatch):
     """Here it is no CUDA graph, but what one would do."""
     taken = []
