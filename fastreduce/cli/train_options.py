@@ -172,7 +172,8 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         type=Path,
         help="go on with the run whose results are in DIR, with its settings; only --devices, "
-        "--replicas, --epochs, --checkpoint-every and --data may be given",
+        "--replicas, --epochs, --checkpoint-every, --data, --profile and --tensorboard may be "
+        "given",
     )
 
 

@@ -48,7 +48,10 @@ def rival(config: Config, name: str) -> tuple[Config, Callable[[Config, Generato
     if name not in NAMES:
         raise ValueError(f"compare: found {name!r}, wanted one of {listed(NAMES, name)}")
     if name == "loop":
-        return config.changed(allreduce="loop"), learner
+        try:
+            return config.changed(allreduce="loop"), learner
+        except ValueError as error:
+            raise ValueError(f"compare with loop: {error}") from None
     if name == "single":
         return config.changed(devices=config.devices[:1]), learner
     if config.devices[0].type != "cuda" or len(set(config.devices)) < len(config.devices):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from fastreduce.names import listed
 from .lenet import INITS
 from .models import MODELS
 
+LARGEST_LR = torch.finfo(torch.float32).max  # the parameters' type
 PRECISIONS = ("fp32", "bf16")
 BACKENDS = ("fastreduce", "gloo")
 
@@ -97,8 +97,10 @@ class Config:
                 raise ValueError(f"{name}: found {count}, wanted at least 1")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"lr: found {self.lr}, wanted a number above 0")
+        if not 0 < self.lr <= LARGEST_LR:
+            raise ValueError(
+                f"lr: found {self.lr}, wanted a number above 0, and at most {LARGEST_LR:.1e}"
+            )
         if len(self.devices) > self.batch_size:
             raise ValueError(
                 f"replicas: found {len(self.devices)} for a batch of {self.batch_size} examples, "

@@ -111,6 +111,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
         (["--batch-size", "0"], "batch size: found 0"),
         (["--lr", "-1"], "lr: found -1.0"),
         (["--lr", "nan"], "lr: found nan"),
+        (["--lr", "1e39"], "lr: found 1e+39, wanted a number above 0, and at most 3.4e+38"),
         (["--epochs", "0"], "epochs: found 0"),
         (["--steps", "0"], "steps: found 0"),
         (["--seed", "-3"], "seed: found -3"),

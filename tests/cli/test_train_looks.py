@@ -58,6 +58,13 @@ def test_a_profile_has_a_range_for_each_bucket_and_no_more_than_its_steps(capsys
     assert sum(name.startswith("ProfilerStep#") for name in names) == TRACED_STEPS
 
 
+def test_a_profile_of_too_few_steps_is_said(capsys, tmp_path, caplog):
+    assert train(tmp_path, "--profile", "--steps", str(SKIPPED_STEPS)) == 0
+    trace = tmp_path / "run" / "trace.json"
+    assert not trace.exists() and str(trace) not in capsys.readouterr().out
+    assert f"{trace}: found fewer than {SKIPPED_STEPS + 1} steps" in caplog.text
+
+
 class TestSweep:
     def test_each_number_of_replicas_at_each_rate(self, capsys, tmp_path):
         assert train(tmp_path, "--lr-sweep", "0.1", "1e30", "--model", "mlp") == 0
@@ -113,7 +120,7 @@ def test_tensorboard_gets_each_epoch(tmp_path, monkeypatch):
     [
         (["--compare", "ddp"], "compare: found 'ddp', wanted one of loop, single, nn"),
         (["--compare", "nn"], "nn.DataParallel wants a GPU for each replica"),
-        (["--compare", "loop", "--model", "mlp"], "model: found 'mlp' with allreduce 'loop'"),
+        (["--compare", "loop", "--model", "mlp"], "compare with loop: model: found 'mlp'"),
         (["--lr-sweep", "0.1", "-1"], "lr: found -1.0, wanted a number above 0"),
         (["--lr-sweep"], "--lr-sweep: expected at least one argument"),
         (["--lr-sweep", "1", "--profile"], "--profile: found together with --lr-sweep"),
