@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,7 @@ def cut(
 ) -> list[Any]:
     """One tree per size, with that many examples, on that device. Tensors are views if they can."""
     leaves, shape = leaves_of(tree)
+    _check_repeatable(leaves, len(sizes))
 
     def on(device: torch.device, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -128,6 +129,16 @@ def cut(
         columns.append([on(device, part) for device, part in zip(devices, parts, strict=True)])
     rows = zip(*columns, strict=True) if columns else [()] * len(sizes)
     return [pytree.tree_unflatten(list(row), shape) for row in rows]
+
+
+def _check_repeatable(leaves: Sequence[Any], shards: int) -> None:
+    for leaf in leaves:
+        value = leaf.value if isinstance(leaf, Whole) else leaf
+        if shards > 1 and isinstance(value, Iterator):
+            raise ValueError(
+                f"DataParallel: found a {type(value).__name__} as argument, which the first of "
+                f"{shards} shards would use up; wanted what can be read again, such as a list"
+            )
 
 
 def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
@@ -152,13 +163,21 @@ def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
     return pytree.tree_unflatten(joined, flat[0][1])
 
 
+def _equal(one: Any, other: Any) -> bool:
+    both_nan = isinstance(one, float) and isinstance(other, float) and one != one and other != other
+    try:
+        return one is other or both_nan or bool(one == other)
+    except ValueError:  # arrays have no truth value
+        return False
+
+
 def _joined(same: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
     first = same[0]
     if not isinstance(first, Tensor):
-        if any(other != first for other in same):
+        if not all(_equal(other, first) for other in same):
             raise ValueError(
                 f"DataParallel: the shards' outputs hold {', '.join(map(repr, same))}, which are "
-                "no tensors and cannot be joined; wanted the same value of all"
+                "no tensors and cannot be joined; wanted tensors, or the same value of all"
             )
         return first
     here = [x.to(device, non_blocking=True) for x in same]

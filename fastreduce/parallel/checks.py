@@ -52,6 +52,11 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
     kind = type(module).__name__
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise ValueError(f"DataParallel: found a {kind}; wanted the bare module: pass its .module")
+    if any(vars(base).get("__slots__") for base in type(module).__mro__):
+        raise ValueError(
+            f"DataParallel: found a {kind}, whose class has __slots__; wanted attributes that are "
+            "all in the module's __dict__, which the wrapped module shares: leave __slots__ out"
+        )
     if isinstance(module, torch.jit.ScriptModule):
         raise ValueError(
             f"DataParallel: found a {kind}, which cannot be copied for each replica; "

@@ -116,3 +116,8 @@ def test_one_replica_takes_whole_arguments_too():
     model = DataParallel(Two(3, 2), devices=["cpu"])
     sample = Sample(torch.randn(4, 3), None)
     assert model(sample, scale=2.0, mask=Whole(torch.randn(2)))["rows"] == 4
+
+
+def test_values_that_are_not_numbers_are_the_same():
+    joined = join([(torch.ones(1), float("nan")) for _ in range(2)], CPU, 0)
+    assert torch.equal(joined[0], torch.ones(2)) and joined[1] != joined[1]

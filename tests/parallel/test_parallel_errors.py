@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from models import batch, made
 from torch import nn
 
-from fastreduce import DataParallel
+from fastreduce import DataParallel, Whole
 
 
 class Returns(nn.Linear):
@@ -35,6 +35,10 @@ class Stale(nn.Linear):
 
     def forward(self, x):
         return x @ self.held[0].T
+
+
+class Slotted(nn.Linear):
+    __slots__ = ("extra",)
 
 
 class Uncopyable(nn.Linear):
@@ -64,6 +68,8 @@ WRAPPING = {
                         "wanted the bare module: pass its .module"),
     "scripted": (lambda: DataParallel(torch.jit.script(nn.Linear(2, 2)), CPU2), ValueError,
                  "cannot be copied for each replica"),
+    "slots": (lambda: DataParallel(Slotted(6, 5), CPU2), ValueError,
+              "found a Slotted, whose class has __slots__"),
     "tensor outside": (lambda: DataParallel(Outside(), CPU2), ValueError,
                        r"shape \(3,\) that requires grad but is not one of its parameters"),
     "uncopyable": (lambda: DataParallel(Uncopyable(), CPU2), ValueError, "cannot be copied"),
@@ -141,6 +147,12 @@ STEPS = {
     "nothing to cut": (linear, lambda m: m(torch.tensor(1.0)), ValueError, "no tensor to cut"),
     "a sparse batch": (linear, lambda m: m(X.to_sparse()), ValueError,
                        r"layout torch.sparse_coo, which torch cannot cut.*to_dense\(\)"),
+    "a generator": (linear, lambda m: m(X, (row for row in X)), ValueError,
+                    "found a generator as argument, which the first of 2 shards would use up"),
+    "a generator, whole": (linear, lambda m: m(X, Whole(iter(X))), ValueError,
+                           "as argument, which the first of 2 shards would use up"),
+    "arrays out": (lambda: DataParallel(Returns(lambda x, y: (y, x.numpy())), CPU2),
+                   lambda m: m(X), ValueError, "no tensors and cannot be joined"),
     "no tensor out": (lambda: DataParallel(Returns("word"), CPU2), lambda m: m(X), ValueError,
                       "forward returned str without a tensor"),
     "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),
