@@ -29,6 +29,9 @@ Tree: TypeAlias = tuple[tuple[int, int], ...]
 # GPUs on 8 machines less than 10.
 WARM_UP, PROGRAMS = 40, 40
 CLOSE = 1e-3  # the gap at which to stop
+# Times of a linear program, in its unit: the solver refuses what is beyond 1e15. A tree over a link
+# that is slower than others by as much gets no share of the data, whatever it is.
+LONGEST = 1e12
 
 
 class Links:
@@ -224,11 +227,13 @@ def least_busy(
     from scipy.sparse import csr_array, eye_array, hstack, kron
 
     idle = np.zeros((1, busy.shape[0])) if idle is None else idle
+    busy = csr_array(busy)
+    busy.data = np.minimum(busy.data, LONGEST)
     (turns, links), columns = idle.shape, busy.shape[1]
     lengths = kron(eye_array(turns), np.ones((links, 1)))
     found = linprog(
         np.repeat([0.0, 1.0], [columns, turns]),
-        A_ub=hstack([csr_array(busy), -lengths], format="csr"),
+        A_ub=hstack([busy, -lengths], format="csr"),
         b_ub=-idle.ravel(),
         A_eq=csr_array([np.repeat([1.0, 0.0], [columns, turns])]),
         b_eq=[1.0],

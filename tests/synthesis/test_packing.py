@@ -30,6 +30,14 @@ def test_the_packing_is_as_good_as_its_bound(topology):
     assert busy.max() == pytest.approx(found.time_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("share", [1e-12, 1e-20, 1e-37])
+def test_links_that_are_slow_beyond_all_others_are_left_alone(share):
+    """The solver takes no times that are 1e15 times as long as others."""
+    found = pack(Links(preset("dgx1").scaled(("gpu0", "gpu1"), share), 8))
+    assert found.bound_s == pytest.approx(found.time_s, rel=5e-3)
+    assert found.time_s < 1.1 * pack(Links(preset("dgx1"), 8)).time_s
+
+
 def complete(rates):
     """Devices with a link between each two."""
     k = len(rates)
