@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from numbers import Integral, Real
 
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
@@ -39,8 +40,10 @@ def seconds_of(duration: float | str) -> float:
         number = isinstance(duration, Real) and not isinstance(duration, bool)
         seconds = float(duration) if number else math.nan
     if not 0 < seconds < math.inf:
+        # A number in words may be of milliseconds as well as of seconds.
         raise ValueError(
-            f"{duration!r} is no duration; want seconds above zero, or words such as '350ms'"
+            f"{duration!r} is no duration; want seconds above zero, in words with their unit (us, "
+            "ms or s), such as '350ms'"
         )
     return seconds
 
@@ -89,8 +92,8 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?|)B?\s*", text, re.IGNORECASE)
     prefix = found[2].upper().replace("I", "i") if found else ""
-    nbytes = float(found[1]) * _SCALES[prefix] if found else 0.5
-    if nbytes >= 2**63 or nbytes != int(nbytes):
+    nbytes = Fraction(found[1]) * _SCALES[prefix] if found else Fraction(1, 2)
+    if nbytes >= 2**63 or nbytes.denominator != 1:
         raise ValueError(
             f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096, and fewer than 2**63"
         )

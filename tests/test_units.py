@@ -19,6 +19,11 @@ SIZES = {
     "1.5 GB": 1_500_000_000,
     "2gib": 2 << 30,
     " 1TB ": 10**12,
+    "1.001KB": 1001,
+    "8.2MB": 8_200_000,
+    "1.001953125KiB": 1026,
+    "9007199254740993": 2**53 + 1,
+    "9223372036854775807": 2**63 - 1,
 }
 
 
@@ -94,3 +99,8 @@ def test_durations_as_numbers_or_in_words(found, seconds):
 def test_what_is_no_duration_is_refused(found):
     with pytest.raises(ValueError, match="is no duration; want seconds above zero"):
         seconds_of(found)
+
+
+def test_a_number_in_words_needs_its_unit():
+    with pytest.raises(ValueError, match=r"'0.35' is no duration; .* in words with their unit"):
+        seconds_of("0.35")
