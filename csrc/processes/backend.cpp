@@ -116,30 +116,32 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
   FlagsCall call{plan,        kernel.dtype, kernel.op,
                  elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
                  kind.timeout};
-  Lists kept;  // the memory that the items point to
+  Lists from, to;  // the memory that the items point to
+  for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
+  for (const Tensors& list : outputs)
+    to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
+  const bool gathers = kind.collective == Collective::all_gather;
+  if (by_shard(kind.collective) && in_the_way(gathers ? to : from, gathers ? from : to, getRank()))
+    for (Tensors& list : from)
+      for (at::Tensor& tensor : list) tensor = tensor.clone();
   for (size_t i = 0; i < outputs.size(); ++i) {
     Item& item = call.items.emplace_back();
     const auto all = [&](const Tensors& tensors) {
       const int64_t elems = elems_of(tensors) * kernel.per_elem;
       item.part_elems = by_shard(kind.collective) ? elems / shards : part_elems(elems, shards, elem_bytes);
-      return all_shards(kept.emplace_back(tensors), shards, item.part_elems, kernel, elem_bytes);
+      return all_shards(tensors, shards, item.part_elems, kernel, elem_bytes);
     };
-    const auto mine = [&](const Tensors& tensors) {
-      return one_shard(kept.emplace_back(tensors), shards, getRank(), kernel);
-    };
-    if (kind.collective == Collective::all_gather) {
-      item.in = mine(usable.read(inputs[i], kind.op));
-      item.out = all(usable.written(outputs[i]));
-    } else if (kind.collective == Collective::reduce_scatter) {
-      item.in = all(usable.read(inputs[i], kind.op));
-      item.out = mine(usable.written(outputs[i]));
+    const auto mine = [&](const Tensors& tensors) { return one_shard(tensors, shards, getRank(), kernel); };
+    if (!by_shard(kind.collective)) {
+      item.out = item.in = all(to[i]);
     } else {
-      item.out = item.in = all(usable.written(outputs[i], kind.op));
+      item.in = gathers ? mine(from[i]) : all(from[i]);
+      item.out = gathers ? all(to[i]) : mine(to[i]);
     }
   }
   // Peers may work on one tensor, unless this rank writes its result over what they still read.
   const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
-  const Tensors& read = kept.front();
+  const Tensors& read = from.empty() ? to.front() : from.front();
   if (!read[0].is_cpu()) return devices_.run(call, read[0].device());
   if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
   run_flags(group_, call);

@@ -13,6 +13,15 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return (number.defined() ? tensor * number.reshape({}) : tensor * factor->double_factor).to(tensor.scalar_type());
 }
 
+// Where a contiguous tensor lies.
+struct Extent {
+  const std::byte* begin;
+  const std::byte* end;
+  explicit Extent(const at::Tensor& tensor)
+      : begin(static_cast<const std::byte*>(tensor.const_data_ptr())), end(begin + tensor.nbytes()) {}
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
 }  // namespace
 
 Op op_of(const c10d::ReduceOp& op) {
@@ -63,6 +72,21 @@ std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, c
   std::vector<Span> found(shards);
   found[shard] = {static_cast<std::byte*>(tensors[0].data_ptr()), tensors[0].numel() * kernel.per_elem, 0};
   return found;
+}
+
+bool in_the_way(const std::vector<Tensors>& wholes, const std::vector<Tensors>& parts, int rank) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Extent part(parts[i][0]);
+    for (size_t j = 0; j < wholes.size(); ++j)
+      for (size_t shard = 0; shard < wholes[j].size(); ++shard) {
+        const Extent whole(wholes[j][shard]);
+        if (!part.overlaps(whole)) continue;
+        const bool list = wholes[j].size() > 1;
+        const std::byte* place = whole.begin + (list ? 0 : rank * (part.end - part.begin));
+        if (i != j || (list && static_cast<int>(shard) != rank) || part.begin != place) return true;
+      }
+  }
+  return false;
 }
 
 void announce(const at::Tensor& tensor, Announcement& announcement) {

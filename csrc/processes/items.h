@@ -25,6 +25,10 @@ std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t par
 // Of a tensor that is one shard.
 std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel);
 
+// Of tensors that hold all shards (one, or one for each) and the one shard of each: whether what is written of one item
+// lies over what is still to be read. Where a rank's shard lies in its own place, nothing is.
+bool in_the_way(const std::vector<Tensors>& wholes, const std::vector<Tensors>& parts, int rank);
+
 // Lets peers work on the tensor itself, if they can reach its memory.
 void announce(const at::Tensor& tensor, Announcement& announcement);
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 import fastreduce.distributed as fd
 
@@ -122,12 +123,51 @@ def a_factor_of_another_dtype(rank, size):
     assert torch.equal(x, torch.full((5,), float(size), dtype=torch.float16))
 
 
+def outputs_over_inputs(rank, size):
+    """Wherever an output lies in an input's memory, or the other way round, values are right."""
+    for elems in (3, 200_003):  # for one slice and for many
+        for empty in (torch.empty, fd.empty):
+            for first in (0, elems // 2, (size - 1) * elems):
+                a_shard_over_the_input(rank, size, elems, first, empty)
+                the_input_over_all_shards(rank, size, elems, first, empty)
+            outs = [empty(elems) for _ in range(size)]
+            outs[0].fill_(rank)  # on rank 0 alone it is in its place
+            dist.all_gather(outs, outs[0])
+            assert torch.equal(torch.stack(outs), wanted_of_all(size, elems))
+            outs = [empty(size * elems) for _ in range(2)]
+            parts = [outs[1][:elems].fill_(rank), outs[0][:elems].fill_(rank)]
+            with _coalescing_manager(dist.group.WORLD):
+                for out, part in zip(outs, parts, strict=True):
+                    dist.all_gather_into_tensor(out, part)
+            for out in outs:
+                assert torch.equal(out.view(size, elems), wanted_of_all(size, elems))
+
+
+def wanted_of_all(size, elems):
+    return torch.arange(float(size)).unsqueeze(1).expand(size, elems)
+
+
+def a_shard_over_the_input(rank, size, elems, first, empty):
+    x = empty(size, elems)
+    x.copy_(torch.arange(size).unsqueeze(1) + 10 * rank)
+    out = x.view(-1)[first : first + elems]
+    dist.reduce_scatter_tensor(out, x.view(-1))
+    assert torch.equal(out, torch.full((elems,), float(rank * size + 5 * size * (size - 1))))
+
+
+def the_input_over_all_shards(rank, size, elems, first, empty):
+    out = empty(size * elems)
+    dist.all_gather_into_tensor(out, out[first : first + elems].fill_(rank))
+    assert torch.equal(out.view(size, elems), wanted_of_all(size, elems))
+
+
 def run(rank, size):
     for scenario in (
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
         a_call_of_another_thread_is_after_those_before,
         memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
+        outputs_over_inputs,
     ):
         dist.barrier()
         scenario(rank, size)
