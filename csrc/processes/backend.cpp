@@ -73,6 +73,7 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   Tensors all = read;
   all.insert(all.end(), written.begin(), written.end());
   const Arithmetic kernel = check_call(kind.collective, kind.op, all);
+  check_written(written);
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   TORCH_CHECK_VALUE(kind.root >= 0 && kind.root < getSize(), "root is ", kind.root, "; want a rank below ", getSize());
   // Here, and not in the other thread: a program that is new is built in Python.
@@ -150,6 +151,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
 
 ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
   check_call(kind.collective, kind.op, tensors);
+  check_written(tensors);
   return enqueue(kind, tensors, tensors, [this, kind, tensors] {
     const c10::AutoGradMode no_grad(false);
     Usable usable(tensors.front().is_cpu());

@@ -1,5 +1,7 @@
 #include "processes/checks.h"
 
+#include <ATen/MemoryOverlap.h>
+
 namespace fastreduce {
 namespace {
 
@@ -35,6 +37,13 @@ Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Ten
   TORCH_CHECK_VALUE(found, name_of(op_of(op)), " of ", type, " tensors is not defined; defined are ", ops_of(type));
   check_factor(op, type);
   return *found;
+}
+
+void check_written(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "a tensor of sizes ", tensor.sizes(),
+                      " and strides ", tensor.strides(),
+                      ", which is to be written, has elements that share memory; want none: pass tensor.contiguous()");
 }
 
 void check_on_cpu(const char* call, const Tensors& tensors) {

@@ -11,6 +11,9 @@ namespace fastreduce {
 // which the operation is defined.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);
 
+// Whether each element of these, which are written, has memory of its own.
+void check_written(const Tensors& tensors);
+
 // Of calls that Gloo does, which would read a GPU's memory as if it were the CPU's.
 void check_on_cpu(const char* call, const Tensors& tensors);
 

@@ -172,6 +172,10 @@ WRONG = {
         lambda: premul(2.0, torch.int64),
         "premul_sum of Long tensors is not defined; want float16",
     ),
+    "elements of one memory": (
+        lambda: coalesced(torch.ones(1).expand(4)),
+        r"sizes \[4\] and strides \[0\], which is to be written, has elements that share memory",
+    ),
     "root": (lambda: root(9), "root is 9; want a rank below "),
     "root below": (lambda: root(-1), "root is -1; want a rank below "),
     "sent from elsewhere": (

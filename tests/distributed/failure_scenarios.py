@@ -2,10 +2,12 @@
 
 import os
 import random
+import resource
 import signal
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,13 +162,24 @@ def waiting_for_work_has_a_limit(rank, size):
     dist.barrier()
 
 
+def all_reduce_without_memory_for_a_copy(group):
+    x = torch.ones(1 << 25)[::2]
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
+    try:
+        dist.all_reduce(x, group=group)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
 def one_raises_before_the_others_hear_of_the_call(rank, size):
     """Its next call is not taken for this one."""
     group = dist.new_group()
     dist.all_reduce(torch.ones(3), group=group)
     if rank == 0:
         with pytest.raises(RuntimeError, match="memory"):
-            dist.all_reduce(torch.ones(1).expand(1 << 50), group=group)
+            all_reduce_without_memory_for_a_copy(group)
         every_later_call_raises(group)
     else:
         words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
