@@ -1,5 +1,6 @@
 #include "processes/backend.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/util/hash.h>
 
 #include <sstream>
@@ -102,7 +103,7 @@ void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const R
 
 bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
                              const Lists& outputs, bool reached) {
-  const c10::AutoGradMode no_grad(false);
+  const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
   Usable usable(reached);
   const auto call = [&] { return run(kind, kernel, plan, inputs, outputs, usable); };
   if (!group_.do_call(kind.timeout, call)) return false;
@@ -153,7 +154,7 @@ ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& ten
   check_call(kind.collective, kind.op, tensors);
   check_written(tensors);
   return enqueue(kind, tensors, tensors, [this, kind, tensors] {
-    const c10::AutoGradMode no_grad(false);
+    const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
     Usable usable(tensors.front().is_cpu());
     const Announcement mine = announcement(kind, 0, {}, each_alone(tensors));
     group_.do_call(kind.timeout, [&] {

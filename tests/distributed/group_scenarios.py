@@ -117,6 +117,17 @@ def what_gloo_does(rank, size):
     assert objects == [{"rank": r} for r in range(size)]
 
 
+def tensors_of_inference(rank, size):
+    """Of the caller's inference mode, in which the thread that serves the call is not."""
+    with torch.inference_mode():
+        for x in (torch.ones(3), torch.ones(3, 2).t()):
+            dist.all_reduce(x)
+            dist.all_reduce(x, async_op=True).wait()
+            assert torch.equal(x, torch.full_like(x, float(size) ** 2))
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full_like(x, float(size) ** 3))
+
+
 def a_factor_of_another_dtype(rank, size):
     x = torch.full((5,), 2.0, dtype=torch.float16)
     dist.all_reduce(x, dist._make_nccl_premul_sum(torch.tensor([0.5])))
@@ -165,6 +176,7 @@ def run(rank, size):
     for scenario in (
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
         a_call_of_another_thread_is_after_those_before,
+        tensors_of_inference,
         memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
         outputs_over_inputs,
