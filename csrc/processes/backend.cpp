@@ -38,6 +38,10 @@ ProcessBackend::~ProcessBackend() {
     queue_->abort();
     queue_->close();
   });
+  if (!group_.forked()) return;
+  // Gloo's would wait for its threads, which a fork does not have.
+  rest_.release();
+  machines_.release();
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {

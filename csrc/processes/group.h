@@ -105,6 +105,8 @@ class Group {
   void abort(const std::string& reason = "");
   // Peers that wait for this rank raise.
   void leave();
+  // A process that was forked must not speak for this rank.
+  bool forked() const;
 
  private:
   struct Front;
@@ -127,7 +129,6 @@ class Group {
   void fail_since(uint64_t round, const std::string& reason);
   std::string who_is_where() const;
   std::string call() const;
-  bool forked() const;  // a process that was forked must not speak for this rank
 
   const int rank_;
   const pid_t pid_;

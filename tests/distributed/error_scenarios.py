@@ -254,6 +254,7 @@ def after_a_fork(rank, size):
                 backend().abort()
                 backend().shutdown()
                 atexit._run_exitfuncs()
+                dist.destroy_process_group()
                 os._exit(0 if "made before a fork" in words else 2)
             finally:
                 os._exit(1)
