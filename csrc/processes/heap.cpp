@@ -1,6 +1,7 @@
 #include "processes/heap.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -31,10 +32,14 @@ at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
   for (const int64_t size : sizes)
     TORCH_CHECK_VALUE(!__builtin_mul_overflow(bytes, size, &bytes), "sizes are ", sizes, ", and a tensor of ", type,
                       " with them would have 2^63 bytes or more; want fewer");
-  const auto options = at::TensorOptions().dtype(type);
-  if (bytes == 0) return at::from_blob(nullptr, sizes, options);
-  const Block block = take(static_cast<size_t>(bytes));
-  return at::from_blob(block.data, sizes, [this, block](void*) { give_back(block); }, options);
+  const Block block = bytes == 0 ? Block{} : take(static_cast<size_t>(bytes));
+  // As ever, `resize_` may ask for more. That is a process's own memory then.
+  return at::for_blob(block.data, sizes)
+      .deleter([this, block](void*) { give_back(block); })
+      .options(at::TensorOptions().dtype(type))
+      .resizeable_storage()
+      .allocator(c10::GetCPUAllocator())
+      .make_tensor();
 }
 
 std::optional<Heap::Place> Heap::find(const void* data, size_t bytes) {
@@ -72,6 +77,7 @@ Heap::Block Heap::take(size_t bytes) {
 }
 
 void Heap::give_back(Block block) {
+  if (block.bytes == 0) return;
   if (this != &instance()) return;  // a tensor of the process that forked this one, in which a thread may hold the lock
   const std::lock_guard lock(mutex_);
   free_.emplace(block.bytes, block.data);

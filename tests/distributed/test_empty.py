@@ -20,6 +20,15 @@ def test_of_a_tuple(shape):
     assert empty(shape).shape == torch.empty(shape).shape
 
 
+@pytest.mark.parametrize("before", [0, 3, 5])
+def test_its_length_may_change(before):
+    """As in torch's batched_powerSGD_hook, which pads the bucket that it is given."""
+    x = empty(before, dtype=torch.float64).fill_(1)
+    x.resize_(1000)[before:].fill_(2)
+    assert torch.equal(x, torch.cat([torch.ones(before), torch.full((1000 - before,), 2.0)]))
+    assert torch.equal(x.resize_(before), torch.ones(before))
+
+
 def test_a_negative_size_is_refused():
     with pytest.raises(ValueError, match=r"sizes are \[2, -1\]; want none below 0"):
         empty(2, -1)
