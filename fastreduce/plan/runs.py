@@ -82,7 +82,8 @@ def _nccl_tests(text: str, path: Path, medium: str) -> Run:
             ranks = max(ranks, int(found[1]) + 1)
         if "test starting:" in line and "all_reduce" not in line:
             others = line.strip("# ")
-        if row := _ROW.search(line):
+        row = _ROW.search(line)
+        if row and int(row[1]):  # rows of no bytes say nothing; nccl-tests has some below 4 bytes
             points.append(_point(f"line {number}", line, int(row[1]), row[4].split(), ranks))
     if others:
         raise ValueError(f"this is no allreduce, but: {others}")
@@ -104,6 +105,13 @@ def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> 
         ) from None
     if not 0 < time_us < math.inf:
         raise ValueError(f"{where}: the time is {time_us} us, want one above zero")
+    _positive(where, "the size", nbytes)
+    # Where results are compared, "#wrong" stands behind busbw. Old versions have an error there.
+    wrong = [word for word in words[3::4] if re.fullmatch(r"[1-9]\d*", word)]
+    if wrong:
+        raise ValueError(
+            f"{where}: {wrong[0]} results are wrong (#wrong), want times of a machine that works"
+        )
     if ranks < 2:
         raise ValueError(
             f"{where}: a time before 2 ranks are named ('#  Rank  0 ...'); want the whole output"
@@ -149,7 +157,7 @@ def _published(found: Any) -> Iterator[Run]:
             points.append(Point(nbytes, time_s or bus_bytes(nbytes, k) / busbw / 1e9))
         machine, medium, engine = run["machine"], run["medium"], run["engine"]
         flaw = run.get("flaw", "")
-        yield Run(machine, medium, engine, k, tuple(points), run["source"], flaw)
+        yield Run(machine, medium, engine, k, tuple(dict.fromkeys(points)), run["source"], flaw)
 
 
 def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
@@ -172,6 +180,14 @@ def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
         yield Run(on, medium, name, k, _sorted(points), path.name)
 
 
+def _positive(where: str, what: str, found: Any) -> int:
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 2**63:
+        raise ValueError(
+            f"{where}: {what} is {found!r}, want a whole number above zero, below 2**63"
+        )
+    return found
+
+
 def _seconds(where: str, found: Any) -> float:
     if not isinstance(found, int | float) or not 0 < found < math.inf:
         raise ValueError(f"{where}: the time is {found!r}, want seconds above zero")
@@ -179,4 +195,5 @@ def _seconds(where: str, found: Any) -> float:
 
 
 def _sorted(points: list[Point]) -> tuple[Point, ...]:
-    return tuple(sorted(points))
+    """What a file holds twice counts once: else it could be held out and fitted to."""
+    return tuple(sorted(set(points)))

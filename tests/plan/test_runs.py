@@ -37,6 +37,18 @@ class TestNcclTests:
         (run,) = read(write(tmp_path, HEAD + ROW))
         assert run.points[0].time_s == pytest.approx(71.93e-6)
 
+    def test_rows_without_bytes_are_passed_over(self, tmp_path):
+        """nccl-tests prints them for sizes below an element's."""
+        none = (
+            "           0      0     float     sum      -1     5.10    0.00    0.00      0\n"
+        )
+        assert read(write(tmp_path, HEAD + none + ROW)) == read(write(tmp_path, HEAD + ROW))
+
+    def test_an_output_that_is_there_twice_counts_once(self, tmp_path):
+        """Else a point that is held out would be fitted to, or none would be left to fit."""
+        (run,) = read(write(tmp_path, NEW + NEW))
+        assert len(run.points) == 1
+
     def test_the_medium_can_be_named(self, tmp_path):
         assert read(write(tmp_path, NEW), "NVLink")[0].medium == "NVLink"
 
@@ -49,6 +61,9 @@ class TestNcclTests:
             (HEAD + ROW.replace("71.93", " 0.00"), "line 6: the time is 0.0 us, want one above"),
             (HEAD + ROW.replace("14.58      0", "29.16      0"), "line 6: .* is it an allreduce"),
             (ROW, "line 1: a time before 2 ranks are named"),
+            (NEW[:-2] + "7\n", r"line 6: 7 results are wrong \(#wrong\)"),
+            (HEAD + ROW[:-1] + "12", r"line 6: 12 results are wrong"),
+            (HEAD + "9" * 400 + ROW[10:], "line 6: the size is 9+, want a whole number"),
             ("# Collective test starting: broadcast_perf\n" + NEW, "this is no allreduce, but"),
             ("{not json", "Expecting property name"),
             ("{}", "neither a table of `fastreduce tune`"),
