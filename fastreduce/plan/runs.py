@@ -127,17 +127,15 @@ def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> 
 
 
 def _json(text: str, path: Path, medium: str) -> Iterator[Run]:
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"this is not JSON: {error}") from None
     kind = found.get("format") if isinstance(found, dict) else None
     if kind == "fastreduce published":
         yield from _published(found)
     elif kind == "fastreduce table":
-        for place, by_algorithm in found["times_s"].items():
-            for name, by_k in by_algorithm.items():
-                for k, by_size in by_k.items():
-                    points = [Point(int(n), _seconds(name, s)) for n, s in by_size.items()]
-                    engine = f"{OURS} {name}"
-                    yield Run(found["device"], place, engine, int(k), _sorted(points), path.name)
+        yield from _table(found, path)
     elif isinstance(found, dict) and isinstance(found.get("rows"), list):
         yield from _rows(found, path, medium)
     else:
@@ -147,37 +145,86 @@ def _json(text: str, path: Path, medium: str) -> Iterator[Run]:
         )
 
 
+def _table(found: Any, path: Path) -> Iterator[Run]:
+    device = _get("the table", found, "device", str)
+    for place, by_algorithm in _get("the table", found, "times_s", dict).items():
+        for name in _object(place, by_algorithm):
+            for k, by_size in _get(place, by_algorithm, name, dict).items():
+                where = f"{place}, {name}, {k} ranks"
+                times = _object(where, by_size).items()
+                points = [Point(_whole(where, n), _seconds(where, s)) for n, s in times]
+                ranks = _ranks(where, _whole(where, k))
+                yield Run(device, place, f"{OURS} {name}", ranks, _sorted(points), path.name)
+
+
 def _published(found: Any) -> Iterator[Run]:
-    for number, run in enumerate(found["runs"]):
-        k, where = run["ranks"], f"run {number} ({run.get('machine')})"
+    for number, run in enumerate(_get("the file", found, "runs", list)):
+        where = f"run {number}"
+        names = [_get(where, run, key, str) for key in ("machine", "medium", "engine", "source")]
+        machine, medium, engine, source = names
+        where += f" ({machine})"
+        k = _ranks(where, _get(where, run, "ranks", int))
         points = []
-        for nbytes, time_s, busbw in run["points"]:
-            if not busbw > 0:
+        for point in _get(where, run, "points", list):
+            if not isinstance(point, list) or len(point) != 3:
+                raise ValueError(
+                    f"{where}: found {point!r}, want bytes, seconds or null, and busbw"
+                )
+            nbytes, time_s, busbw = point
+            _positive(where, "the size", nbytes)
+            if not isinstance(busbw, int | float) or not busbw > 0:
                 raise ValueError(f"{where}: busbw is {busbw!r} at {nbytes} bytes, want it above 0")
-            points.append(Point(nbytes, time_s or bus_bytes(nbytes, k) / busbw / 1e9))
-        machine, medium, engine = run["machine"], run["medium"], run["engine"]
-        flaw = run.get("flaw", "")
-        yield Run(machine, medium, engine, k, tuple(dict.fromkeys(points)), run["source"], flaw)
+            time_s = bus_bytes(nbytes, k) / busbw / 1e9 if time_s is None else time_s
+            points.append(Point(nbytes, _seconds(where, time_s)))
+        flaw = str(run.get("flaw", ""))
+        yield Run(machine, medium, engine, k, tuple(dict.fromkeys(points)), source, flaw)
 
 
 def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
     """Rows of float32 in one tensor, by contender and number of ranks."""
     grouped = defaultdict(list)
     for number, row in enumerate(found["rows"]):
+        where = f"row {number}"
+        if not isinstance(row, dict):
+            raise ValueError(f"{where} is {row!r}, want an object with k, nbytes and time_s")
         called = row.get("called") or row
         nbytes = row.get("size_bytes", row.get("nbytes"))
         other = row.get("collective", "all_reduce") != "all_reduce" or "k" not in row
-        if other or nbytes is None or "time_s" not in called or row.get("tensors", 1) != 1:
+        if other or nbytes is None or not isinstance(called, dict) or "time_s" not in called:
             continue
-        if row.get("type", "float32") == "float32":
+        if row.get("tensors", 1) == 1 and row.get("type", "float32") == "float32":
             own = OURS if row.get("engine") in ("tiles", "events") else row.get("engine", "")
             name = row.get("contender") or f"{own} {row.get('algorithm', '')}".strip()
-            seconds = _seconds(f"row {number}", called["time_s"])
-            grouped[name, row["k"]].append(Point(nbytes, seconds))
-    machine = found.get("machine", {})
-    on = machine.get("gpu") or machine.get("cpu") or path.stem
+            seconds = _seconds(where, called["time_s"])
+            k = _ranks(where, _get(where, row, "k", int))
+            grouped[str(name), k].append(Point(_positive(where, "the size", nbytes), seconds))
+    machine = found.get("machine")
+    machine = machine if isinstance(machine, dict) else {}
+    on = str(machine.get("gpu") or machine.get("cpu") or path.stem)
     for (name, k), points in grouped.items():
         yield Run(on, medium, name, k, _sorted(points), path.name)
+
+
+_WORDS = {str: "words", int: "a whole number", list: "a list", dict: "an object"}
+
+
+def _get(where: str, found: Any, key: str, kind: type) -> Any:
+    if not isinstance(found, dict) or key not in found:
+        raise ValueError(f"{where} is without {key!r}")
+    if not isinstance(found[key], kind) or isinstance(found[key], bool):
+        raise ValueError(f"{where}: {key} is {found[key]!r}, want {_WORDS[kind]}")
+    return found[key]
+
+
+def _object(where: str, found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{where}: found {found!r}, want an object")
+    return found
+
+
+def _whole(where: str, key: str) -> int:
+    """A key of JSON, which is always in words."""
+    return _positive(where, "a key", int(key) if key.isdecimal() else key)
 
 
 def _positive(where: str, what: str, found: Any) -> int:
@@ -188,8 +235,15 @@ def _positive(where: str, what: str, found: Any) -> int:
     return found
 
 
+def _ranks(where: str, found: int) -> int:
+    if not 2 <= found < 2**31:
+        raise ValueError(f"{where}: the number of ranks is {found}, want 2 or more")
+    return found
+
+
 def _seconds(where: str, found: Any) -> float:
-    if not isinstance(found, int | float) or not 0 < found < math.inf:
+    number = isinstance(found, int | float) and not isinstance(found, bool)
+    if not number or not 0 < found < math.inf:
         raise ValueError(f"{where}: the time is {found!r}, want seconds above zero")
     return float(found)
 

@@ -39,9 +39,7 @@ class TestNcclTests:
 
     def test_rows_without_bytes_are_passed_over(self, tmp_path):
         """nccl-tests prints them for sizes below an element's."""
-        none = (
-            "           0      0     float     sum      -1     5.10    0.00    0.00      0\n"
-        )
+        none = "           0      0     float     sum      -1     5.10    0.00    0.00      0\n"
         assert read(write(tmp_path, HEAD + none + ROW)) == read(write(tmp_path, HEAD + ROW))
 
     def test_an_output_that_is_there_twice_counts_once(self, tmp_path):
@@ -78,6 +76,11 @@ class TestNcclTests:
         assert str(path) in str(refused.value)
 
 
+TABLE = {"format": "fastreduce table", "device": "4 x T4"}
+PUBLISHED = {"format": "fastreduce published"}
+RUN = {"machine": "a", "medium": "b", "engine": "NCCL", "source": "c", "ranks": 8, "points": []}
+
+
 class TestJson:
     def test_a_table_of_tune_has_a_run_for_each_algorithm_and_number_of_ranks(self, tmp_path):
         times = {"pcie": {"ring": {"2": {"1024": 2e-6, "4096": 3e-6}, "4": {"1024": 5e-6}}}}
@@ -100,3 +103,39 @@ class TestJson:
             ("Zen", "fastreduce", 2),
         ]
         assert found[0].points[0].nbytes == 1024
+
+    @pytest.mark.parametrize(
+        ("found", "words"),
+        [
+            ({"rows": [1]}, "row 0 is 1, want an object"),
+            ({"rows": [{"k": "2", "nbytes": 4, "time_s": 1}]}, "row 0: k is '2', want a whole"),
+            ({"rows": [{"k": 1, "nbytes": 4, "time_s": 1}]}, "ranks is 1, want 2 or more"),
+            ({"rows": [{"k": 2, "nbytes": 0, "time_s": 1}]}, "row 0: the size is 0, want a whole"),
+            ({"rows": [{"k": 2, "nbytes": 4, "time_s": True}]}, "row 0: the time is True"),
+            ({"format": "fastreduce table"}, "the table is without 'device'"),
+            (TABLE | {"times_s": []}, r"the table: times_s is \[\], want an object"),
+            (TABLE | {"times_s": {"gpu": 3}}, "gpu: found 3, want an object"),
+            (TABLE | {"times_s": {"gpu": {"ring": [1]}}}, r"gpu: ring is \[1\], want an object"),
+            (TABLE | {"times_s": {"gpu": {"ring": {"two": {}}}}}, "key is 'two', want a whole"),
+            (TABLE | {"times_s": {"gpu": {"ring": {"2": 7}}}}, "2 ranks: found 7, want an object"),
+            (PUBLISHED, "the file is without 'runs'"),
+            (PUBLISHED | {"runs": [1]}, "run 0 is without 'machine'"),
+            (PUBLISHED | {"runs": [RUN | {"ranks": "8"}]}, r"run 0 \(a\): ranks is '8', want a"),
+            (PUBLISHED | {"runs": [RUN | {"points": [[1, 2]]}]}, r"found \[1, 2\], want bytes"),
+            (PUBLISHED | {"runs": [RUN | {"points": [[8, -1, 1]]}]}, "the time is -1, want"),
+            (PUBLISHED | {"runs": [RUN | {"points": [[8, None, "x"]]}]}, "busbw is 'x' at 8 bytes"),
+        ],
+    )
+    def test_what_was_edited_and_is_wrong_is_said(self, tmp_path, found, words):
+        with pytest.raises(ValueError, match=words):
+            read(write(tmp_path, json.dumps(found)))
+
+    def test_so_is_what_is_nested_too_deep(self, tmp_path):
+        with pytest.raises(ValueError, match="this is not JSON: maximum recursion depth"):
+            read(write(tmp_path, "[" * 100_000))
+
+    def test_published_runs(self, tmp_path):
+        """A time that was not published follows from busbw."""
+        run = RUN | {"points": [[1 << 20, 2e-5, 91.75], [1 << 21, None, 100.0]]}
+        (found,) = read(write(tmp_path, json.dumps(PUBLISHED | {"runs": [run]})))
+        assert found.points == (Point(1 << 20, 2e-5), Point(1 << 21, 1.75 * (1 << 21) / 100e9))
