@@ -49,9 +49,9 @@ def _calibrate(args: argparse.Namespace) -> int:
     from fastreduce.plan.runs import read
     from fastreduce.topology import as_topology, save
 
-    if args.topology and not args.out:
+    if args.topology is not None and not args.out:
         args.refuse("--topology writes a topology's file: it needs --out")
-    topology = as_topology(args.topology) if args.topology else None
+    topology = None if args.topology is None else as_topology(args.topology)
     runs = [run for path in args.files for run in read(Path(path), args.medium)]
     found, _ = calibrate(runs)
     print(_table(found))
@@ -60,6 +60,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     else:
         new = {(x.medium, x.engine) for x in found}
         kept = [x for x in topology.calibrations if (x.medium, x.engine) not in new]
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         save(replace(topology, calibrations=(*kept, *found)), args.out)
         print("written:", args.out)
     return 0

@@ -44,7 +44,7 @@ def test_without_out_plans_for_this_machine_find_it(home, output):
 
 
 def test_adds_it_to_a_topology(tmp_path, output):
-    out = tmp_path / "mine.json"
+    out = tmp_path / "new" / "mine.json"
     assert main(["calibrate", str(output), "--topology", "dgx-h100", "-o", str(out)]) == 0
     assert [x.medium for x in load(out).calibrations] == ["8 Hopper on NVSwitch", "node"]
 
