@@ -140,7 +140,7 @@ def _of_shapes(path: Path) -> Iterator[Tensor]:
             raise ValueError(f"{path}: shape {number} is {str(shape)[:60]}, {want}")
         try:
             yield torch.empty(dims, device="meta")
-        except (RuntimeError, OverflowError):  # more elements than 63 bits count
+        except (RuntimeError, OverflowError, TypeError):  # more elements than 63 bits count
             raise ValueError(f"{path}: shape {number} is too large: {str(shape)[:60]}") from None
 
 
@@ -161,8 +161,12 @@ def _of_state_dict(path: Path) -> Iterator[Tensor]:
         raise ValueError(f"{path}: found {type(found).__name__} without tensors by name, {want}")
     once: dict[Any, Tensor] = {}
     for name, tensor in entries.items():
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{path}: {name} is {tensor.layout}, want dense tensors; {want}")
         if tensor.is_floating_point() and not str(name).endswith(STATISTICS):
-            once.setdefault((tensor.data_ptr(), tensor.shape, tensor.dtype), tensor)
+            # Without memory nothing can be shared.
+            where = name if tensor.is_meta else tensor.data_ptr()
+            once.setdefault((where, tensor.shape, tensor.dtype), tensor)
     return iter(once.values())
 
 

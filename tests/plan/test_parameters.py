@@ -30,6 +30,8 @@ def files(model, tmp_path):
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save(model, tmp_path / "module.pt")
     torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save({"sums": torch.eye(3).to_sparse()}, tmp_path / "sparse.pt")
+    torch.save({name: x.to("meta") for name, x in state.items()}, tmp_path / "meta.pt")
     save_file({name: x.bfloat16() for name, x in state.items()}, tmp_path / "half.safetensors")
     (tmp_path / "shapes.json").write_text(json.dumps([list(x.shape) for x in model.parameters()]))
     (tmp_path / "text.safetensors").write_text("these are no tensors")
@@ -40,6 +42,7 @@ def files(model, tmp_path):
         "negative": [[3, -1]],
         "words": [[3], "4x4"],
         "huge": [[1 << 40, 1 << 40]],
+        "endless": [[10**30]],
         "nothing": [],
         "zero": [[0, 4]],
     }.items():
@@ -64,6 +67,11 @@ def test_what_shares_memory_counts_once(files):
     assert shapes(parameters(files / "tied.pt")) == [(8, 3, 3, 3)]
 
 
+def test_without_memory_each_counts(model, files):
+    """Of a model on the device "meta" all tensors are at the same place."""
+    assert shapes(parameters(files / "meta.pt")) == shapes(model.parameters())
+
+
 def test_a_module_or_its_parameters(model):
     for source in (model, model.parameters()):
         assert shapes(parameters(source, "bf16")) == shapes(model.parameters())
@@ -84,6 +92,8 @@ def test_a_module_or_its_parameters(model):
         ("negative.json", r"shape 0 is \[3, -1\], want"),
         ("words.json", "shape 1 is 4x4, want a list of shapes, such as"),
         ("huge.json", "shape 0 is too large"),
+        ("endless.json", "shape 0 is too large"),
+        ("sparse.pt", "sums is torch.sparse_coo, want dense tensors"),
         ("nothing.json", "found no parameters"),
         ("zero.json", "found no parameters, want at least one with elements"),
         ("", "is a folder, want one file"),
