@@ -10,7 +10,9 @@ three or more, the value of the rank that holds the result comes first.
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import PathLike
@@ -46,7 +48,7 @@ def export(program: Program, path: str | PathLike[str]) -> None:
         <tb id="0" send="-1" recv="1" chan="0">
     """
     path = Path(path)
-    write = next((x for suffix, x in WRITERS.items() if path.name.endswith(suffix)), None)
+    write = next((x for suffix, x in WRITERS.items() if path.name.lower().endswith(suffix)), None)
     if write is None:
         raise ValueError(
             f"cannot export to {path.name!r}: want a name that ends in {' or '.join(WRITERS)}"
@@ -65,13 +67,17 @@ def _expect_sayable(program: Program) -> None:
 
 def msccl(program: Program) -> str:
     """The XML of an allreduce, in place."""
-    for channels in range(1, min(CHANNELS, program.shards) + 1):
+    most = min(CHANNELS, program.shards)
+    sent = Counter((src, dst) for x in program.instructions for src, dst, _ in _transfers(x))
+    # With fewer channels it cannot fit, and each try takes long where there are many instructions.
+    fewest = min(most, math.ceil(max(sent.values(), default=1) / STEPS))
+    for channels in range(fewest, most + 1):
         gpus = _gpus(program, channels)
         if all(gpu.fits() for gpu in gpus):
             return _xml(program, gpus, channels)
-    most = max(len(steps) for gpu in gpus for steps in gpu.blocks.values())
+    steps = max(len(steps) for gpu in gpus for steps in gpu.blocks.values())
     raise ValueError(
-        f"{program!r} is too long for MSCCL: with {channels} channels a thread block has {most} "
+        f"{program!r} is too long for MSCCL: with {channels} channels a thread block has {steps} "
         f"steps and a GPU {max(len(gpu.blocks) for gpu in gpus)} thread blocks, where at most "
         f"{STEPS} and {BLOCKS} fit; want fewer shards"
     )

@@ -11,7 +11,8 @@ rank's. In a sum the value of the rank that sums comes first.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -34,7 +35,11 @@ def mscclpp(program: Program) -> str:
     Raises:
         ValueError: it does not fit.
     """
-    for count in range(1, min(BLOCKS, program.shards) + 1):
+    most_blocks = min(BLOCKS, program.shards)
+    done = Counter(x.rank for x in program.instructions)
+    # With fewer it cannot fit, and each try takes long where there are many instructions.
+    fewest = min(most_blocks, math.ceil(max(done.values(), default=1) / OPERATIONS))
+    for count in range(fewest, most_blocks + 1):
         blocks = _blocks(program, count)
         if all(block.fits() for gpu in blocks for block in gpu):
             return json.dumps(_plan(program, blocks), indent=1) + "\n"

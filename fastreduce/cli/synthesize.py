@@ -71,7 +71,7 @@ def _synthesize(args: argparse.Namespace) -> int:
     if args.out:
         path: Path = args.out
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.name.endswith(tuple(WRITERS)):
+        if path.name.lower().endswith(tuple(WRITERS)):
             found.program.export(path)
         else:
             found.program.save(path)

@@ -3,6 +3,7 @@
 import random
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict, deque
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -137,8 +138,23 @@ def test_what_it_cannot_say_is_refused(program, message, name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "name, write, tries", [("export", msccl, "_gpus"), ("export_mscclpp", mscclpp, "_blocks")]
+)
+def test_what_is_far_too_long_is_refused_at_the_first_try(name, write, tries, monkeypatch):
+    """Programs that were found by search may take seconds for each."""
+    module, calls = import_module(f"fastreduce.algorithms.{name}"), []
+    real = getattr(module, tries)
+    monkeypatch.setattr(module, tries, lambda *args: calls.append(args) or real(*args))
+    steps = [Instruction(0, shard, (0,), (1,)) for _ in range(STEPS + 1) for shard in range(32)]
+    with pytest.raises(ValueError, match=r"too long for MSCCL.* with 32 "):
+        write(Program(2, 32, steps))
+    assert len(calls) == 1
+
+
 def test_the_kind_of_file_follows_its_name(tmp_path):
-    for name, text in (("ring.xml", msccl), ("ring.mscclpp.json", mscclpp)):
+    kinds = (("ring.xml", msccl), ("ring.mscclpp.json", mscclpp), ("RING.XML", msccl))
+    for name, text in kinds:
         ring(2).export(tmp_path / name)
         assert (tmp_path / name).read_text() == text(ring(2))
     with pytest.raises(ValueError, match=r"want a name that ends in \.xml or \.mscclpp\.json"):

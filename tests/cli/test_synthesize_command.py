@@ -15,7 +15,12 @@ def test_writes_a_program_that_proves(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name, words", [("xml", 'coll="allreduce"'), ("mscclpp.json", '"collective": "allreduce"')]
+    "name, words",
+    [
+        ("xml", 'coll="allreduce"'),
+        ("XML", 'coll="allreduce"'),
+        ("mscclpp.json", '"collective": "allreduce"'),
+    ],
 )
 def test_exports_for_msccl(name, words, tmp_path):
     path = tmp_path / f"mine.{name}"
