@@ -156,8 +156,9 @@ class DataParallel(nn.Module):
         Raises:
             ValueError: a loss is not a tensor of one element, not finite (on the CPU; on GPUs
                 looking would wait for them) or has no graph; arguments cannot be cut; or, at the
-                first call, the shards' losses do not make that of the whole batch, which means that
-                ``loss_fn`` is no mean (or sum) over examples. No gradient has changed then.
+                first call with this ``loss_fn``, the shards' losses do not make that of the whole
+                batch, which means that it is no mean (or sum) over examples. No gradient has
+                changed then.
 
         >>> import torch, fastreduce
         >>> model = fastreduce.DataParallel(torch.nn.Linear(2, 3), devices=["cpu", "cpu"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Dealer:
         self.measured = MeasuredShares(devices) if shares == "measured" else None
         self.fixed = [1.0] * shards if shares is None or isinstance(shares, str) else list(shares)
         self.alone = shards == 1
-        self.checked: set[str] = set()
+        self.checked: set[tuple[str, Any]] = set()
         self.replicas.update()
         self.recorder = Recorder(record, net) if record else None
 
@@ -101,9 +102,10 @@ class Dealer:
             reduction = getattr(loss_fn, "reduction", "mean")
         scaled = combine(losses, sizes, reduction)
         found = total(scaled, self.replicas.devices[0])
-        if reduction not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
+        kind = reduction, _written_as(loss_fn)
+        if kind not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
             self._check_loss(loss_fn, outputs, targets, sum(sizes), found)
-            self.checked.add(reduction)
+            self.checked.add(kind)
         torch.autograd.backward(scaled)
         return found
 
@@ -175,6 +177,13 @@ class _Arguments:
 class _Batch:
     inputs: Any
     targets: Any
+
+
+def _written_as(function: Callable[..., Any]) -> Any:
+    """The same for all functions that one piece of code makes, such as a lambda in a loop."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__code__", type(function))
 
 
 def _as_call(inputs: Any) -> tuple[Any, Any]:

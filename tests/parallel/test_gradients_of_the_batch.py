@@ -251,3 +251,21 @@ def test_a_loss_among_the_outputs():
     bare(X, y)["loss"].backward()
     model.backward(lambda out: out["loss"], {"X": X, "labels": y})
     assert_same_gradients(model, bare)
+
+
+def test_each_loss_function_is_compared_with_that_of_the_whole_batch_once():
+    model = DataParallel(made("mlp"), ["cpu"] * 2)
+    X, y = batch()
+    calls = []
+
+    def counted(logits, labels):
+        calls.append(len(labels))
+        return F.cross_entropy(logits, labels)
+
+    for _ in range(2):
+        model.backward(lambda logits, labels: counted(logits, labels), X, y)
+    assert calls == [4, 3, 7, 4, 3]
+    before = model[0].weight.grad.clone()
+    with pytest.raises(ValueError, match="so it is not their mean over examples"):
+        model.backward(lambda logits, labels: logits.sum(), X, y)
+    assert torch.equal(model[0].weight.grad, before)
