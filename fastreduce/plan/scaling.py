@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -29,17 +29,20 @@ class Network(NamedTuple):
     gbit: float
 
 
-def counts(machine: Topology, most_gpus: int) -> Iterator[int]:
-    """2, 4 and so on to all GPUs of a machine; then 2, 4 and so on machines.
+def counts(machine: Topology, most_gpus: int) -> list[int]:
+    """2, 4 and so on to all GPUs of a machine; then 2, 4 and so on machines, and as many as fit.
 
     >>> from fastreduce.topology import preset
-    >>> list(counts(preset("book-pcie4"), 20))
-    [2, 4, 8, 16]
+    >>> counts(preset("book-pcie4"), 20)
+    [2, 4, 8, 16, 20]
     """
     whole = len(machine.devices)
     inside = [1 << power for power in range(whole.bit_length()) if 1 << power < whole]
     outside = [whole << power for power in range(most_gpus.bit_length())]
-    return (count for count in [*inside, *outside] if 1 < count <= most_gpus)
+    found = {count for count in (*inside, *outside) if 1 < count <= most_gpus}
+    if most_gpus > whole:
+        found.add(most_gpus // whole * whole)
+    return sorted(found)
 
 
 def in_one_machine(machine: Topology, gpus: int, sizes: Sequence[int]) -> Seconds:

@@ -40,7 +40,7 @@ class Scale(NamedTuple):
     def hidden(self) -> float:
         """The share of the sums' time that passes during the backward pass; 1 without sums."""
         exposed_s = self.step_s - self.alone_s
-        return 1 - exposed_s / self.allreduce_s if self.allreduce_s else 1.0
+        return max(0.0, 1 - exposed_s / self.allreduce_s) if self.allreduce_s else 1.0
 
     @property
     def efficiency(self) -> float:

@@ -53,8 +53,13 @@ class TestBuckets:
 
 class TestScaling:
     def test_one_machine_then_many(self):
-        assert list(counts(preset("dgx1"), 32)) == [2, 4, 8, 16, 32]
-        assert list(counts(preset("dgx1"), 5)) == [2, 4]
+        assert counts(preset("dgx1"), 32) == [2, 4, 8, 16, 32]
+        assert counts(preset("dgx1"), 5) == [2, 4]
+
+    def test_the_last_are_all_that_were_asked_for(self):
+        assert counts(preset("dgx1"), 24) == [2, 4, 8, 16, 24]
+        assert counts(preset("dgx1"), 30) == [2, 4, 8, 16, 24]
+        assert counts(preset("dgx1"), 8) == counts(preset("dgx1"), 15) == [2, 4, 8]
 
     def test_inside_a_machine_it_is_the_fastest_simulated(self):
         seconds = in_one_machine(preset("book-pcie4"), 4, [MB, 20 * MB, 160 * MB])
@@ -90,6 +95,12 @@ class TestWhatIf:
     def test_a_step_that_takes_no_time_hides_nothing(self):
         found = what_if("resnet50", 1e-9, topology="book-pcie4", most_gpus=4).on(4)
         assert found.hidden == pytest.approx(0, abs=1e-6)
+
+    def test_nothing_hidden_is_zero_and_not_below(self):
+        """One bucket of a small model: rounding made it -0.0 %."""
+        found = what_if([torch.empty(100)], "350ms", topology="book-pcie4", most_gpus=4096)
+        assert all(0 <= scale.hidden < 1e-6 for scale in found.scales[1:])
+        assert "-0.0" not in str(found)
 
     def test_a_slow_link_costs(self):
         book = preset("book-pcie4")
