@@ -81,7 +81,10 @@ def find(name: str) -> Algorithm:
     2
     """
     if name.startswith(FILE):
-        return _Given(cached(name.removeprefix(FILE), _changed))
+        path = name.removeprefix(FILE)
+        if not path:
+            raise ValueError(f"algorithm {name!r} names no file, want such as 'file:mine.json'")
+        return _Given(cached(path, _changed))
     if name == "auto":
         raise ValueError(f'"auto" chooses for a call; want one of {", ".join(names())}')
     found = registry.get(name) or _unnamed.get(name)

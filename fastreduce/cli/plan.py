@@ -56,7 +56,10 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     from fastreduce.topology.busy import Busy
     from fastreduce.units import parse_size
 
-    nbytes, topology = parse_size(args.size or "160MB"), plan_machine.joined(args)
+    nbytes, topology = (
+        parse_size("160MB" if args.size is None else args.size),
+        plan_machine.joined(args),
+    )
     plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
     shown = plan.candidate(args.algorithm or plan.algorithm)
     program = shown.program

@@ -17,9 +17,11 @@ GBIT = 400.0
 def machine(name: str) -> Topology:
     from fastreduce.topology import as_topology
 
+    if not name:
+        raise ValueError("topology is '', want a preset's name, a file, or 'detect'")
     if Path(name).is_dir():
         raise ValueError(
-            f"--topology {name!r} is a folder, want a preset's name, a file, or 'detect'"
+            f"topology {name!r} is a folder, want a preset's name, a file, or 'detect'"
         )
     return as_topology(name)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from textwrap import fill
 from typing import Any
 
 from fastreduce.cli.paths import to_write
 
+# A ring's instructions grow with the square of the ranks, and so does the time of a plan.
 MOST_RANKS = 1024
+MOST_NICS = 1024  # of a machine; each is a node of the graph
 
 # Each describes the plan of one allreduce; a training step has many.
 OF_ONE_SIZE = ("size", "sizes", "ranks", "algorithm", "draw", "trace", "timeline", "busy")
@@ -63,7 +66,7 @@ def add_changes(group: argparse._ActionsContainer, *, with_model: bool) -> None:
     )
     group.add_argument(
         "--nics",
-        type=int,
+        type=_up_to(MOST_NICS),
         help="network cards per machine (default: 1"
         + "; with --model one for each GPU" * with_model
         + ")",
@@ -90,7 +93,9 @@ def _add_allreduce(group: argparse._ArgumentGroup) -> None:
         "--sizes", metavar="FROM:TO", help="a table of many sizes too, such as 1KB:8GB"
     )
     group.add_argument(
-        "--ranks", type=_ranks, help="default: one per GPU of the topology; 2 without one"
+        "--ranks",
+        type=_up_to(MOST_RANKS),
+        help="default: one per GPU of the topology; 2 without one",
     )
     group.add_argument(
         "--algorithm",
@@ -138,11 +143,13 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _ranks(text: str) -> int:
-    # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {MOST_RANKS}")
-    return int(text)
+def _up_to(most: int) -> Callable[[str], int]:
+    def checked(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {most}")
+        return int(text)
+
+    return checked
 
 
 def check(args: argparse.Namespace) -> None:
@@ -171,7 +178,15 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"{unfit[0]} is about links of a machine: it needs a --topology")
         if args.machines not in (None, 1):
             raise ValueError("--machines says how many machines there are: it needs a --topology")
-    if args.machines in (None, 1) and given("nics", "gbit"):
+    check_network(args)
+
+
+def check_network(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        ValueError: a network that joins nothing.
+    """
+    if args.machines in (None, 1) and (args.nics, args.gbit) != (None, None):
         raise ValueError(
             "--nics and --gbit describe the network between machines: they need --machines"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastreduce.cli import plan_machine
 from fastreduce.cli.paths import to_write
-from fastreduce.cli.plan_options import add_changes
+from fastreduce.cli.plan_options import add_changes, check_network
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,6 +57,7 @@ def _synthesize(args: argparse.Namespace) -> int:
     from fastreduce.synthesis import synthesize
 
     try:
+        check_network(args)
         topology = plan_machine.joined(args)
         assert topology is not None, "the argument is required"
         found = synthesize(

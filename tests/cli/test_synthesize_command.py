@@ -40,6 +40,8 @@ def test_takes_machines_and_slow_links(capsys):
         ("book-pcie4", "--size"),
         ("dgx9 --size 1MB", "unknown topology 'dgx9'"),
         ("dgx1 --size much", "much"),
+        ("dgx1 --size 1MB --nics 2", "--nics and --gbit describe the network between machines"),
+        (". --size 1MB", "error: topology '.' is a folder"),
         ("dgx1 --size 1MB --seconds -1", "want seconds above zero"),
         ("dgx1 --size 1MB -o mine.txt", "want a name that ends in .json or .xml"),
     ],
