@@ -115,11 +115,14 @@ def _calibration(where: str, found: Any) -> Calibration:
     error = found["error"]
     numbers = {"mean": (int, float), "worst": (int, float), "points": int, "held_out": str}
     _check_keys(f"{where}: error", error, numbers)
+    for key in ("mean", "worst", "points"):
+        if isinstance(error[key], bool) or not 0 <= error[key] <= 1e30:
+            raise ValueError(f"{where}: error: {key} is {error[key]!r}, want a number, 0 or more")
     for key in ("ranks", "sizes_bytes"):
         pair = found[key]
         if (
             len(pair) != 2
-            or not all(isinstance(x, int) for x in pair)
+            or not all(isinstance(x, int) and not isinstance(x, bool) for x in pair)
             or not 0 < pair[0] <= pair[1]
         ):
             raise ValueError(f"{where}: {key} is {pair!r}, want the least and the most, above zero")

@@ -17,6 +17,7 @@ pytest.importorskip("scipy")
 CURVE = Curve(12e-6, 0.0, (Pair(0.0, 20e9), Pair(4e6, 150e9), Pair(30e6, 400e9)))
 HOPS = Curve(5e-6, 2e-6, (Pair(0.0, 2e9), Pair(1e6, 25e9)))
 GOOD = {"ramp_bytes": 0, "bytes_per_s": 1e9}
+ERROR = {"mean": 0.08, "worst": 0.2, "points": 21, "held_out": "machines"}
 SIZES = [1 << e for e in range(10, 31)]
 
 
@@ -111,6 +112,10 @@ class TestFiles:
         [
             ({"engine": 7}, "calibration 0: engine is 7"),
             ({"ranks": [8, 2]}, r"ranks is \[8, 2\], want the least and the most"),
+            ({"ranks": [True, 2]}, r"ranks is \[True, 2\], want the least and the most"),
+            ({"error": ERROR | {"mean": float("nan")}}, "error: mean is nan, want a number, 0 or"),
+            ({"error": ERROR | {"worst": 10**400}}, "error: worst is 10+, want a number"),
+            ({"error": ERROR | {"points": -3}}, "error: points is -3, want a number"),
             ({"speed": 1}, "'speed' is not known"),
             ({"curve": {"call_s": -1, "hop_s": 0, "pairs": [GOOD]}}, "call_s is -1, want a number"),
             (
