@@ -51,8 +51,10 @@ def _plan(args: argparse.Namespace) -> int:
 def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     """The plan of --size, and of --sizes if asked for."""
     from fastreduce import draw, explain, simulate
+    from fastreduce.plan.candidates import as_measured
     from fastreduce.plan.report import write
     from fastreduce.plan.sizes import over_sizes
+    from fastreduce.simulation.costs import costs_of
     from fastreduce.topology.busy import Busy
     from fastreduce.units import parse_size
 
@@ -69,8 +71,11 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     files: Files = [(args.draw, partial(draw, program))]
     if topology and (args.trace or args.timeline or args.busy or args.html):
         each = [nbytes] if program.whole_tensors else nbytes
-        timeline = simulate(program, topology, each, slices=shown.slices)
-        busy = Busy(topology, timeline)
+        # On the links as the plan has them: a curve that was measured on the machine changes them.
+        machine, costs = as_measured(topology, program.k)
+        costs = costs_of(program, costs)
+        timeline = simulate(program, machine, each, slices=shown.slices, costs=costs)
+        busy = Busy(machine, timeline)
         sections += [("How busy the links are", busy), ("When they are busy", timeline)]
         files += [(args.trace, timeline.to_trace), (args.timeline, timeline.to_png)]
         files += [(args.busy, partial(draw, busy))]

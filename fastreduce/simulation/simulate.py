@@ -67,6 +67,8 @@ def simulate(
     - Waits around the program, and launches for the host's copies, belong to ``costs.call_s``.
 
     The result is a prediction. It can be no better than the topology's figures and the costs.
+    Curves that were measured (`Topology.calibrations`) do not enter; `fastreduce.explain` goes by
+    them.
 
     Raises:
         TypeError: the topology is neither one nor a name, or ``costs`` is no `Costs`.

@@ -2,11 +2,14 @@
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import networkx as nx
 import pytest
 
+from fastreduce import explain
 from fastreduce.cli import main
+from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.topology import Topology, names, preset, save
 
 
@@ -49,6 +52,22 @@ def test_writes_what_is_asked_for(capsys, tmp_path):
     page = (tmp_path / "report.html").read_text()
     for heading in ("Algorithms", "Time over size", "How busy the links are", "by-parameter"):
         assert heading in page
+
+
+def test_the_timeline_is_of_the_links_that_the_plan_has(tmp_path):
+    """Of a machine on which ring was measured to be half as fast as its links would be."""
+    curve = Curve(10e-6, 0.0, (Pair(0.0, 8e9),))
+    ours = Calibration(
+        "book", "fastreduce ring", (4, 4), (1, 1 << 40), curve, Error(0.1, 0.2, 9, "a"), ("b",)
+    )
+    machine = replace(preset("book-pcie4"), calibrations=(ours,))
+    save(machine, tmp_path / "mine.json")
+    line = ["--topology", str(tmp_path / "mine.json"), "--trace", str(tmp_path / "trace.json")]
+    assert main(["plan", *line, "--algorithm", "sharded"]) == 0
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    end_s = max(x["ts"] + x["dur"] for x in events if "dur" in x) / 1e6
+    planned = explain("160MB", topology=machine).candidate("sharded").prediction.time_s
+    assert end_s == pytest.approx(planned, rel=0.01) and planned > 0.025
 
 
 def test_plans_a_training_step(capsys, tmp_path):
