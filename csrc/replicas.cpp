@@ -61,7 +61,7 @@ class SumOfReplicas final : public autograd::Node {
         const at::Tensor& grad = grads[rank * count + param];
         if (!grad.defined()) continue;
         ranks.push_back(rank);
-        dense = dense && grad.layout() == at::kStrided;
+        dense = dense && grad.layout() == at::kStrided && grad.has_storage();  // under vmap it has none
       }
       if (dense && ranks.size() > 1)
         params_by_ranks[ranks].push_back(param);
@@ -117,9 +117,19 @@ class SumOfReplicas final : public autograd::Node {
   std::string name_;
 };
 
+// Those of forward-mode differentiation do not reach the replicas' aliases.
+void refuse_tangents(const Tensors& params) {
+  for (const at::Tensor& param : params)
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !param._fw_grad(0).defined(),
+        "DataParallel: found a parameter with a tangent, which replicas do not follow: "
+        "differentiate forward (torch.func.jvp, forward_ad) through the bare module, model.module");
+}
+
 }  // namespace
 
 std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories, const std::string& name) {
+  refuse_tangents(params);
   std::vector<Tensors> replicas;
   for (const Tensors& memory : memories)
     for (Tensors& replica = replicas.emplace_back(); const at::Tensor& values : memory)
