@@ -16,6 +16,8 @@ from pathlib import Path
 from filelock import FileLock  # torch brings it
 
 PORT = 29400
+BRIDGE = "fastreduce"  # and with a number each machine
+FILES = Path("/etc/netns")  # what is below FILES / name stands for /etc in that namespace
 
 
 def missing_commands() -> str:
@@ -31,30 +33,38 @@ def shell(line: str) -> None:
 @contextlib.contextmanager
 def namespaces(count: int, rate_mbit: int) -> Iterator[list[str]]:
     """Names of network namespaces at one bridge; gone when the context ends."""
-    names, bridge = [f"fastreduce{i}" for i in range(count)], "fastreduce"
+    names = [f"{BRIDGE}{i}" for i in range(count)]
     bucket = f"root tbf rate {rate_mbit}mbit burst 128kb latency 100ms"
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(FileLock(Path(tempfile.gettempdir(), "fastreduce-namespaces.lock")))
-        shell(f"ip link add {bridge} type bridge")
-        undo.callback(shell, f"ip link del {bridge}")
-        shell(f"ip link set {bridge} up")
-        for i, name in enumerate(names):
-            shell(f"ip netns add {name}")
-            undo.callback(shell, f"ip netns del {name}")
-            shell(f"ip link add {name} type veth peer name eth0 netns {name}")
-            undo.callback(shell, f"ip link del {name}")  # at once; with its namespace, later
-            shell(f"ip link set {name} master {bridge} up")
-            shell(f"ip -n {name} addr add {address(i)}/24 dev eth0")
-            shell(f"ip -n {name} link set eth0 up")
-            shell(f"ip -n {name} link set lo up")
-            shell(f"tc qdisc add dev {name} {bucket}")
-            shell(f"tc -n {name} qdisc add dev eth0 {bucket}")
-            files = Path("/etc/netns", name)  # what is below it stands for /etc in that namespace
-            files.mkdir(parents=True)
-            undo.callback(shutil.rmtree, files)
-            hosts = [f"{address(j)} {other}" for j, other in enumerate(names)]
-            (files / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
-        yield names
+    with FileLock(Path(tempfile.gettempdir(), "fastreduce-namespaces.lock")):
+        _remove()
+        try:
+            shell(f"ip link add {BRIDGE} type bridge")
+            shell(f"ip link set {BRIDGE} up")
+            for i, name in enumerate(names):
+                (FILES / name).mkdir(parents=True)
+                hosts = [f"{address(j)} {other}" for j, other in enumerate(names)]
+                (FILES / name / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
+                shell(f"ip netns add {name}")
+                shell(f"ip link add {name} type veth peer name eth0 netns {name}")
+                shell(f"ip link set {name} master {BRIDGE} up")
+                shell(f"ip -n {name} addr add {address(i)}/24 dev eth0")
+                shell(f"ip -n {name} link set eth0 up")
+                shell(f"ip -n {name} link set lo up")
+                shell(f"tc qdisc add dev {name} {bucket}")
+                shell(f"tc -n {name} qdisc add dev eth0 {bucket}")
+            yield names
+        finally:
+            _remove()
+
+
+def _remove() -> None:
+    """All of them, also what a run left that was killed: who holds the lock uses none."""
+    for files in FILES.glob(f"{BRIDGE}[0-9]*"):
+        # The link goes at once; with its namespace it would later.
+        for line in (f"ip link del {files.name}", f"ip netns del {files.name}"):
+            subprocess.run(line.split(), stderr=subprocess.DEVNULL)
+        shutil.rmtree(files)
+    subprocess.run(["ip", "link", "del", BRIDGE], stderr=subprocess.DEVNULL)
 
 
 def address(machine: int) -> str:

@@ -23,6 +23,8 @@ PACKAGES = {
         "pynvml",
         "no topology 'detect', and tuned times are kept without the GPUs' names",
     ),
+    "safetensors": ("safetensors", "no train, no checkpoints, no parameters from such files"),
+    "scipy": ("scipy", "no synthesize, no calibrate"),
     "platformdirs": ("platformdirs", "files are kept in the folders of the XDG standard"),
     "tqdm": ("tqdm", "no train, no tune"),
 }

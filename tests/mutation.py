@@ -77,7 +77,7 @@ def judged(work: Workspace, file: str, sample: int, seed: int) -> list[Result]:
 
 
 def table(results: list[Result]) -> str:
-    """A row a file. Survivors that the page names as equivalent are counted apart."""
+    """One row for each file. Survivors that the page names as equivalent are counted apart."""
     page = PAGE.read_text() if PAGE.exists() else ""
     lines = ["| file | mutants | killed | survived | equivalent | killed of the others |"]
     lines.append("|---|---|---|---|---|---|")

@@ -137,7 +137,7 @@ def test_integers_wrap_as_in_torch(dtype, values, total, algorithm):
 
 @st.composite
 def ranks_of_lists(draw):
-    """One list of tensors a rank, tensor i alike on all ranks, dtypes mixed."""
+    """One list of tensors per rank, tensor i alike on all ranks, dtypes mixed."""
     k = draw(st.integers(1, 6))
     kinds = draw(
         st.lists(

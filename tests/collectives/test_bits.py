@@ -57,7 +57,7 @@ def test_sums_are_in_rank_order_or_not(algorithm):
     st.sampled_from(LOOP_DTYPES),
 )
 def test_any_bucketing(k, sizes, algorithm, dtype):
-    """One list of tensors, one call a tensor, and all of them as one tensor."""
+    """One list of tensors, one call for each tensor, and all of them as one tensor."""
     whole = noise(k, (sum(sizes),), dtype)
     in_one = after(whole, algorithm=algorithm)
     in_a_list = [list(x.clone().split(sizes)) for x in whole]

@@ -139,7 +139,7 @@ def test_shapes_may_differ_where_counts_fit():
 
 
 class TestLists:
-    """Each call takes one list of tensors a rank, of mixed dtypes and shapes."""
+    """Each call takes one list of tensors per rank, of mixed dtypes and shapes."""
 
     DTYPES = (torch.float32, torch.int16, torch.float32, torch.float16)
     SHAPES = ((3,), (4, 5), (), (2, 0))

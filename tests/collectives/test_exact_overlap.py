@@ -20,7 +20,7 @@ def view(memory, dtype, shape, strides, offset):
 
 
 def addresses(dtype, shape, strides, offset):
-    """The bytes of each element, one set an element: the definition, by counting."""
+    """The bytes of each element, one set for each: the definition, by counting."""
     elements = []
     for index in itertools.product(*map(range, shape)):
         first = offset + sum(i * stride for i, stride in zip(index, strides, strict=True))

@@ -18,7 +18,7 @@ RANKS = (*range(1, 10), 20)
 
 
 def pairs(k: int) -> Program:
-    """Two shards a rank, which start together."""
+    """Two shards for each rank, which start together."""
     everyone = tuple(range(k))
     return Program(k, 2 * k, [Instruction(s // 2, s, everyone, everyone) for s in range(2 * k)])
 
@@ -77,7 +77,7 @@ Indices = Sequence[tuple[int, ...]]
 
 
 def text_of(named: Named, waits: Indices | None = None, launches: Indices | None = None) -> str:
-    """One program: a line a step, then what starts together, then what must be where in the end."""
+    """One program: a line for each step, then what starts together, then what must be where in the end."""
     one = named.program
     waits = waits or one.dependencies()
     launches = launches or one.launches()

@@ -36,7 +36,7 @@ class Place:
         return self.devices[0].type == "cuda"
 
     def put(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies, one a rank."""
+        """Copies, one for each rank."""
         return [x.to(self.device(rank), copy=True) for rank, x in enumerate(tensors)]
 
     def sleep(self) -> None:

@@ -22,7 +22,7 @@ Content::Content(const Named& named, Arithmetic arithmetic, Data data, std::vect
     : named_(named), arithmetic_(arithmetic), data_(data), lengths_(std::move(lengths)) {
   const int64_t size = elem_bytes();
   for (int buffer = 0; buffer < named.program.buffers; ++buffer) {
-    const int64_t further = shift.bytes_a_rank * (buffer % named.program.ranks);
+    const int64_t further = shift.bytes_per_rank * (buffer % named.program.ranks);
     const int64_t shifted = shift.elems * size + (further + size - 1) / size * size;
     int64_t end = kMargin;
     std::vector<int64_t>& begins = begins_.emplace_back();

@@ -11,7 +11,7 @@ namespace engines_test {
 // those of the rank before.
 struct Shift {
   int64_t elems;
-  int64_t bytes_a_rank;
+  int64_t bytes_per_rank;
 };
 
 using Images = std::vector<std::vector<std::byte>>;  // by buffer: its tensors and what lies between

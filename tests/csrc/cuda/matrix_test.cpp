@@ -25,7 +25,7 @@ struct Case {
   std::string name() const {
     return named.where() + ", " + arithmetic.name() + ", " + kDataNames[static_cast<int>(data)] + " data, " +
            std::to_string(lengths.size()) + " tensors, the first of " + std::to_string(lengths[0]) + ", shifted by " +
-           std::to_string(shift.elems) + " elements and " + std::to_string(shift.bytes_a_rank) + " bytes a rank, " +
+           std::to_string(shift.elems) + " elements and " + std::to_string(shift.bytes_per_rank) + " bytes per rank, " +
            setting.name();
   }
 };
