@@ -1,10 +1,11 @@
-"""Models, losses and batches that the tests of DataParallel train."""
+"""Models, losses and batches that the tests of DataParallel train, and one step of training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
@@ -158,3 +159,11 @@ def batch(rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
 def made(name: str) -> nn.Module:
     torch.manual_seed(0)
     return MODELS[name]().double()
+
+
+def step(model: nn.Module, lr: float = 0.1) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    optimizer.zero_grad()
+    X, y = batch()
+    model.backward(F.cross_entropy, X, y)
+    optimizer.step()
