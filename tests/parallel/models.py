@@ -1,4 +1,4 @@
-"""Models, losses and batches that the tests of DataParallel train, and one step of training."""
+"""Models, losses and batches that the tests of DataParallel train; one step, and a comparison."""
 
 from __future__ import annotations
 
@@ -167,3 +167,18 @@ def step(model: nn.Module, lr: float = 0.1) -> None:
     X, y = batch()
     model.backward(F.cross_entropy, X, y)
     optimizer.step()
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.layout != torch.strided else gradient
+
+
+def assert_same_gradients(model: nn.Module, wanted: nn.Module, tolerance: float = 1e-10) -> None:
+    for (name, ours), (_, theirs) in zip(
+        model.named_parameters(), wanted.named_parameters(), strict=True
+    ):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if ours.grad is not None:
+            torch.testing.assert_close(
+                dense(ours.grad), dense(theirs.grad), rtol=tolerance, atol=tolerance, msg=name
+            )
