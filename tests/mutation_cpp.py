@@ -17,7 +17,8 @@ from mutation_python import LIMIT_S, Workspace, in_a_fork
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
     "csrc/overlap.cpp": ("collectives/test_exact_overlap.py", "collectives/test_errors.py"),
-    "csrc/check.cpp": ("collectives/test_errors.py", "collectives/test_autograd.py"),
+    "csrc/check.cpp": ("collectives/test_errors.py", "collectives/test_errors_of_settings.py",
+                       "collectives/test_autograd.py"),
     "csrc/tables.cpp": ("collectives/test_lists.py", "collectives/test_lazy_views.py",
                         "collectives/test_autograd.py", "collectives/test_layouts.py",
                         "collectives/test_collectives.py"),

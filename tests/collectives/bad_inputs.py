@@ -1,7 +1,9 @@
-"""Tensors, and what is taken for tensors, that no call may write: see test_errors.py."""
+"""Tensors, and what is taken for tensors, that no call may write, and how that is checked."""
 
 import numpy as np
+import pytest
 import torch
+from reference import bytes_of
 
 f32, f64, i32 = torch.float32, torch.float64, torch.int32
 
@@ -113,3 +115,15 @@ def tied():
 
 def windows():
     return torch.arange(6.0).as_strided((4, 3), (1, 1))
+
+
+def assert_refused(call, arguments, exception, *words):
+    """It raises `exception` with these words, and has written nothing."""
+    arguments = arguments()
+    before = bytes_of(arguments)
+    with pytest.raises(exception) as caught:
+        call(*arguments)
+    assert type(caught.value) is exception
+    for word in words:
+        assert word in str(caught.value), caught.value
+    assert bytes_of(arguments) == before

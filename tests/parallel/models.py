@@ -1,10 +1,11 @@
-"""Models, losses and batches that the tests of DataParallel train."""
+"""Models, losses and batches that the tests of DataParallel train; one step, and a comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
@@ -158,3 +159,26 @@ def batch(rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
 def made(name: str) -> nn.Module:
     torch.manual_seed(0)
     return MODELS[name]().double()
+
+
+def step(model: nn.Module, lr: float = 0.1) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    optimizer.zero_grad()
+    X, y = batch()
+    model.backward(F.cross_entropy, X, y)
+    optimizer.step()
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.layout != torch.strided else gradient
+
+
+def assert_same_gradients(model: nn.Module, wanted: nn.Module, tolerance: float = 1e-10) -> None:
+    for (name, ours), (_, theirs) in zip(
+        model.named_parameters(), wanted.named_parameters(), strict=True
+    ):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if ours.grad is not None:
+            torch.testing.assert_close(
+                dense(ours.grad), dense(theirs.grad), rtol=tolerance, atol=tolerance, msg=name
+            )

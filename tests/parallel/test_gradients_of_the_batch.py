@@ -8,26 +8,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from models import CLASSES, KEEPING_RESULTS, MODELS, batch, made
+from models import CLASSES, KEEPING_RESULTS, MODELS, assert_same_gradients, batch, made
 from torch import nn
 
 from fastreduce import DataParallel
 from fastreduce.parallel.replicas import Replicas
-
-
-def dense(gradient):
-    return gradient.to_dense() if gradient.layout != torch.strided else gradient
-
-
-def assert_same_gradients(model, wanted, tolerance=1e-10):
-    for (name, ours), (_, theirs) in zip(
-        model.named_parameters(), wanted.named_parameters(), strict=True
-    ):
-        assert (ours.grad is None) == (theirs.grad is None), name
-        if ours.grad is not None:
-            torch.testing.assert_close(
-                dense(ours.grad), dense(theirs.grad), rtol=tolerance, atol=tolerance, msg=name
-            )
 
 
 def token_weighted(logits, y):
@@ -140,69 +125,6 @@ def test_replicas_follow_the_optimizer(optimizer, share):
             opt.step()
     for found, wanted in zip(model.parameters(), bare.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
-
-
-def test_derivatives_of_derivatives():
-    bare = made("mlp")
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    for net in (bare, model):
-        inputs = X.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(net(inputs).square().sum(), inputs, create_graph=True)
-        slope.square().sum().backward()
-    assert_same_gradients(model, bare)
-
-
-def test_parameter_gradients_that_are_differentiated_again():
-    bare = made("mlp")
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    for net in (bare, model):
-        parameters = list(net.parameters())
-        slopes = torch.autograd.grad(net(X).square().mean(), parameters, create_graph=True)
-        sum(slope.square().sum() for slope in slopes).backward()
-    assert_same_gradients(model, bare)
-
-
-def test_several_gradients_at_once():
-    bare = made("mlp")
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    found, wanted = (
-        torch.autograd.grad(
-            net(X),
-            list(net.parameters()),
-            torch.eye(7 * CLASSES, dtype=X.dtype).view(-1, 7, CLASSES),
-            is_grads_batched=True,
-        )
-        for net in (model, bare)
-    )
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-
-
-def test_forward_differentiation_of_inputs_and_not_of_parameters():
-    bare = made("mlp")
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    found, wanted = (torch.func.jvp(net, (X,), (X.sin(),))[1] for net in (model, bare))
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
-    params = {name: parameter.detach() for name, parameter in bare.named_parameters()}
-    with pytest.raises(NotImplementedError, match="found a parameter with a tangent"):
-        torch.func.jvp(lambda p: torch.func.functional_call(model, p, (X,)), (params,), (params,))
-
-
-def test_parameters_that_are_results():
-    """One step of model-agnostic meta-learning, through torch.func.functional_call."""
-    bare = made("mlp")
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    (X, _), (more, _) = batch(7), batch(5)
-    for net in (bare, model):
-        params = dict(net.named_parameters())
-        slopes = torch.autograd.grad(net(X).square().mean(), params.values(), create_graph=True)
-        moved = {name: p - 0.1 * g for (name, p), g in zip(params.items(), slopes, strict=True)}
-        torch.func.functional_call(net, moved, (more,)).square().mean().backward()
-    assert_same_gradients(model, bare)
 
 
 def test_one_backward_of_two_forwards():

@@ -8,8 +8,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from models import CLASSES, batch, made
-from test_gradients_of_the_batch import assert_same_gradients
+from models import CLASSES, assert_same_gradients, batch, made
 from torch import nn
 
 import fastreduce

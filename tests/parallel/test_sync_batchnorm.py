@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from test_gradients_of_the_batch import assert_same_gradients
+from models import assert_same_gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

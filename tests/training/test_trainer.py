@@ -11,10 +11,8 @@ from fastreduce.training import (
     Config,
     ReplicasDiffer,
     Trainer,
-    book,
     check_replicas,
     load_fashion_mnist,
-    train,
 )
 from fastreduce.training.config import SAMPLE_SETTINGS
 from fastreduce.training.data import SAMPLE
@@ -88,11 +86,6 @@ def test_a_graph_takes_all_steps_but_the_last_shorter_one(tiny, monkeypatch):
     assert taken == [4, 4] * 2
     check_replicas([params(one), params(other)])
     assert [e.loss for e in first] == [e.loss for e in second]
-
-
-def test_a_graph_cannot_leave_out_a_step():
-    with pytest.raises(ValueError, match="skip-nonfinite: found with graph, which has updated"):
-        Config(devices=(torch.device("cuda:0"),), graph=True, skip_nonfinite=True)
 
 
 @pytest.mark.parametrize("allreduce", ["auto", "loop", "leader", "sharded", "ring"])
@@ -201,25 +194,6 @@ def test_control_the_book_s_small_weights_do_not_in_so_few_steps(caplog):
     assert "this run takes 100" in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    ("init", "batch_size", "epochs", "steps", "warned"),
-    [
-        ("book", 1, 1, None, True),
-        ("book", 1, 60, None, False),
-        ("book", 1, 60, 9, True),
-        ("book", 1, 60, 99, False),
-        ("book", 3, 150, None, False),
-        ("book", 3, 149, None, True),
-        ("kaiming", 1, 1, None, False),
-    ],
-)
-def test_a_run_that_may_end_on_the_plateau_says_so(
-    tiny, caplog, init, batch_size, epochs, steps, warned
-):
-    Trainer(Config((CPU,), batch_size, epochs=epochs, steps=steps, init=init), tiny)
-    assert bool(caplog.records) == warned
-
-
 def test_cudnn_is_deterministic_during_an_epoch_only(tiny, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
     config = dataclasses.replace(TWO, epochs=1, steps=1)
@@ -237,56 +211,3 @@ def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
     config = Config((CPU,) * replicas, batch_size, epochs=1)
     seen = during(tiny, config, lambda X: torch.get_num_threads())
     assert (seen, torch.get_num_threads()) == ([threads], 3)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"devices": ()}, "replicas: found 0"),
-        ({"batch_size": 0}, "batch size: found 0"),
-        ({"batch_size": 1}, "replicas: found 2 for a batch of 1 examples"),
-        ({"epochs": 0}, "epochs: found 0"),
-        ({"steps": 0}, "steps: found 0"),
-        ({"seed": -1}, "seed: found -1"),
-        ({"seed": 2**63}, "seed: found 9223372036854775808"),
-        ({"lr": 0.0}, r"lr: found 0\.0"),
-        ({"lr": -0.1}, r"lr: found -0\.1"),
-        ({"lr": float("nan")}, "lr: found nan"),
-        ({"lr": float("inf")}, "lr: found inf"),
-        ({"init": "zeros"}, "init: found 'zeros', wanted one of kaiming, book"),
-        ({"model": "vgg"}, "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
-        ({"precision": "fp8"}, "precision: found 'fp8', wanted one of fp32, bf16"),
-        ({"reproducible": 0}, "reproducible: found 0"),
-        ({"reproducible": 1}, "reproducible: found 1 micro-shards for 2 replicas"),
-        ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),
-        ({"allreduce": "ring", "compile": True}, "compile: found True with allreduce 'ring'"),
-        ({"allreduce": "rong"}, "allreduce: found 'rong', wanted one of auto, loop, .*ring"),
-    ],
-)
-def test_a_config_that_cannot_be_is_an_error(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(TWO, **wrong)
-
-
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_train_prints_the_line_of_the_book(tiny, capsys, monkeypatch, num_gpus):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    [epoch] = train(num_gpus, 5, 0.2, num_epochs=1, data=tiny)
-    expected = f"test acc: {epoch.test_accuracy:.2f}, {epoch.epoch_s:.1f} sec/epoch on "
-    assert capsys.readouterr().out == f"{expected}{[CPU] * num_gpus}\n"
-
-
-@pytest.mark.parametrize(("init", "expected"), [({}, "book"), ({"init": "kaiming"}, "kaiming")])
-def test_train_begins_as_the_book_does_unless_told_otherwise(tiny, monkeypatch, init, expected):
-    configs = []
-    real = book.Trainer
-    monkeypatch.setattr(
-        book, "Trainer", lambda config, data: configs.append(config) or real(config, data)
-    )
-    train(1, 5, 0.2, num_epochs=1, steps=1, data=tiny, **init)
-    assert [config.init for config in configs] == [expected]
-
-
-def test_train_on_no_replica_is_an_error(tiny):
-    with pytest.raises(ValueError, match="replicas: found 0"):
-        train(0, 5, 0.2, data=tiny)

@@ -1,0 +1,95 @@
+"""Settings of a store that make no sense are refused: its kind and ranks, operation, optimizer."""
+
+import pytest
+import torch
+from local_store import ONES, assert_nothing_changed
+
+from fastreduce import KVStore
+
+REFUSED = {
+    "an optimizer's name": (
+        lambda s: s.set_optimizer("sgd", lr=0.1),
+        TypeError,
+        "found 'sgd', wanted a class such as torch.optim.SGD",
+    ),
+    "an optimizer that is made already": (
+        lambda s: s.set_optimizer(torch.optim.SGD([ONES], lr=0.1)),
+        TypeError,
+        "found an optimizer of class SGD, wanted a class such as torch.optim.SGD",
+    ),
+    "nearly a kind": (lambda s: KVStore("dist-sync"), ValueError, "did you mean 'dist_sync'"),
+    "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
+    "staleness below 0": (
+        lambda s: KVStore("dist_async", staleness=-1),
+        ValueError,
+        "found staleness -1, wanted 0, 1, ... or None",
+    ),
+    "staleness of another kind": (
+        lambda s: KVStore("dist_sync", staleness=1),
+        ValueError,
+        "found staleness 1 with dist_sync, which waits for all ranks",
+    ),
+    "time": (lambda s: KVStore(timeout_s=0), ValueError, "found timeout_s 0, wanted a number of s"),
+    "no server": (
+        lambda s: KVStore(servers=[]),
+        ValueError,
+        r"found servers \[\], wanted a list of ra",
+    ),
+    "servers": (
+        lambda s: KVStore(servers=[1]),
+        ValueError,
+        r"found servers \[1\], wanted a list of ranks, 0 to 0",
+    ),
+    "one server": (lambda s: KVStore(servers=0), ValueError, "found servers 0, wanted a list of r"),
+    "a server's name": (
+        lambda s: KVStore(servers=["0"]),
+        ValueError,
+        r"found servers \['0'\], wan",
+    ),
+    "a list as a server": (
+        lambda s: KVStore(servers=[[0]]),
+        ValueError,
+        r"found servers \[\[0\]\]",
+    ),
+    "time in words": (
+        lambda s: KVStore(timeout_s="5"),
+        ValueError,
+        "found timeout_s '5', wanted a",
+    ),
+    "no time": (
+        lambda s: KVStore(timeout_s=None),
+        ValueError,
+        "found timeout_s None, wanted a num",
+    ),
+    "half a step": (
+        lambda s: KVStore("dist_async", staleness=1.5),
+        ValueError,
+        "found staleness 1.5, wanted 0, 1, ... or None",
+    ),
+    "staleness in words": (
+        lambda s: KVStore("dist_async", staleness="1"),
+        ValueError,
+        "found staleness '1', wanted 0",
+    ),
+    "operations": (lambda s: KVStore(op=["sum"]), ValueError, r"found op \['sum'\], wanted one of"),
+    "no updater": (lambda s: s.set_updater(None), TypeError, "found None, wanted a function"),
+    "an optimizer's settings": (
+        lambda s: s.set_optimizer(torch.optim.SGD, rate=1),
+        ValueError,
+        r"found settings \{'rate': 1\}, wanted some that SGD takes \(.*'rate'",
+    ),
+    "an optimizer's lr": (
+        lambda s: s.set_optimizer(torch.optim.SGD, lr=-1),
+        ValueError,
+        r"found settings \{'lr': -1\}, wanted some that SGD takes \(Invalid learning rate",
+    ),
+    "op": (lambda s: KVStore(op="mean"), ValueError, "found op 'mean', wanted one of avg, band"),
+    "no group": (lambda s: KVStore("dist_sync"), RuntimeError, "found no torch.distributed group"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_settings_that_make_no_sense(store, call, error, words):
+    with pytest.raises(error, match=words):
+        call(store)
+    assert_nothing_changed(store)
