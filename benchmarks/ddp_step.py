@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from data_parallel import CHECKED_STEPS, bare, vector
 from measure import Row, machine, preamble, sample_s, save
 from nets import task
+from step_contenders import CHECKED_STEPS, bare, vector
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel

@@ -174,27 +174,42 @@ def _run(
     *,
     async_op: bool = False,
 ) -> Work | None:
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         if async_op:
-            return _begin(collective, outputs, inputs, op, root, algorithm, engine)
-        if in_flight:
-            finish()  # the tensors may be the same
-        try:
-            _C.run(collective, outputs, inputs, op, root, algorithm, engine)
-        except (NotImplementedError, TypeError) as error:
-            if isinstance(error, TypeError) and "__torch_dispatch__" not in str(error):
-                raise
-            # A tensor subclass raises either, depending on how it says that it has no allreduce.
-            raise ValueError(about_subclasses(outputs, inputs)) from error
+            raise ValueError(
+                "async_op=True is not possible under torch.compile; leave it out there"
+            )
+        _run_compiled(collective, outputs, inputs, op, root, algorithm, engine)
         return None
     if async_op:
-        raise ValueError("async_op=True is not possible under torch.compile; leave it out there")
+        return _begin(collective, outputs, inputs, op, root, algorithm, engine)
+    if in_flight:
+        finish()  # the tensors may be the same
+    try:
+        _C.run(collective, outputs, inputs, op, root, algorithm, engine)
+    except (NotImplementedError, TypeError) as error:
+        if isinstance(error, TypeError) and "__torch_dispatch__" not in str(error):
+            raise
+        # A tensor subclass raises either, depending on how it says that it has no allreduce.
+        raise ValueError(about_subclasses(outputs, inputs)) from error
+    return None
+
+
+def _run_compiled(
+    collective: str,
+    outputs: Tensors,
+    inputs: Tensors | None,
+    op: Op,
+    root: int,
+    algorithm: str | Program | Algorithm,
+    engine: str,
+) -> None:
+    """Under torch.compile: an operator that it can place in a graph, over flat lists."""
     if not isinstance(algorithm, str):
         raise TypeError(
             f"algorithm is {type(algorithm).__name__}; under torch.compile want a name: register "
             "it with fastreduce.algorithm"
         )
-    # Under torch.compile: an operator that it can place in a graph, over flat lists.
     rank_outputs, rank_inputs = by_rank(outputs), by_rank(inputs or [])
     flat_outputs = [tensor for rank in rank_outputs for tensor in rank]
     flat_inputs = [tensor for rank in rank_inputs for tensor in rank]
@@ -209,7 +224,6 @@ def _run(
             algorithm,
             engine,
         )
-    return None
 
 
 def _begin(collective: str, outputs: Tensors, inputs: Tensors | None, *how: Any) -> Work:

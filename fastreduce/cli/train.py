@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fastreduce.cli import train_looks, train_options
+from fastreduce.cli import train_config, train_looks, train_options
 from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def _start(args: argparse.Namespace) -> int:
 
     # Checked before the data is looked for, because that may be a download.
     here = started()
-    config = _config(args, train_options.new_config, False)
+    config = _config(args, train_config.new_config, False)
     _config(args, train_looks.check, config)
     with here.joined(config), here.heard():
         before = here.place_before()
         out = before or run_folder(args.out, config.model)
         data = load_fashion_mnist(args.data)
-        config = _config(args, train_options.new_config, data.is_sample)
+        config = _config(args, train_config.new_config, data.is_sample)
         if args.lr_sweep:
             return train_looks.sweep(config, data, args.lr_sweep, out)
         folder = here.folder(here.settled(out), config)
@@ -58,7 +58,7 @@ def _resume(args: argparse.Namespace) -> int:
 
     here = started()
     found = here.last(args.resume)
-    config = _config(args, train_options.resumed_config, found.state.get("config"))
+    config = _config(args, train_config.resumed_config, found.state.get("config"))
     data = load_fashion_mnist(args.data)
     folder = here.folder(args.resume, config)
     with here.joined(config), here.heard():

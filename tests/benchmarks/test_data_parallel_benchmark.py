@@ -5,6 +5,7 @@ import sys
 
 import data_parallel
 import pytest
+import step_contenders
 import torch
 from torch import nn
 
@@ -49,7 +50,7 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
 
 
 def forgets_a_shard(net, X, y):
-    return data_parallel.bare(net, X[:8], y[:8])
+    return step_contenders.bare(net, X[:8], y[:8])
 
 
 def does_not_train(net, X, y):

@@ -12,7 +12,7 @@ import torch
 from sweeps import one_in
 
 from fastreduce import folders
-from fastreduce.cli import main, train, train_options
+from fastreduce.cli import main, train, train_config
 from fastreduce.training import data, load_fashion_mnist
 from fastreduce.training.config import SAMPLE_SETTINGS as BY_MODEL
 from fastreduce.training.config import SETTINGS
@@ -196,7 +196,7 @@ def flags_of(argv):
     parser = argparse.ArgumentParser()
     train.add(parser.add_subparsers())
     args = parser.parse_args(["train", "--devices", "cpu", *argv])
-    return train_options.new_config(args, is_sample=True)
+    return train_config.new_config(args, is_sample=True)
 
 
 @pytest.mark.parametrize(

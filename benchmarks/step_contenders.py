@@ -1,0 +1,125 @@
+"""The training steps that benchmarks/data_parallel.py times, and a check that they do the same."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from nets import Task, task
+from torch import Tensor, nn
+
+import fastreduce
+
+LR, CHECKED_STEPS = 0.01, 2
+SYNCHRONIZED = "sync_batchnorm"
+
+Step = Callable[[], Any]
+Started = tuple[Step, nn.Module]  # a step, and what it trains
+Contender = tuple[int, int, Callable[..., Started]]  # replicas, shards of a batch, what starts it
+
+
+def stepper(backward: Step, params: Iterable[Tensor]) -> Step:
+    optimizer = torch.optim.SGD(params, lr=LR)
+    return lambda: (optimizer.zero_grad(), backward(), optimizer.step())
+
+
+def bare(net: nn.Module, X: Tensor, y: Tensor) -> Started:
+    return stepper(lambda: F.cross_entropy(net(X), y).backward(), net.parameters()), net
+
+
+def parallel(net: nn.Module, X: Tensor, y: Tensor, k: int, **settings: Any) -> Started:
+    model = fastreduce.DataParallel(net, ["cpu"] * k, **settings)
+    return stepper(lambda: model.backward(F.cross_entropy, X, y), model.parameters()), model
+
+
+def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
+    replicas = [copy.deepcopy(net) for _ in range(k)]
+    parts = list(zip(replicas, X.tensor_split(k), y.tensor_split(k), strict=True))
+
+    def backward() -> None:
+        for replica, X_part, y_part in parts:
+            loss = F.cross_entropy(replica(X_part), y_part, reduction="sum")
+            (loss / y.numel()).backward()
+        fastreduce.allreduce(fastreduce.grads(replicas))
+
+    return stepper(backward, [p for replica in replicas for p in replica.parameters()]), replicas[0]
+
+
+def has_batchnorm(net: nn.Module) -> bool:
+    return any(isinstance(module, nn.BatchNorm2d) for module in net.modules())
+
+
+def contenders(ks: Iterable[int], with_batchnorm: bool) -> dict[str, Contender]:
+    found: dict[str, Contender] = {"bare": (1, 1, bare)}
+    for k in ks:
+        found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
+        if k > 1:
+            found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
+        if k > 1 and with_batchnorm:
+            found[f"{SYNCHRONIZED}, {k}"] = (k, k, partial(parallel, k=k, sync_batchnorm=True))
+    return found | {"reproducible=8": (1, 8, partial(parallel, k=1, reproducible=8))}
+
+
+def vector(net: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(net.parameters()).detach().clone()
+
+
+def trained(start: Callable[..., Started], fresh: Task) -> tuple[Step, Tensor]:
+    """The contender's step, and the parameters after the first few."""
+    step, model = start(*copy.deepcopy(fresh))
+    for _ in range(CHECKED_STEPS):
+        step()
+    return step, vector(model)
+
+
+def check(fresh: Task, found: Mapping[str, tuple[int, Tensor]]) -> None:
+    """Raise AssertionError, which names the contender, if one trains a different model; ``found``:
+    by name, the number of shards and the parameters after the first steps."""
+    begin, wanted = vector(fresh[0]), {1: trained(bare, fresh)[1]}
+    for name, (shards, params) in found.items():
+        own_statistics = has_batchnorm(fresh[0]) and SYNCHRONIZED not in name
+        key = shards if own_statistics else 1
+        if key not in wanted:
+            wanted[key] = trained(partial(ten_lines, k=key), fresh)[1]
+        same = torch.allclose(params, wanted[key], 1e-3, 1e-4)
+        # Two small steps move no parameter far: without this, who does not train would pass.
+        moved = (params - wanted[key]).norm() < 0.01 * (wanted[key] - begin).norm()
+        assert same and moved, f"{name}: the parameters are not those of the same steps"
+
+
+def ddp_steps(rank: int, model: str, rounds: int) -> tuple[list[float], Tensor]:
+    net, X, y = task(model)
+    wrapped = nn.parallel.DistributedDataParallel(net)
+    step, params = trained(
+        lambda *_: bare(wrapped, X.chunk(2)[rank], y.chunk(2)[rank]), (net, X, y)
+    )
+    times = []
+    for _ in range(1 + rounds):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return times[1:], params
+
+
+def ddp_process(rank: int, model: str, rounds: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = ddp_steps(rank, model, rounds)  # its model, which keeps the group, is gone behind it
+    if rank == 0:
+        torch.save(found, f"{folder}/found")
+    dist.barrier()  # a rank that ends while the other is still at work may be aborted by Gloo
+    dist.destroy_process_group()
+
+
+def ddp(model: str, rounds: int) -> tuple[list[float], Tensor]:
+    """Seconds of each step, and the parameters after the first few."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(ddp_process, (model, rounds, folder), nprocs=2)
+        return torch.load(f"{folder}/found")

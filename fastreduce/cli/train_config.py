@@ -1,0 +1,84 @@
+"""The settings of a run of ``fastreduce train``, from what was given and what suits it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastreduce.training import Config
+
+SETTINGS = (
+    *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
+    *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
+    *("kvstore", "staleness", "backend"),
+)
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a run that have been asked for."""
+    return {x: getattr(args, x) for x in SETTINGS if getattr(args, x) is not None}
+
+
+def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
+    """The settings that were given, else those that suit the model and the data.
+
+    Raises ValueError.
+    """
+    from fastreduce.training import config
+    from fastreduce.training.processes import started
+
+    settings = given(args)
+    if started().size > 1 and not settings.keys() & {"kvstore", "allreduce"}:
+        settings.setdefault("backend", "fastreduce")
+    suited = config.SAMPLE_SETTINGS if is_sample else config.SETTINGS
+    defaults = suited.get(settings.get("model", "lenet"), {})
+    settings = {**defaults, **_epochs(args), **_devices(args, settings.get("backend")), **settings}
+    found = config.Config(**settings)
+    if args.scale_batch:
+        found = found.changed(batch_size=found.batch_size * len(found.devices))
+    started().check(found)
+    return found
+
+
+def resumed_config(args: argparse.Namespace, before: Any) -> Config:
+    """The settings of a run that goes on. Raises ValueError if others were given."""
+    from fastreduce.devices import usable_devices
+    from fastreduce.training import Config
+    from fastreduce.training.processes import started
+
+    others = ("scale_batch", "out", "compare", "lr_sweep")
+    names = [name for name in (*SETTINGS, *others) if getattr(args, name) is not None]
+    if names:
+        flags = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise ValueError(
+            f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
+            "its settings; leave them out, or start another run"
+        )
+    if not isinstance(before, Mapping):
+        raise ValueError(
+            f"--resume {args.resume}: found checkpoints without settings, wanted those of a run of "
+            "fastreduce train"
+        )
+    config = Config.from_json(before).changed(**_epochs(args))
+    started().check(config)
+    if args.devices or args.replicas is not None or config.backend:
+        return config.changed(**_devices(args, config.backend))
+    usable_devices([str(device) for device in config.devices])
+    return config
+
+
+def _epochs(args: argparse.Namespace) -> dict[str, Any]:
+    return {} if args.epochs is None else {"epochs": args.epochs}
+
+
+def _devices(args: argparse.Namespace, backend: str | None) -> dict[str, Any]:
+    from fastreduce.devices import deal_devices, default_replicas
+    from fastreduce.training.processes import started
+
+    here = started()
+    devices = here.devices(args.devices, backend)
+    default = default_replicas(devices) if here.size == 1 and not backend else len(devices)
+    replicas = default if args.replicas is None else args.replicas
+    return {"devices": deal_devices(devices, replicas)}
