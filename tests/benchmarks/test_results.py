@@ -170,8 +170,8 @@ class TestOneH100:
         for name, cells in table.items():
             size, k = name.split(", ")
             case = size_of(size), int(k)
-            ours = found["auto", *case]
-            others = [found[x, *case] for x in ("loop", "compile", "elementwise", "kernel")]
+            ours = found[("auto", *case)]
+            others = [found[(x, *case)] for x in ("loop", "compile", "elementwise", "kernel")]
             assert cells == [self.over(row, ours) for row in others], name
 
     def test_gradients(self):

@@ -77,7 +77,7 @@ Indices = Sequence[tuple[int, ...]]
 
 
 def text_of(named: Named, waits: Indices | None = None, launches: Indices | None = None) -> str:
-    """One program: a line for each step, then what starts together, then what must be where in the end."""
+    """A line for each step, then what starts together, then what must be where in the end."""
     one = named.program
     waits = waits or one.dependencies()
     launches = launches or one.launches()
