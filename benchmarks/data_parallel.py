@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from axes import show_title, where
 from measure import Row, alternate, machine, preamble, save
 from memory import peak_bytes
 from nets import SHAPES, task
@@ -123,8 +124,8 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
         axes.set_title(model, fontsize=9)
         axes.margins(x=0.25)
     panels[0].invert_yaxis()
-    where = f"{about['cpu']}, {about['threads']} threads, torch {about['torch']}"
-    figure.suptitle(f"A training step on {where}", fontsize=9)
+    title = "A training step's time over the bare module's; behind a name: how many replicas"
+    show_title(figure, f"{title}\n{where(about)}")
     figure.savefig(path, dpi=120)
     print(f"# wrote {path}")
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from axes import one_legend, show_title, where
 from measure import Row, machine, preamble, sample_s, save
 from nets import task
 from step_contenders import CHECKED_STEPS, bare, vector
@@ -126,18 +127,27 @@ def work(rank: int, models: list[str], rounds: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[Row], about: Row, path: Path) -> None:
     from matplotlib.figure import Figure
 
     models = list(dict.fromkeys(row["model"] for row in rows))
-    figure = Figure(figsize=(3.4 * len(models), 3.2), layout="constrained")
-    for axes, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+    figure = Figure(figsize=(2.3 * len(models), 3.6), layout="constrained")
+    fields = figure.subplots(1, len(models), squeeze=False)[0]
+    names = {"fastreduce": "fastreduce", "gloo": "Gloo"}
+    for axes, model in zip(fields, models, strict=True):
         own = {row["contender"]: row for row in rows if row["model"] == model}
         without_ms = 1e3 * own[NO_SUMS]["step_s"]
-        for name in ("fastreduce", "gloo"):
-            axes.bar(name, without_ms, color="lightgrey")
-            axes.bar(name, max(0.0, 1e3 * own[name]["sync_s"]), bottom=without_ms, color="C0")
-        axes.set(title=model, ylabel="ms of a step (grey: without sums)")
+        # Noise may make it less than nothing.
+        added_ms = [max(0.0, 1e3 * own[name]["sync_s"]) for name in names]
+        bars = {"width": 0.6, "tick_label": list(names.values())}
+        axes.bar([0, 1], [without_ms] * 2, color="lightgrey", label="a step without sums", **bars)
+        label = "synchronisation: what the sums add to it"
+        axes.bar([0, 1], added_ms, bottom=without_ms, color="C0", label=label, **bars)
+        axes.set_title(model, fontsize=11)
+    fields[0].set_ylabel("time of a step (ms)")
+    place = where(about, each=" for each process")
+    show_title(figure, f"A step of DistributedDataParallel, {PROCESSES} processes\n{place}")
+    one_legend(figure)
     figure.savefig(path, dpi=120)
 
 
@@ -162,7 +172,7 @@ def main() -> None:
         print(f"  {x['model']:<17}{x['contender']:<12}{times}{ratios}")
     if args.out:
         save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
-        draw(rows, args.out.with_suffix(".png"))
+        draw(rows, about, args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

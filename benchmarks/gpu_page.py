@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import claims
+from axes import size
 
 Row = dict[str, Any]
 
@@ -161,8 +162,3 @@ def _quoted(lines: Iterable[str]) -> str:
 def times(row: Row) -> str:
     captured = f"{row['captured']['time_s'] * 1e6:.2f} " if row["captured"] else ""
     return f"{captured}({row['called']['time_s'] * 1e6:.1f})"
-
-
-def size(nbytes: int) -> str:
-    units: tuple[tuple[int, str], ...] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-    return next((f"{nbytes / one:g} {unit}" for one, unit in units if nbytes >= one), f"{nbytes} B")

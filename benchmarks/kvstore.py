@@ -28,6 +28,7 @@ from pathlib import Path
 import networkx as nx
 import torch
 import torch.distributed as dist
+from axes import show_times, show_title, size, where
 from measure import Row, machine, preamble, save
 from namespaces import missing_commands, namespaces, start_in
 
@@ -143,10 +144,10 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield f"{m:>8}{n:>8}{m / n:>6.2f}  {row['kind'] or '-':<11}{measured:>10}{predicted:>10}"
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[Row], about: Row, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
     names = {1: "1 server", 4: "4 servers", None: "as many servers as workers"}
     colors = ("tab:red", "tab:orange", "tab:blue")
@@ -160,13 +161,13 @@ def draw(rows: list[Row], path: Path) -> None:
                 label = f"{name}, measured, {kind}"
                 axes.plot(found.keys(), found.values(), marker, color=color, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(SIMULATED, [str(x) for x in SIMULATED])
-    axes.set(
-        xlabel="workers",
-        ylabel="seconds to push and pull",
-        title=f"KVStore, {NBYTES / 1e6:.1f} MB, machines at a switch, {RATE_MBIT} Mbit/s each",
-    )
+    show_times(axes)
+    workers = sorted({r["workers"] for r in rows} - {1})
+    axes.set_xticks(workers, [str(x) for x in workers])
+    axes.set(xlabel="workers", ylabel="time to push and pull")
+    title = f"KVStore, {size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
+    place = where(about, each=" for each process")
+    show_title(figure, f"{title}\nmeasured between network namespaces on {place}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)
@@ -206,7 +207,7 @@ def main() -> None:
     print(*table(rows), sep="\n")
     if args.out:
         save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
-        draw(rows, args.out.with_suffix(".png"))
+        draw(rows, about, args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

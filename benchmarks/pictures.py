@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from axes import one_legend, show_sizes, show_title, where
 from figures import OURS, best
 from matplotlib.axes import Axes
 from matplotlib.colors import TABLEAU_COLORS
@@ -28,9 +29,8 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
         print("# nothing to draw")
         return
     how = "captured in a graph" if any(row["captured"] for row in single) else CALLED
-    where = about.get("gpu") if about["engines"] == "on GPU" else about["cpu"]
-    threads = "" if about["engines"] == "on GPU" else f", {about['threads']} threads"
-    title = f"allreduce on {where}{threads}, {how}, torch {about['torch']}"
+    on = where(about, on_gpu=about["engines"] == "on GPU")
+    title = f"allreduce, {how}\n{on}"
     save(draw_bandwidth(single, title), path)
     autos = [x for x in single if x["algorithm"] == "auto" and best(x)["over_best"]]
     if autos:
@@ -50,17 +50,14 @@ def draw_bandwidth(rows: list[Row], title: str) -> Figure:
     fields = figure.subplots(len(types), len(ranks), sharey=True, squeeze=False)
     for dtype, across in zip(types, fields, strict=True):
         for k, axes in zip(ranks, across, strict=True):
-            _draw_field(axes, [row for row in rows if (row["type"], row["k"]) == (dtype, k)])
+            own = [row for row in rows if (row["type"], row["k"]) == (dtype, k)]
+            _draw_field(axes, own)
+            _show_sizes(axes, own)
             axes.set(yscale="log", title=f"{dtype}, {k} ranks")
             axes.yaxis.set_major_formatter("{x:g}")
-            _show_sizes(axes)
         across[0].set_ylabel("memory read and written, 2 k n / time, GB/s")
-    legend = {}
-    for axes in fields.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        legend |= dict(zip(labels, handles, strict=True))
-    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(title, fontsize=10)
+    one_legend(figure)
+    show_title(figure, title)
     return figure
 
 
@@ -70,16 +67,9 @@ def _plot(axes: Axes, rows: Iterable[Row], value: Callable[[Row], float], **styl
         axes.plot(*zip(*points, strict=True), **style)
 
 
-def _show_sizes(axes: Axes) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(
-        lambda nbytes, _: (
-            f"{nbytes / 2**20:g} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:g} KiB"
-        )
-    )
-    axes.tick_params(axis="x", labelsize=8)
+def _show_sizes(axes: Axes, rows: Iterable[Row]) -> None:
+    show_sizes(axes, (row["size_bytes"] for row in rows), most=9)
     axes.set_xlabel("size per rank, n")
-    axes.grid(alpha=0.3)
 
 
 def _draw_field(axes: Axes, rows: Sequence[Row]) -> None:
@@ -144,7 +134,7 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
     axes.axhline(MOST_OVER_BEST, color="black", linewidth=1, linestyle=":", label=wanted)
     axes.set_ylabel("time of auto over that of the best")
     axes.set_ylim(bottom=min(0.9, *(best(row)["over_best"] for row in autos)))
-    _show_sizes(axes)
+    _show_sizes(axes, autos)
     axes.legend(fontsize=8)
-    axes.set_title(title, fontsize=8)
+    show_title(figure, title)
     return figure

@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from measure import Row, bandwidth, machine, parser_of_sizes, preamble, sample_s, save, sizes_bytes
 from namespaces import missing_commands, namespaces, start_in
+from processes_picture import ON_EACH, draw
 from torch.multiprocessing import start_processes
 
 import fastreduce
@@ -148,9 +149,9 @@ def on_machines(count: int, rate_mbit: int, settings: dict[str, Any], path: Path
     command = [sys.executable, "-W", "ignore", __file__, "--worker", json.dumps(settings), path]
     with namespaces(count, rate_mbit) as names:
         started = [
-            start_in(name, [str(x) for x in command], {"RANK": 2 * i + j, "WORLD_SIZE": 2 * count})
+            start_in(name, [str(x) for x in command], {"RANK": rank, "WORLD_SIZE": ON_EACH * count})
             for i, name in enumerate(names)
-            for j in range(2)
+            for rank in range(ON_EACH * i, ON_EACH * (i + 1))
         ]
         if any(process.wait() for process in started):
             raise SystemExit("a rank failed")
@@ -164,26 +165,6 @@ def table(rows: list[Row]) -> Iterator[str]:
         rates = f"{x['algbw_gb_per_s']:>8.2f}{x['busbw_gb_per_s']:>8.2f}{x['over_gloo']:>11.2f}"
         size = f"{x['nbytes']:>10}{1e6 * x['time_s']:>11.1f}"
         yield f"{x['k']:>2} {x['collective']:<15}{x['contender']:<22}{size}{rates}"
-
-
-def draw(rows: list[Row], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    panels = sorted({(x["collective"], x["k"]) for x in rows}, key=lambda x: (x[1], x[0]))
-    figure = Figure(figsize=(4.5 * min(len(panels), 4), 3.8 * -(-len(panels) // 4)))
-    figure.set_layout_engine("constrained")
-    for i, (collective, k) in enumerate(panels):
-        axes = figure.add_subplot(-(-len(panels) // 4), min(len(panels), 4), i + 1)
-        mine = [x for x in rows if (x["collective"], x["k"]) == (collective, k)]
-        for name in dict.fromkeys(x["contender"] for x in mine):
-            points = {x["nbytes"]: 1e6 * x["time_s"] for x in mine if x["contender"] == name}
-            axes.plot(points.keys(), points.values(), "o-", markersize=3, label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set(title=f"{collective}, {k} processes", xlabel="bytes of one rank", ylabel="us")
-        axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -220,7 +201,7 @@ def main() -> None:
     print(*table(rows), sep="\n")
     if args.out:
         save(args.out.with_suffix(".json"), {"machine": about, "rows": rows})
-        draw(rows, args.out.with_suffix(".png"))
+        draw(rows, about, args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

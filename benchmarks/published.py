@@ -9,14 +9,14 @@ of docs/calibration.md to the screen.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
+from axes import show_numbers, show_sizes, show_title
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fastreduce.plan.calibrate import HeldOut, calibrate
 from fastreduce.plan.calibration import Calibration
@@ -27,13 +27,6 @@ from fastreduce.units import busbw
 CORPUS = Path(__file__).parent / "results" / "published.json"
 PICTURE = CORPUS.with_suffix(".png")
 GOALS = 0.10, 0.30  # mean and worst
-LABELS = {
-    1 << 10: "1 KiB",
-    1 << 15: "32 KiB",
-    1 << 20: "1 MiB",
-    1 << 25: "32 MiB",
-    1 << 30: "1 GiB",
-}
 
 
 def table(held_out: Sequence[HeldOut]) -> str:
@@ -102,37 +95,36 @@ def between_machines(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
 
 def picture(runs: Sequence[Run], calibrations: Sequence[Calibration]) -> None:
     """busbw over size, one panel for each medium: points as published, curves as fitted."""
-    columns = 4
+    columns = 3
     rows = -(-len(calibrations) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 2.9 * rows))
-    for ax, found in zip(axes.flat, calibrations, strict=False):
-        for run in runs:
-            if (run.medium, run.engine) == (found.medium, found.engine):
-                _draw(ax, run, found)
-        ax.set(xscale="log", yscale="log")
-        ax.set_title(f"{found.engine}: {found.medium}\nheld out: {found.error.mean:.0%}", size=8)
-        ax.legend(fontsize=5.5, loc="lower right")
-        ax.grid(alpha=0.3)
-        ticks = [tick for tick in LABELS if found.sizes_bytes[0] <= tick]
-        ax.set_xticks(ticks, [LABELS[tick] for tick in ticks], size=7)
-        ax.tick_params(axis="y", labelsize=7)
-        ax.minorticks_off()
-    for ax in axes.flat[len(calibrations) :]:
-        ax.remove()
-    figure.suptitle("busbw in GB/s over bytes on each GPU: points as published, lines as fitted")
-    figure.tight_layout(rect=(0, 0, 1, 0.985))
-    figure.savefig(PICTURE, dpi=75)
+    figure = Figure(figsize=(4.2 * columns, 2.7 * rows), layout="constrained")
+    for i, found in enumerate(calibrations):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        own = [x for x in runs if (x.medium, x.engine) == (found.medium, found.engine)]
+        _draw(axes, own, found)
+        axes.set_title(
+            f"{found.engine}: {found.medium}\npoints held out: {found.error.mean:.0%} off", size=9
+        )
+        show_sizes(axes, (point.nbytes for run in own for point in run.points), most=7)
+        show_numbers(axes)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=6.5, loc="lower right")
+    show_title(figure, "busbw in GB/s over bytes on each GPU: points as published, lines as fitted")
+    figure.savefig(PICTURE, dpi=90)
 
 
-def _draw(ax: plt.Axes, run: Run, found: Calibration) -> None:
-    sizes = np.array([point.nbytes for point in run.points])
-    shown = [busbw(point.nbytes, point.time_s, run.ranks) / 1e9 for point in run.points]
-    (dots,) = ax.plot(sizes, shown, ".", ms=4, label=f"{run.machine}, {run.ranks} GPUs")
-    low, high = np.log(min(sizes)), np.log(max(sizes))
-    fine = np.exp(np.linspace(low, high, 200))
-    times_s = [found.curve.time_s(float(nbytes), run.ranks) for nbytes in fine]
-    curve = [busbw(n, s, run.ranks) / 1e9 for n, s in zip(fine.tolist(), times_s, strict=True)]
-    ax.plot(fine, curve, "-", lw=0.8, color=dots.get_color())
+def _draw(axes: Axes, runs: Sequence[Run], found: Calibration) -> None:
+    points = defaultdict(list)  # a machine may have been measured twice
+    for run in runs:
+        points[run.ranks, f"{run.machine}, {run.ranks} GPUs"] += run.points
+    for (ranks, name), own in points.items():
+        rates = [busbw(point.nbytes, point.time_s, ranks) / 1e9 for point in own]
+        axes.plot([point.nbytes for point in own], rates, ".", ms=4, label=name)
+    for ranks in dict.fromkeys(run.ranks for run in runs):
+        sizes = [point.nbytes for run in runs if run.ranks == ranks for point in run.points]
+        fine = np.geomspace(min(sizes), max(sizes), 200).tolist()
+        curve = [busbw(n, found.curve.time_s(n, ranks), ranks) / 1e9 for n in fine]
+        axes.plot(fine, curve, color="black", lw=0.8, zorder=1)
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from axes import show_numbers
+
 from fastreduce.algorithms import hierarchical, multi_ring, ring
 from fastreduce.simulation import EVENTS, seconds
 from fastreduce.simulation.formulas import hierarchical_s, hops, multi_ring_s, ring_s
@@ -90,7 +92,6 @@ def draw(found: list[Row], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import LogLocator, NullLocator
 
     figure, panels = plt.subplots(
         1, len(SIZES), figsize=(4.2 * len(SIZES), 4), layout="constrained"
@@ -109,19 +110,17 @@ def draw(found: list[Row], path: Path) -> None:
                 [r["k"] for r in dots],
                 [r["simulated_s"] * 1e3 for r in dots],
                 color=color,
-                label="simulated",
             )
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
         panel.set_xticks([8, 64, 512, 4096])
         panel.xaxis.set_major_formatter(lambda ranks, _: f"{ranks:,.0f}")
-        panel.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_minor_locator(NullLocator())
+        show_numbers(panel)
         panel.set_title(f"{size(nbytes)} per GPU", fontsize=10)
         panel.set_xlabel("GPUs")
         panel.grid(color="#dddddd", linewidth=0.6)
     panels[0].set_ylabel("time (ms)")
+    panels[0].scatter([], [], color="grey", label="dots: simulated")
+    panels[0].plot([], [], color="grey", label="lines: by formula")
     panels[0].legend(fontsize=8)
     figure.suptitle(f"Allreduce on {PRESET} machines, {NICS} x {GBIT} Gbit/s each: predicted")
     figure.savefig(path, dpi=110)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from axes import show_title, where
 from measure import Row, alternate, machine, preamble, save
 from torch import Tensor
 
@@ -152,8 +153,8 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     axes.set(xlabel=f"ms per step of {BATCH} images", yticks=range(len(rows)), yticklabels=names)
     axes.margins(x=0.25)
     axes.invert_yaxis()
-    where = about.get("gpu", f"{about['cpu']}, {about['threads']} threads")
-    axes.set_title(f"LeNet on Fashion-MNIST, {where}, torch {about['torch']}", fontsize=8)
+    place = where(about, on_gpu="gpu" in about)
+    show_title(figure, f"LeNet on Fashion-MNIST, k replicas\n{place}")
     figure.savefig(path, dpi=120)
     print(f"# wrote {path}")
 

@@ -228,7 +228,8 @@ def test_one_of_ours_that_cannot_be_captured(args, gpu, capsys, tmp_path):
     called = {f"{x['engine']} {x['algorithm']}" for x in rows if not x["captured"]}
     assert called == {"events auto"}
     assert conclude(rows, failures)
-    draw(rows, {"engines": "on GPU", "gpu": "none", "torch": "?"}, tmp_path / "out.png")
+    about = {"engines": "on GPU", "gpu": "none", "torch": "?", "date": "?"}
+    draw(rows, about, tmp_path / "out.png")
 
 
 def test_a_case_that_fails_does_not_stop_the_next(args, gpu, capsys):

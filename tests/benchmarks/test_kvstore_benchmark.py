@@ -24,7 +24,9 @@ def test_the_simulated_time_is_that_of_the_busiest_server():
 
 def test_the_picture_and_the_table(tmp_path):
     row = {"workers": 2, "servers": 1, "kind": "dist_sync", "time_s": 0.5, "simulated_s": 0.4}
-    kvstore.draw([row, {**row, "kind": None, "time_s": None, "workers": 8}], tmp_path / "x.png")
+    rows = [row, {**row, "kind": None, "time_s": None, "workers": 8}]
+    about = {"cpu": "none", "cores": 2, "threads": 1, "torch": "?", "date": "?"}
+    kvstore.draw(rows, about, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     _, _, line = kvstore.table([row])
     assert line.split() == ["2", "1", "2.00", "dist_sync", "500", "ms", "400", "ms"]
