@@ -36,9 +36,15 @@ def show_sizes(axes: Axes, nbytes: Iterable[int], most: int) -> None:
 
 
 def show_times(axes: Axes) -> None:
-    """Seconds, which may be microseconds for small sizes."""
+    """Seconds, which may be microseconds for small sizes; to be called when all is drawn."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    few = high < 1000 * low
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
     axes.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def show_numbers(axes: Axes) -> None:

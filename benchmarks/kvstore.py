@@ -166,8 +166,8 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
     axes.set_xticks(workers, [str(x) for x in workers])
     axes.set(xlabel="workers", ylabel="time to push and pull")
     title = f"KVStore, {size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
-    place = where(about, each=" for each process")
-    show_title(figure, f"{title}\nmeasured between network namespaces on {place}")
+    title += "; measured between network namespaces"
+    show_title(figure, f"{title}\n{where(about, each=' for each process')}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)

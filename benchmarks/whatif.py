@@ -42,7 +42,7 @@ def main() -> None:
         args.out.mkdir(parents=True, exist_ok=True)
         save(sizes_figure(sizes, published), args.out / "sizes.png", "png")
         draw(step, args.out / "step.png")
-        draw(Busy(broken, timeline), args.out / "busy.png")
+        draw(Busy(broken, timeline, "multi-ring"), args.out / "busy.png")
 
 
 if __name__ == "__main__":

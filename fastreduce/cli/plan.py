@@ -75,7 +75,7 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
         machine, costs = as_measured(topology, program.k)
         costs = costs_of(program, costs)
         timeline = simulate(program, machine, each, slices=shown.slices, costs=costs)
-        busy = Busy(machine, timeline)
+        busy = Busy(machine, timeline, shown.algorithm)
         sections += [("How busy the links are", busy), ("When they are busy", timeline)]
         files += [(args.trace, timeline.to_trace), (args.timeline, timeline.to_png)]
         files += [(args.busy, partial(draw, busy))]

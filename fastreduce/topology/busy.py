@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Busy:
     """A run on a topology: `fastreduce.draw` colours each link by the share of its time in use.
 
+    ``algorithm`` is the name of what was run, for the picture's title.
+
     >>> import fastreduce
     >>> from fastreduce.topology import preset
     >>> machine = preset("book-pcie4")
@@ -25,6 +27,7 @@ class Busy:
 
     topology: Topology
     timeline: Timeline
+    algorithm: str = "a program"
 
     def __post_init__(self) -> None:
         if self.timeline.link_bytes_per_s.keys() != set(self.topology.graph.edges):

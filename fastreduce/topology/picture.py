@@ -72,8 +72,9 @@ def busy_figure(busy: Busy) -> Figure:
     shares = {link: round(share, 2) for link, share in busy.timeline.busy_share.items()}
     colors = {link: shades(share) if share else IDLE for link, share in shares.items()}
     links = sorted(_links(busy.topology.graph, colors), key=lambda x: shares[x.src, x.dst])
-    took = f"{busy.timeline.title}: {duration(busy.timeline.time_s)}"
-    figure = _figure(busy.topology, links, f"{took}\nthe wider a link, the faster; grey: idle")
+    took = f"{busy.algorithm}, predicted: {duration(busy.timeline.time_s)}"
+    lines = busy.timeline.title, f"{took} (the wider a link, the faster; grey: idle)"
+    figure = _figure(busy.topology, links, "\n".join(lines))
     bar = figure.colorbar(
         ScalarMappable(cmap=shades),
         ax=figure.axes,

@@ -47,6 +47,14 @@ def test_the_picture_says_what_colours_mean():
     assert {"share of the time in use", "0%", "100%", "gpu0", "pcie0"} <= words
 
 
+@pytest.mark.parametrize("algorithm", ["a program", "sharded"])
+def test_the_title_says_what_was_run_and_that_it_is_predicted(algorithm):
+    ran = busy(algorithms.sharded(4))
+    named = Busy(ran.topology, ran.timeline, algorithm)
+    title = busy_figure(ran if algorithm == "a program" else named).axes[0].get_title(loc="left")
+    assert f"\n{algorithm}, predicted: 15.01 ms" in title
+
+
 def test_a_timeline_of_another_machine_is_refused():
     timeline = busy(algorithms.sharded(4)).timeline
     with pytest.raises(ValueError, match="other links than topology 'dgx1-v100'"):
