@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHARACTERS_AN_INCH = 14  # at 9 points
+CHARACTERS_PER_INCH = 14  # at 9 points
 
 
 def size(nbytes: int) -> str:
@@ -69,7 +69,7 @@ def one_legend(figure: Figure, ncols: int = 4) -> None:
 
 def show_title(figure: Figure, text: str) -> None:
     """Over all fields, in lines that are no wider than the figure."""
-    room = int(CHARACTERS_AN_INCH * figure.get_figwidth())
+    room = int(CHARACTERS_PER_INCH * figure.get_figwidth())
     figure.suptitle("\n".join(fill(line, room) for line in text.splitlines()), fontsize=9)
 
 
