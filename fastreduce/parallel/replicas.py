@@ -41,6 +41,19 @@ def _named(shard: int, shards: int) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
+    # The replays of a graph raise nothing, and would copy in vain.
+    before = [] if capturing() else [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    except BaseException:
+        with torch.inference_mode():  # which may write to buffers that were made in it, too
+            for buffer, values in zip(buffers, before, strict=False):
+                buffer.data.copy_(values)  # .data: graphs of earlier passes may hold the buffer
+        raise
+
+
 def nothing(_: int) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -77,9 +90,9 @@ class Replicas:
         """Run shard i's inputs, ``(args, kwargs)``, through replica ``owners[i]``, one by one.
 
         Each shard begins with the module's buffers as they are now; what the first shard makes of
-        them stays. In training each shard draws random numbers from a seed of its own, which
-        depends on torch's seed and the number of the shard only. ``around(replica)`` is entered
-        while the replica runs.
+        them stays, unless one raises. In training each shard draws random numbers from a seed of
+        its own, which depends on torch's seed and the number of the shard only.
+        ``around(replica)`` is entered while the replica runs.
         """
         with self._lock:
             return self._run(owners, inputs, around)
@@ -112,11 +125,14 @@ class Replicas:
         ]
         self._attributes.let_go()
         try:
-            with draws:
+            with draws, _restored_if_it_raises(held):
                 if self._synchronized is None:
                     return one_by_one(calls, turn)
                 with self._synchronized:
                     return together(calls, turn, sums)
+        except BaseException:
+            buffers[0] = held
+            raise
         finally:
             self._put(0, self._params, buffers[0])
             self._attributes.keep()
