@@ -154,7 +154,8 @@ class DataParallel(nn.Module):
         Returns the loss of the whole batch, a detached 0-dim tensor on the first device.
 
         Raises:
-            ValueError: a loss is not a tensor of one element, not finite (on the CPU; on GPUs
+            ValueError: a loss is not a tensor of one element, not finite (on the CPU, and not if
+                the last operation was that of ``GradScaler.scale``, which skips such steps; on GPUs
                 looking would wait for them) or has no graph; arguments cannot be cut; or, at the
                 first call with this ``loss_fn``, the shards' losses do not make that of the whole
                 batch, which means that it is no mean (or sum) over examples. No gradient has
