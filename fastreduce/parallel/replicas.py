@@ -7,6 +7,7 @@ have one copy there, which follows when the module's parameters have changed.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -117,6 +118,7 @@ class Replicas:
             self._put(owners[shard], parameters[shard], buffers[shard])
             with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
                 yield
+                self._check_parameters(owners[shard], parameters[shard])
             buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
 
         calls = [
@@ -147,6 +149,21 @@ class Replicas:
         """Those that a replica has now, in the order of its slots."""
         held = (holder[name] for holder, name in self._buffer_slots[owner])
         return [buffer for buffer in held if buffer is not None]
+
+    def _check_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
+        """Raise ValueError if a forward pass has left others than it was given."""
+        found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
+        wanted = [parameters[number] for number in self._numbers]
+        if len(found) == len(wanted) and all(map(operator.is_, found, wanted)):
+            return
+        known = set(map(id, wanted))
+        now = self._modules[owner].named_parameters()
+        new = next((f"set parameter {name}" for name, x in now if id(x) not in known), None)
+        raise ValueError(
+            f"DataParallel: forward has {new or 'deleted a parameter'}, but each replica has "
+            "parameters of its own only while it runs, so that would be lost. Do it between two "
+            "forward passes, or run one batch through the module before you wrap it"
+        )
 
     def check(self) -> None:
         """Raise ReplicasDiffer if a copy on another device has other bits than the module."""
@@ -189,6 +206,7 @@ class Replicas:
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
         self._synchronized = SyncBatchNorm(self._modules) if self.sync_batchnorm else None
+        self._holders = [[x._parameters for x in module.modules()] for module in self._modules]
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self._modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self._modules]
         # Modules may share a parameter, which then has several slots.
