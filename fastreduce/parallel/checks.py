@@ -57,6 +57,13 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
             f"DataParallel: found a {kind}, whose class has __slots__; wanted attributes that are "
             "all in the module's __dict__, which the wrapped module shares: leave __slots__ out"
         )
+    ours = [x for x in vars(parallel) if not x.startswith("__") and x != "forward"]
+    for name in sorted(set(ours).intersection(dir(module))):
+        raise ValueError(
+            f"DataParallel: found a {kind} with an attribute {name}, which the wrapped module has "
+            f"of its own; wanted another name: rename it, or wrap a module that holds the {kind}, "
+            "such as nn.Sequential(module)"
+        )
     if isinstance(module, torch.jit.ScriptModule):
         raise ValueError(
             f"DataParallel: found a {kind}, which cannot be copied for each replica; "
