@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastreduce.arguments import check_flags
 from fastreduce.devices import usable_devices
 
 
@@ -83,9 +84,7 @@ def check_settings(
         raise ValueError(
             f"DataParallel: found batch_dim={batch_dim!r}, wanted a whole number, 0 or more"
         )
-    for name, found in (("sync_batchnorm", sync_batchnorm), ("overlap", overlap)):
-        if not isinstance(found, bool):
-            raise TypeError(f"DataParallel: found {name}={found!r}, wanted True or False")
+    check_flags("DataParallel", sync_batchnorm=sync_batchnorm, overlap=overlap)
     if reproducible is not None:
         if shares is not None:
             raise ValueError(
