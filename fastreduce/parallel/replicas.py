@@ -82,7 +82,7 @@ class Replicas:
         self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
-        self._attributes = Attributes(net)
+        self._attributes = Attributes()
         self._modules: list[nn.Module] = []
 
     def run(
@@ -176,10 +176,11 @@ class Replicas:
     def update(self) -> None:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
-        if structure != self._structure or not self._attributes.follow(self._modules[1:]):
+        if structure != self._structure or not self._attributes.follow():
             with torch.inference_mode(False):  # or what is copied now could never be trained
                 self._build()
-            self._structure, self._attributes = structure, Attributes(self.net)
+            self._attributes = Attributes(*(x.modules() for x in self._modules))
+            self._structure = structure
         # In a graph always: its replays find the parameters changed.
         if self._watch and (self._watch.changed(self._params) or capturing()):
             with torch.no_grad():
