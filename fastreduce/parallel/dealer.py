@@ -82,7 +82,9 @@ class Dealer:
     def forward(self, args: Any, kwargs: Any) -> Any:
         owners, sizes, parts = self.deal(_Arguments(args, kwargs))
         outputs = self.run(owners, sizes, [(part.args, part.kwargs) for part in parts])
-        return outputs[0] if self.alone else join(outputs, self.replicas.devices[0], self.batch_dim)
+        if self.alone:
+            return outputs[0]
+        return join(outputs, sizes, self.replicas.devices[0], self.batch_dim)
 
     def backward(
         self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
@@ -106,7 +108,7 @@ class Dealer:
         found = total(scaled, self.replicas.devices[0], look)
         kind = reduction, _written_as(loss_fn)
         if kind not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
-            whole = self._whole_loss(loss_fn, outputs, targets, sum(sizes))
+            whole = self._whole_loss(loss_fn, outputs, targets, sizes)
             if whole is None or compared(whole.to(found), found):
                 self.checked.add(kind)
         torch.autograd.backward(scaled)
@@ -141,16 +143,16 @@ class Dealer:
         return GraphedStep(step, self.replicas.net, devices, (inputs, targets), update)
 
     def _whole_loss(
-        self, loss_fn: Callable[..., Any], outputs: Sequence[Any], targets: Any, rows: int
+        self, loss_fn: Callable[..., Any], outputs: Sequence[Any], targets: Any, sizes: list[int]
     ) -> Tensor | None:
         """The loss of the joined outputs; None where there is no such thing."""
         device = self.replicas.devices[0]
         with torch.no_grad():
             try:
-                joined = join(outputs, device, self.batch_dim)
+                joined = join(outputs, sizes, device, self.batch_dim)
             except ValueError:
                 return None  # outputs that only the loss function can read
-            (moved,) = cut(targets, [rows], [device], self.batch_dim)
+            (moved,) = cut(targets, [sum(sizes)], [device], self.batch_dim)
             whole = loss_fn(joined, *moved)
         if not isinstance(whole, Tensor) or whole.numel() != 1:
             return None  # losses that are among the outputs
