@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,42 @@ def _never_a_leaf(tree: Any) -> bool:
         and not isinstance(tree, Whole)
         and kind not in pytree.SUPPORTED_NODES
     ):
-        pytree.register_dataclass(kind)
+        _register(kind)
     return False
+
+
+def _register(kind: type[Any]) -> None:
+    """Has pytree take a dataclass apart and put it together, as torch's register_dataclass does.
+
+    A ``__post_init__`` computes again what follows from the fields, but the fields stay as given.
+    Where ``__init__`` wants something else (an InitVar), it is not called, as by copy.copy.
+    """
+    fields = [field.name for field in dataclasses.fields(kind) if field.init]
+    by_init = set(inspect.signature(kind).parameters) == set(fields)
+
+    def with_keys(whole: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], Any]:
+        names = fields if by_init else _attributes(whole)
+        return [(pytree.GetAttrKey(name), getattr(whole, name)) for name in names], names
+
+    def apart(whole: Any) -> tuple[list[Any], Any]:
+        parts, names = with_keys(whole)
+        return [value for _, value in parts], names
+
+    def together(parts: Iterable[Any], names: Any) -> Any:
+        values = dict(zip(names, parts, strict=True))
+        whole = kind(**values) if by_init else kind.__new__(kind)  # type: ignore[call-overload]
+        for name, value in values.items():
+            object.__setattr__(whole, name, value)  # also of a frozen one
+        return whole
+
+    pytree.register_pytree_node(kind, apart, together, flatten_with_keys_fn=with_keys)
+
+
+def _attributes(whole: Any) -> list[str]:
+    """Those that are set: fields, also in slots, and others."""
+    fields = [field.name for field in dataclasses.fields(whole)]
+    names = dict.fromkeys([*fields, *getattr(whole, "__dict__", ())])
+    return [name for name in names if hasattr(whole, name)]
 
 
 def leaves_of(tree: Any) -> tuple[list[Any], Any]:
@@ -123,7 +158,9 @@ def cut(
     def on(device: torch.device, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(device, non_blocking=True)
-        return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), value)
+        return pytree.tree_map_only(
+            Tensor, lambda x: x.to(device, non_blocking=True), value, _never_a_leaf
+        )
 
     columns = []
     for leaf in leaves:
@@ -146,9 +183,7 @@ def _check_repeatable(leaves: Sequence[Any], shards: int) -> None:
             )
 
 
-def join(
-    outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int
-) -> Any:
+def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
     """The outputs of all shards, which have so many examples each, as one, on ``device``.
 
     Tensors are joined along ``batch_dim``, vectors along their only dimension; those without that
@@ -179,9 +214,7 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _joined(
-    same: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int
-) -> Any:
+def _joined(same: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
     first = same[0]
     if not isinstance(first, Tensor):
         if not all(_equal(other, first) for other in same):
