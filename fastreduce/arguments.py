@@ -1,4 +1,4 @@
-"""What callers may pass to the collectives: lists of tensors or arrays, and names of operations."""
+"""What callers may pass: lists of tensors or arrays, names of operations, and flags."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 Tensors: TypeAlias = "Iterable[Any] | Iterable[Iterable[Any]]"
 Op: TypeAlias = "str | ReduceOp | ReduceOp.RedOpType"
+
+
+def check_flags(where: str, **flags: object) -> None:
+    """Raise TypeError for one that is not a bool: "no" would be taken for True."""
+    for name, found in flags.items():
+        if not isinstance(found, bool):
+            raise TypeError(f"{where}: found {name}={found!r}, wanted True or False")
 
 
 def copied(tensors: Any) -> Any:

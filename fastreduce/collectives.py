@@ -16,7 +16,15 @@ from torch.utils import _pytree as pytree
 
 from fastreduce import _C
 from fastreduce.algorithms import Algorithm
-from fastreduce.arguments import Op, Tensors, about_subclasses, by_rank, copied, op_name
+from fastreduce.arguments import (
+    Op,
+    Tensors,
+    about_subclasses,
+    by_rank,
+    check_flags,
+    copied,
+    op_name,
+)
 from fastreduce.program import Program
 from fastreduce.work import Work, begin, finish, in_flight
 
@@ -174,6 +182,8 @@ def _run(
     *,
     async_op: bool = False,
 ) -> Work | None:
+    if async_op is not False:
+        check_flags(collective, async_op=async_op)
     if torch.compiler.is_compiling():
         if async_op:
             raise ValueError(

@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 
 from fastreduce import _C, proof
+from fastreduce.arguments import check_flags
 from fastreduce.instruction import Instruction, check_instruction
 from fastreduce.listing import Listing
 
@@ -217,6 +218,7 @@ class Program:
 
     def check_form(self) -> None:
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
+        check_flags("Program", whole_tensors=self.whole_tensors)
         if self.sliced is not None and not 1 <= self.sliced <= MOST:
             raise ValueError(
                 f"sliced is {self.sliced}, want 1 or more, at most {MOST:,}, or None to go by the "

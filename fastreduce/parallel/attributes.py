@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 # Attributes of these types follow the module's before every pass: training, eps, a dropout's p.
 _SIMPLE = {bool, int, float, str, type(None)}
-_OF_TORCH = vars(nn.Module()).keys()  # the registries: `structure_of` looks at them
+_REGISTRIES = vars(nn.Module()).keys() - {"training"}  # `structure_of` looks at them
 
 
 class Attributes:
@@ -18,16 +18,19 @@ class Attributes:
 
     So what a pass itself sets is no change: every replica has its own. Objects, lists and dicts
     are compared by identity; what is done inside of them is not noticed.
+
+    Args:
+        modules: the module and its children, and in the same order those of each replica.
     """
 
-    def __init__(self, net: nn.Module):
-        self._net = net
+    def __init__(self, *modules: Iterable[nn.Module]):
+        self._places = list(zip(*modules, strict=True))
         self._tensors: set[tuple[int, str]] = set()
         self.keep()
 
     def keep(self) -> None:
         """A forward pass has ended."""
-        self._held = [dict(vars(module)) for module in self._net.modules()]
+        self._held = [dict(vars(module)) for module, *_ in self._places]
         self._versions = {
             (number, name): _version(self._held[number].get(name)) for number, name in self._tensors
         }
@@ -36,18 +39,16 @@ class Attributes:
         """A forward pass begins; what it replaces need not stay in memory."""
         self._held.clear()
 
-    def follow(self, others: Sequence[nn.Module]) -> bool:
+    def follow(self) -> bool:
         """Set in the replicas what has changed; False if that takes new replicas."""
-        together = zip(self._net.modules(), *(x.modules() for x in others), strict=True)
-        for number, (module, *copies) in enumerate(together):
+        for number, (module, *copies) in enumerate(self._places):
             now, held = vars(module), self._held[number]
-            for name, value in now.items():
+            for name in now.keys() - _REGISTRIES:
+                value = now[name]
                 if type(value) in _SIMPLE:
                     for own in copies:
                         if vars(own).get(name) is not value:
                             vars(own)[name] = value
-                elif name in _OF_TORCH:
-                    continue
                 elif isinstance(value, Tensor) and not (value.is_leaf and value.requires_grad):
                     self._follow_tensor(number, name, value, copies)
                 elif held.get(name) is not value:

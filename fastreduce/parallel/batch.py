@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,42 @@ def _never_a_leaf(tree: Any) -> bool:
         and not isinstance(tree, Whole)
         and kind not in pytree.SUPPORTED_NODES
     ):
-        pytree.register_dataclass(kind)
+        _register(kind)
     return False
+
+
+def _register(kind: type[Any]) -> None:
+    """Has pytree take a dataclass apart and put it together, as torch's register_dataclass does.
+
+    A ``__post_init__`` computes again what follows from the fields, but the fields stay as given.
+    Where ``__init__`` wants something else (an InitVar), it is not called, as by copy.copy.
+    """
+    fields = [field.name for field in dataclasses.fields(kind) if field.init]
+    by_init = set(inspect.signature(kind).parameters) == set(fields)
+
+    def with_keys(whole: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], Any]:
+        names = fields if by_init else _attributes(whole)
+        return [(pytree.GetAttrKey(name), getattr(whole, name)) for name in names], names
+
+    def apart(whole: Any) -> tuple[list[Any], Any]:
+        parts, names = with_keys(whole)
+        return [value for _, value in parts], names
+
+    def together(parts: Iterable[Any], names: Any) -> Any:
+        values = dict(zip(names, parts, strict=True))
+        whole = kind(**values) if by_init else kind.__new__(kind)  # type: ignore[call-overload]
+        for name, value in values.items():
+            object.__setattr__(whole, name, value)  # also of a frozen one
+        return whole
+
+    pytree.register_pytree_node(kind, apart, together, flatten_with_keys_fn=with_keys)
+
+
+def _attributes(whole: Any) -> list[str]:
+    """Those that are set: fields, also in slots, and others."""
+    fields = [field.name for field in dataclasses.fields(whole)]
+    names = dict.fromkeys([*fields, *getattr(whole, "__dict__", ())])
+    return [name for name in names if hasattr(whole, name)]
 
 
 def leaves_of(tree: Any) -> tuple[list[Any], Any]:
@@ -65,11 +100,16 @@ def leaves_of(tree: Any) -> tuple[list[Any], Any]:
 
 
 def _is_cut(leaf: Any, batch_dim: int) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dim() > batch_dim
+    return isinstance(leaf, Tensor) and (leaf.dim() > batch_dim or leaf.dim() == 1)
+
+
+def _dim_of(tensor: Tensor, batch_dim: int) -> int:
+    """A vector has one value per example, such as a label, whatever the others' ``batch_dim``."""
+    return 0 if tensor.dim() == 1 else batch_dim
 
 
 def rows_of(tree: Any, batch_dim: int) -> int:
-    """The number of examples: the length along ``batch_dim`` of all tensors that are cut."""
+    """The number of examples: the length of all tensors that are cut, where they are cut."""
     leaves, _ = leaves_of(tree)
     batched = [leaf for leaf in leaves if _is_cut(leaf, batch_dim)]
     for leaf in batched:
@@ -79,7 +119,7 @@ def rows_of(tree: Any, batch_dim: int) -> int:
                 "into shards; pass its to_dense(), or fastreduce.Whole(tensor) for every replica "
                 "to get it whole"
             )
-    lengths = {leaf.shape[batch_dim] for leaf in batched}
+    lengths = {leaf.shape[_dim_of(leaf, batch_dim)] for leaf in batched}
     if not lengths:
         kinds = ", ".join(
             f"a tensor of shape {tuple(leaf.shape)}"
@@ -93,14 +133,14 @@ def rows_of(tree: Any, batch_dim: int) -> int:
         )
     if len(lengths) > 1:
         listed = ", ".join(
-            f"{leaf.shape[batch_dim]} in {''.join(map(str, path)).lstrip('.')}"
+            f"{leaf.shape[_dim_of(leaf, batch_dim)]} in {''.join(map(str, path)).lstrip('.')}"
             for path, leaf in pytree.tree_flatten_with_path(tree, is_leaf=_never_a_leaf)[0]
             if _is_cut(leaf, batch_dim)
         )
         raise ValueError(
-            f"DataParallel: found different numbers of examples along dimension {batch_dim}: "
-            f"{listed}; wanted as many everywhere. Mark what every replica shall get whole: "
-            "fastreduce.Whole(tensor)"
+            f"DataParallel: found different numbers of examples along dimension {batch_dim} "
+            f"(vectors along their only one): {listed}; wanted as many everywhere. Mark what every "
+            "replica shall get whole: fastreduce.Whole(tensor)"
         )
     rows: int = lengths.pop()
     if rows == 0:
@@ -118,12 +158,14 @@ def cut(
     def on(device: torch.device, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.to(device, non_blocking=True)
-        return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), value)
+        return pytree.tree_map_only(
+            Tensor, lambda x: x.to(device, non_blocking=True), value, _never_a_leaf
+        )
 
     columns = []
     for leaf in leaves:
         if _is_cut(leaf, batch_dim):
-            parts: Sequence[Any] = leaf.split(list(sizes), batch_dim)
+            parts: Sequence[Any] = leaf.split(list(sizes), _dim_of(leaf, batch_dim))
         else:
             parts = [leaf.value if isinstance(leaf, Whole) else leaf] * len(sizes)
         columns.append([on(device, part) for device, part in zip(devices, parts, strict=True)])
@@ -141,11 +183,11 @@ def _check_repeatable(leaves: Sequence[Any], shards: int) -> None:
             )
 
 
-def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
-    """The outputs of all shards as one, on ``device``.
+def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
+    """The outputs of all shards, which have so many examples each, as one, on ``device``.
 
-    Tensors are joined along ``batch_dim``; those without that dimension, such as one loss per
-    shard, are stacked. What is no tensor must be equal in all shards.
+    Tensors are joined along ``batch_dim``, vectors along their only dimension; those without that
+    dimension, such as one loss per shard, are stacked. What is no tensor must be the same in all.
     """
     flat = [leaves_of(output) for output in outputs]
     if not any(isinstance(leaf, Tensor) for leaf in flat[0][0]):
@@ -159,7 +201,8 @@ def join(outputs: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
                 f"DataParallel: the output of shard {shard} is built as {shape}, but that of shard "
                 f"0 as {flat[0][1]}; wanted the same of all, or they cannot be joined"
             )
-    joined = [_joined(same, device, batch_dim) for same in zip(*(x for x, _ in flat), strict=True)]
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    joined = [_joined(same, sizes, device, batch_dim) for same in columns]
     return pytree.tree_unflatten(joined, flat[0][1])
 
 
@@ -171,7 +214,7 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _joined(same: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
+def _joined(same: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
     first = same[0]
     if not isinstance(first, Tensor):
         if not all(_equal(other, first) for other in same):
@@ -181,4 +224,17 @@ def _joined(same: Sequence[Any], device: torch.device, batch_dim: int) -> Any:
             )
         return first
     here = [x.to(device, non_blocking=True) for x in same]
-    return torch.cat(here, batch_dim) if first.dim() > batch_dim else torch.stack(here)
+    if _is_cut(first, batch_dim):
+        _check_where_the_batch_is(here, sizes, _dim_of(first, batch_dim))
+        return torch.cat(here, _dim_of(first, batch_dim))
+    return torch.stack(here)
+
+
+def _check_where_the_batch_is(same: Sequence[Tensor], sizes: Sequence[int], dim: int) -> None:
+    wanted = [(size,) for size in sizes]
+    if [x.shape[:1] for x in same] == wanted != [x.shape[dim : dim + 1] for x in same]:
+        raise ValueError(
+            f"DataParallel: forward returned a tensor of shape {tuple(same[0].shape)} for a shard "
+            f"of {sizes[0]} examples; wanted these in dimension {dim}, as batch_dim says, not 0: "
+            f"return x.movedim(0, {dim}), or take batch_dim=0 and transpose the inputs in forward"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastreduce.arguments import check_flags
 from fastreduce.devices import usable_devices
 
 
@@ -57,6 +58,13 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
             f"DataParallel: found a {kind}, whose class has __slots__; wanted attributes that are "
             "all in the module's __dict__, which the wrapped module shares: leave __slots__ out"
         )
+    ours = [x for x in vars(parallel) if not x.startswith("__") and x != "forward"]
+    for name in sorted(set(ours).intersection(dir(module))):
+        raise ValueError(
+            f"DataParallel: found a {kind} with an attribute {name}, which the wrapped module has "
+            f"of its own; wanted another name: rename it, or wrap a module that holds the {kind}, "
+            "such as nn.Sequential(module)"
+        )
     if isinstance(module, torch.jit.ScriptModule):
         raise ValueError(
             f"DataParallel: found a {kind}, which cannot be copied for each replica; "
@@ -76,9 +84,7 @@ def check_settings(
         raise ValueError(
             f"DataParallel: found batch_dim={batch_dim!r}, wanted a whole number, 0 or more"
         )
-    for name, found in (("sync_batchnorm", sync_batchnorm), ("overlap", overlap)):
-        if not isinstance(found, bool):
-            raise TypeError(f"DataParallel: found {name}={found!r}, wanted True or False")
+    check_flags("DataParallel", sync_batchnorm=sync_batchnorm, overlap=overlap)
     if reproducible is not None:
         if shares is not None:
             raise ValueError(

@@ -32,9 +32,9 @@ class DataParallel(nn.Module):
         devices: one per replica; the first is the module's own. The same device may be named
             several times: such replicas share the parameters' memory. By default every GPU; where
             there is none, the CPU once, which is the plain module.
-        batch_dim: the dimension of tensors along which they are cut and joined. Tensors without it
-            (scalars), and what is no tensor, go to every replica; so does what is marked with
-            `fastreduce.Whole`.
+        batch_dim: the dimension of tensors along which they are cut and joined; vectors, such as
+            labels, are cut along their only one. Other tensors without it (scalars), and what is no
+            tensor, go to every replica; so does what is marked with `fastreduce.Whole`.
         shares: for each replica, its part of the batch relative to the others', for devices that
             are not equally fast; [2, 1] deals two thirds and one third. "measured" deals equal
             shares until eight batches have shown how fast each replica's forward pass is; then
@@ -154,7 +154,8 @@ class DataParallel(nn.Module):
         Returns the loss of the whole batch, a detached 0-dim tensor on the first device.
 
         Raises:
-            ValueError: a loss is not a tensor of one element, not finite (on the CPU; on GPUs
+            ValueError: a loss is not a tensor of one element, not finite (on the CPU, and not if
+                the last operation was that of ``GradScaler.scale``, which skips such steps; on GPUs
                 looking would wait for them) or has no graph; arguments cannot be cut; or, at the
                 first call with this ``loss_fn``, the shards' losses do not make that of the whole
                 batch, which means that it is no mean (or sum) over examples. No gradient has

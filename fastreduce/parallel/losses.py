@@ -47,15 +47,48 @@ def combine(losses: Sequence[Any], sizes: Sequence[int], reduction: str) -> list
     return [x if f == 1.0 else x * f for x, f in zip(values, factors, strict=True)]
 
 
-def total(losses: Sequence[Tensor], device: torch.device) -> Tensor:
-    """The sum of what `combine` returned, detached, on ``device``; it must be finite."""
+def scaled_by_tensor(loss: Any) -> bool:
+    """Whether the last operation on a loss was what `torch.amp.GradScaler.scale` does.
+
+    That is a multiplication by a float32 tensor that does not train; numbers are float64 there.
+    """
+    value = loss[0] if isinstance(loss, tuple) else loss
+    if value.grad_fn is None or value.grad_fn.name() != "MulBackward0":
+        return False
+    factor = value.grad_fn._saved_other
+    return factor is not None and factor.dtype == torch.float32 and not factor.requires_grad
+
+
+def total(losses: Sequence[Tensor], device: torch.device, look: bool) -> Tensor:
+    """The sum of what `combine` returned, detached, on ``device``.
+
+    Raises NonFiniteLoss if it is told to ``look``.
+    """
     here = [loss.detach().to(device) for loss in losses]
     found = here[0] if len(here) == 1 else torch.stack(here).sum()
     # On a GPU, looking at the value would wait for all its work.
-    if device.type == "cpu" and not math.isfinite(found.item()):
+    if look and device.type == "cpu" and not math.isfinite(found.item()):
         shard = next((i for i, x in enumerate(here) if not math.isfinite(x.item())), None)
         raise NonFiniteLoss(found.item(), shard, "backward, before any gradient was computed")
     return found
+
+
+def compared(whole: Tensor, found: Tensor) -> bool:
+    """Check that the shards' losses make that of the whole batch: means of means go unnoticed.
+
+    Returns False where one of them is not finite, so that nothing can be said.
+    """
+    if not (whole.isfinite() and found.isfinite()):
+        return False
+    tolerance = torch.finfo(found.dtype).eps ** 0.5
+    if not torch.allclose(whole, found, rtol=tolerance, atol=tolerance):
+        raise ValueError(
+            f"backward: the loss of the whole batch is {whole.item():.6g}, but the shards' "
+            f"make {found.item():.6g}, so it is not their mean over examples (or sum, with "
+            'reduction="sum"); let the loss function return a sum and its weight, such as a '
+            "number of tokens, or call loss_fn(model(X), y).backward()"
+        )
+    return True
 
 
 def _check(shard: int, loss: Any) -> None:

@@ -7,6 +7,7 @@ have one copy there, which follows when the module's parameters have changed.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,19 @@ def _named(shard: int, shards: int) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
+    # The replays of a graph raise nothing, and would copy in vain.
+    before = [] if capturing() else [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    except BaseException:
+        with torch.inference_mode():  # which may write to buffers that were made in it, too
+            for buffer, values in zip(buffers, before, strict=False):
+                buffer.data.copy_(values)  # .data: graphs of earlier passes may hold the buffer
+        raise
+
+
 def nothing(_: int) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -68,7 +82,7 @@ class Replicas:
         self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
         self._structure: list[Any] = []
-        self._attributes = Attributes(net)
+        self._attributes = Attributes()
         self._modules: list[nn.Module] = []
 
     def run(
@@ -77,9 +91,9 @@ class Replicas:
         """Run shard i's inputs, ``(args, kwargs)``, through replica ``owners[i]``, one by one.
 
         Each shard begins with the module's buffers as they are now; what the first shard makes of
-        them stays. In training each shard draws random numbers from a seed of its own, which
-        depends on torch's seed and the number of the shard only. ``around(replica)`` is entered
-        while the replica runs.
+        them stays, unless one raises. In training each shard draws random numbers from a seed of
+        its own, which depends on torch's seed and the number of the shard only.
+        ``around(replica)`` is entered while the replica runs.
         """
         with self._lock:
             return self._run(owners, inputs, around)
@@ -104,6 +118,7 @@ class Replicas:
             self._put(owners[shard], parameters[shard], buffers[shard])
             with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
                 yield
+                self._check_parameters(owners[shard], parameters[shard])
             buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
 
         calls = [
@@ -112,11 +127,14 @@ class Replicas:
         ]
         self._attributes.let_go()
         try:
-            with draws:
+            with draws, _restored_if_it_raises(held):
                 if self._synchronized is None:
                     return one_by_one(calls, turn)
                 with self._synchronized:
                     return together(calls, turn, sums)
+        except BaseException:
+            buffers[0] = held
+            raise
         finally:
             self._put(0, self._params, buffers[0])
             self._attributes.keep()
@@ -132,6 +150,21 @@ class Replicas:
         held = (holder[name] for holder, name in self._buffer_slots[owner])
         return [buffer for buffer in held if buffer is not None]
 
+    def _check_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
+        """Raise ValueError if a forward pass has left others than it was given."""
+        found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
+        wanted = [parameters[number] for number in self._numbers]
+        if len(found) == len(wanted) and all(map(operator.is_, found, wanted)):
+            return
+        known = set(map(id, wanted))
+        now = self._modules[owner].named_parameters()
+        new = next((f"set parameter {name}" for name, x in now if id(x) not in known), None)
+        raise ValueError(
+            f"DataParallel: forward has {new or 'deleted a parameter'}, but each replica has "
+            "parameters of its own only while it runs, so that would be lost. Do it between two "
+            "forward passes, or run one batch through the module before you wrap it"
+        )
+
     def check(self) -> None:
         """Raise ReplicasDiffer if a copy on another device has other bits than the module."""
         self.update()
@@ -143,10 +176,11 @@ class Replicas:
     def update(self) -> None:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
-        if structure != self._structure or not self._attributes.follow(self._modules[1:]):
+        if structure != self._structure or not self._attributes.follow():
             with torch.inference_mode(False):  # or what is copied now could never be trained
                 self._build()
-            self._structure, self._attributes = structure, Attributes(self.net)
+            self._attributes = Attributes(*(x.modules() for x in self._modules))
+            self._structure = structure
         # In a graph always: its replays find the parameters changed.
         if self._watch and (self._watch.changed(self._params) or capturing()):
             with torch.no_grad():
@@ -173,6 +207,7 @@ class Replicas:
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
         self._synchronized = SyncBatchNorm(self._modules) if self.sync_batchnorm else None
+        self._holders = [[x._parameters for x in module.modules()] for module in self._modules]
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self._modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self._modules]
         # Modules may share a parameter, which then has several slots.

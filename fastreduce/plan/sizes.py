@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fastreduce.arguments import check_flags
 from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
@@ -98,6 +99,7 @@ def over_sizes(
 
     from fastreduce.topology import as_topology
 
+    check_flags("over_sizes", progress=progress)
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
     if not between:
         raise ValueError("found no size, want at least one")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastreduce import _C
 from fastreduce.algorithms import built_in
+from fastreduce.arguments import check_flags
 from fastreduce.collectives import allreduce
 from fastreduce.names import listed
 from fastreduce.plan.machine import device, versions
@@ -101,6 +102,7 @@ def measure(
     >>> table.best("cpu", 4, 1 << 20)  # doctest: +SKIP
     'leader'
     """
+    check_flags("measure", progress=progress)
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s: found {budget_s}, wanted seconds above zero")
     ranks = _ranks(places, _ks)

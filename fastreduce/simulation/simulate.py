@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastreduce.algorithms.collectives import program as allreduce_of
 from fastreduce.algorithms.registration import Algorithm, name_of
+from fastreduce.arguments import check_flags
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
@@ -83,6 +84,7 @@ def simulate(
     """
     from fastreduce.topology import as_topology
 
+    check_flags("simulate", verify=verify)
     topology = as_topology(topology)
     if not isinstance(program, Program):
         k = len(topology.devices)

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastreduce.algorithms.waves import staggered
+from fastreduce.arguments import check_flags
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.candidates import as_measured, for_links
 from fastreduce.program import Program
@@ -76,6 +77,7 @@ def synthesize(
     """
     from fastreduce.topology import as_topology
 
+    check_flags("synthesize", progress=progress)
     topology, total = as_topology(topology), nbytes_of(nbytes)
     k = len(topology.devices)
     if k < 2:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import fastreduce
+from fastreduce.arguments import check_flags
 from fastreduce.kvstore.arguments import check_store
 from fastreduce.names import listed
 
@@ -85,6 +86,8 @@ class Config:
     backend: str | None = None
 
     def __post_init__(self) -> None:
+        flags = ("compile", "graph", "overlap", "skip_nonfinite")
+        check_flags("Config", **{name: getattr(self, name) for name in flags})
         counts = {
             "replicas": len(self.devices),
             "batch size": self.batch_size,

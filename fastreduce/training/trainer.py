@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from fastreduce.arguments import check_flags
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from . import checkpoint
@@ -54,6 +55,7 @@ class Trainer:
         trace: Path | None = None,
         make: Callable[[Config, Generator], Learner] = learner,
     ) -> None:
+        check_flags("Trainer", progress=progress)
         if checkpoint_every is not None and checkpoint_every < 1:
             raise ValueError(f"checkpoint every: found {checkpoint_every}, wanted at least 1 step")
         self.config = config

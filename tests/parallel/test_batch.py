@@ -71,11 +71,12 @@ def test_cut(tree, shards):
 
 
 def test_another_batch_dimension():
-    tree = {"x": torch.arange(6).reshape(2, 3), "vector": torch.arange(5)}
+    tree = {"x": torch.arange(6).reshape(2, 3), "labels": torch.arange(3), "scale": torch.ones(())}
     assert rows_of(tree, 1) == 3
     first, second = cut(tree, [2, 1], [CPU, CPU], 1)
     assert first["x"].tolist() == [[0, 1], [3, 4]] and second["x"].tolist() == [[2], [5]]
-    assert first["vector"] is not None and len(second["vector"]) == 5
+    assert first["labels"].tolist() == [0, 1] and second["labels"].tolist() == [2]
+    assert first["scale"] == second["scale"] == 1
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_another_batch_dimension():
     ids=["tensors", "scalars", "nested", "dataclass"],
 )
 def test_join(outputs, joined):
-    assert repr(join(outputs, CPU, 0)) == repr(joined)
+    assert repr(join(outputs, [1] * len(outputs), CPU, 0)) == repr(joined)
 
 
 class Two(nn.Linear):
@@ -119,5 +120,5 @@ def test_one_replica_takes_whole_arguments_too():
 
 
 def test_values_that_are_not_numbers_are_the_same():
-    joined = join([(torch.ones(1), float("nan")) for _ in range(2)], CPU, 0)
+    joined = join([(torch.ones(1), float("nan")) for _ in range(2)], [1, 1], CPU, 0)
     assert torch.equal(joined[0], torch.ones(2)) and joined[1] != joined[1]
