@@ -91,6 +91,14 @@ class Joint:
         put = agreed(self._peers, "load_state_dict", checked)
         agreed(self._peers, "load_state_dict", lambda: ("", put()))
 
+    def misfit(self, state: Any) -> str | None:
+        """Why `load_state_dict` would refuse a state on this rank; None if it would not."""
+        try:
+            self._shards.restorer(state)
+        except ValueError as error:
+            return str(error).removeprefix("load_state_dict: ")
+        return None
+
     def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
         """What ``checked`` returns; what it raises on one rank is raised on all.
 

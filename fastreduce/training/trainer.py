@@ -116,10 +116,10 @@ class Trainer:
 
         Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
-        parts = self._parts()
+        parts = {**self._parts(), "order": self._generator}
         on_all_ranks(parts, lambda: self._check_data(found))
         found.restore(parts)
-        self._order_state = found.state["order"]
+        self._order_state = self._generator.get_state()
         self._at = Progress.from_json(found.state["progress"])
         return list(self._at.epochs)
 
