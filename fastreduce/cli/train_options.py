@@ -15,6 +15,9 @@ SETTINGS = (
     *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
     *("kvstore", "staleness", "backend"),
 )
+# Those that a run that goes on may change: what is done where a loss is not finite. Of the others
+# the checkpoint depends, or the seed and the init have done their work.
+CHANGEABLE = ("lr", "skip_nonfinite")
 
 
 def add(train: argparse.ArgumentParser) -> None:
@@ -171,9 +174,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         "--resume",
         metavar="DIR",
         type=Path,
-        help="go on with the run whose results are in DIR, with its settings; only --devices, "
-        "--replicas, --epochs, --checkpoint-every, --data, --profile and --tensorboard may be "
-        "given",
+        help="go on with the run whose results are in DIR, with its settings; only --lr, "
+        "--skip-nonfinite, --devices, --replicas, --epochs, --checkpoint-every, --data, --profile "
+        "and --tensorboard may be given",
     )
 
 
@@ -237,19 +240,20 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
     from fastreduce.training.processes import started
 
     others = ("scale_batch", "out", "compare", "lr_sweep")
-    names = [name for name in (*SETTINGS, *others) if getattr(args, name) is not None]
+    fixed = [name for name in SETTINGS if name not in CHANGEABLE]
+    names = [name for name in (*fixed, *others) if getattr(args, name) is not None]
     if names:
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
         raise ValueError(
             f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
-            "its settings; leave them out, or start another run"
+            "its settings, all but --lr and --skip-nonfinite; leave them out, or start another run"
         )
     if not isinstance(before, Mapping):
         raise ValueError(
             f"--resume {args.resume}: found checkpoints without settings, wanted those of a run of "
             "fastreduce train"
         )
-    config = Config.from_json(before).changed(**_epochs(args))
+    config = Config.from_json(before).changed(**_epochs(args), **given(args))
     started().check(config)
     if args.devices or args.replicas is not None or config.backend:
         return config.changed(**_devices(args, config.backend))
