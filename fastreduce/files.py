@@ -17,8 +17,9 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path`` first, so that nobody reads half of it.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` to write to, which takes its place if nothing is raised in here.
 
     Raises:
         OSError: the file cannot be written; what was there before is there still.
@@ -26,8 +27,14 @@ def write_whole(path: Path, text: str) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with naming(path):  # nobody knows the other one
-            unfinished.write_text(text, encoding="utf-8")
+            yield unfinished
             os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` as `replacing` does, so that nobody reads half of it."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

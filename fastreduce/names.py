@@ -1,9 +1,25 @@
-"""How errors list the names that are known."""
+"""How errors list the names that are known, and show what was found in their place."""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_short = reprlib.Repr()
+_short.maxlist = _short.maxtuple = _short.maxdict = 20
+_short.maxlevel = 3
+_short.maxstring = _short.maxother = 200
+
+
+def shown(found: object) -> str:
+    """``repr(found)`` without what is far inside: for lists that are nested deeper than Python's
+    stack, repr itself raises.
+
+    >>> shown([1, [2, [3, [4, [5]]]]])
+    '[1, [2, [3, [...]]]]'
+    """
+    return _short.repr(found)
 
 
 def listed(known: Iterable[str], found: object) -> str:
@@ -25,5 +41,6 @@ def meant(known: Iterable[str], found: object) -> str:
     "; did you mean '0.weight'?"
     """
     by_small = {name.casefold(): name for name in known}
-    near = get_close_matches(str(found).casefold(), by_small, n=1)
+    name = str(found) if isinstance(found, str | int) else ""
+    near = get_close_matches(name.casefold(), by_small, n=1)
     return f"; did you mean {by_small[near[0]]!r}?" if near else ""

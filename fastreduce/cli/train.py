@@ -121,7 +121,16 @@ def _run(
         if len(past) >= config.epochs:
             place += ", whose epochs have all ended; --epochs trains longer"
         print(place, flush=True)
+        if found and (changes := _changes(found, config)):
+            print("changed:", changes, flush=True)
         return _follow(trainer, data, metrics, past, looks)
+
+
+def _changes(found: Checkpoint, config: Config) -> str:
+    """The settings that are others than those of the run that goes on."""
+    before = found.state["config"]
+    pairs = ((name, before.get(name, now), now) for name, now in config.to_json().items())
+    return ", ".join(f"{name}: {was} -> {now}" for name, was, now in pairs if was != now)
 
 
 def _follow(
@@ -136,7 +145,7 @@ def _follow(
     from fastreduce.kvstore import RankEnded
     from fastreduce.training import NonFiniteLoss
 
-    config, epochs, status, goes_on = trainer.config, list(past), 0, True
+    config, epochs, status, how = trainer.config, list(past), 0, ""
     try:
         for epoch in trainer.epochs():
             epochs.append(epoch)
@@ -148,14 +157,16 @@ def _follow(
             look.conclude()
     except NonFiniteLoss as error:
         print(f"fastreduce: error: {error}; try a lower --lr", file=sys.stderr)
-        status, goes_on = FAILED, False  # with the same settings it would come to the same loss
+        status = FAILED
+        # With the same rate it would come to the same loss, and so perhaps with any.
+        how = " --lr RATE (if the loss is not finite at once, remove the last checkpoint first)"
     except (OSError, RankEnded, DistError) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         status = FAILED
     except KeyboardInterrupt:
         print(f"fastreduce: interrupted in epoch {len(epochs) + 1}", file=sys.stderr)
         status = INTERRUPTED
-    _conclude(epochs, config, data, metrics.path, goes_on=bool(status) and goes_on)
+    _conclude(epochs, config, data, metrics.path, how if status else None)
     return status
 
 
@@ -183,9 +194,9 @@ def _conclude(
     config: Config,
     data: FashionMNIST,
     metrics_path: Path,
-    *,
-    goes_on: bool,
+    how: str | None,
 ) -> None:
+    """``how`` a run that has not ended goes on: the flags for that."""
     from fastreduce.training.report import (
         CHECKPOINTS,
         PICTURE,
@@ -205,8 +216,8 @@ def _conclude(
         print("no epoch ended: no accuracy, no learning curve")
     others = [metrics_path.with_name(name) for name in (CHECKPOINTS, TRACE, TENSORBOARD)]
     print("written:", *written, *filter(Path.exists, others))
-    if goes_on and others[0].is_dir():
-        print("to go on from there: fastreduce train --resume", metrics_path.parent)
+    if how is not None and others[0].is_dir():
+        print(f"to go on from there: fastreduce train --resume {metrics_path.parent}{how}")
 
 
 def _title(config: Config, data: FashionMNIST) -> str:

@@ -14,6 +14,9 @@ SETTINGS = (
     *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
     *("kvstore", "staleness", "backend"),
 )
+# What a run that goes on may change: the two answers to a loss that was not finite. The checkpoint
+# depends on most of the others, and init and seed have no effect any more.
+CHANGEABLE = ("lr", "skip_nonfinite")
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
@@ -49,19 +52,20 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
     from fastreduce.training.processes import started
 
     others = ("scale_batch", "out", "compare", "lr_sweep")
-    names = [name for name in (*SETTINGS, *others) if getattr(args, name) is not None]
+    fixed = [name for name in SETTINGS if name not in CHANGEABLE]
+    names = [name for name in (*fixed, *others) if getattr(args, name) is not None]
     if names:
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
         raise ValueError(
             f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
-            "its settings; leave them out, or start another run"
+            "its settings, all but --lr and --skip-nonfinite; leave them out, or start another run"
         )
     if not isinstance(before, Mapping):
         raise ValueError(
             f"--resume {args.resume}: found checkpoints without settings, wanted those of a run of "
             "fastreduce train"
         )
-    config = Config.from_json(before).changed(**_epochs(args))
+    config = Config.from_json(before).changed(**_epochs(args), **given(args))
     started().check(config)
     if args.devices or args.replicas is not None or config.backend:
         return config.changed(**_devices(args, config.backend))

@@ -160,9 +160,9 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         "--resume",
         metavar="DIR",
         type=Path,
-        help="go on with the run whose results are in DIR, with its settings; only --devices, "
-        "--replicas, --epochs, --checkpoint-every, --data, --profile and --tensorboard may be "
-        "given",
+        help="go on with the run whose results are in DIR, with its settings; only --lr, "
+        "--skip-nonfinite, --devices, --replicas, --epochs, --checkpoint-every, --data, --profile "
+        "and --tensorboard may be given",
     )
 
 

@@ -12,40 +12,44 @@ from torch.nn.parameter import is_lazy
 from fastreduce import _C
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.names import listed as one_of
-from fastreduce.names import meant
+from fastreduce.names import meant, shown
 
 KINDS = ("local", "dist_sync", "dist_async")
 
 
 def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
     if kind not in KINDS:
-        raise ValueError(f"KVStore: found {kind!r}, wanted one of {one_of(KINDS, kind)}")
+        raise ValueError(f"KVStore: found {shown(kind)}, wanted one of {one_of(KINDS, kind)}")
     if op not in list(_C.ops()):
-        raise ValueError(f"KVStore: found op {op!r}, wanted one of {one_of(_C.ops(), op)}")
+        raise ValueError(f"KVStore: found op {shown(op)}, wanted one of {one_of(_C.ops(), op)}")
     if staleness is not None:
         if kind != "dist_async":
             raise ValueError(
-                f"KVStore: found staleness {staleness} with {kind}, which waits for all ranks; "
-                "only dist_async has one"
+                f"KVStore: found staleness {shown(staleness)} with {kind}, which waits for "
+                "all ranks; only dist_async has one"
             )
         if type(staleness) is not int or staleness < 0:
-            raise ValueError(f"KVStore: found staleness {staleness!r}, wanted 0, 1, ... or None")
+            raise ValueError(
+                f"KVStore: found staleness {shown(staleness)}, wanted 0, 1, ... or None"
+            )
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ValueError(
-            f"KVStore: found timeout_s {timeout_s!r}, wanted a number of seconds above 0"
+            f"KVStore: found timeout_s {shown(timeout_s)}, wanted a number of seconds above 0"
         )
 
 
 def check_updater(updater: Any) -> object:
     if not callable(updater):
-        raise TypeError(f"set_updater: found {updater!r}, wanted a function (key, update, value)")
+        raise TypeError(
+            f"set_updater: found {shown(updater)}, wanted a function (key, update, value)"
+        )
     return updater
 
 
 def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         made = isinstance(kind, torch.optim.Optimizer)
-        found = f"an optimizer of class {type(kind).__name__}" if made else repr(kind)
+        found = f"an optimizer of class {type(kind).__name__}" if made else shown(kind)
         raise TypeError(
             f"set_optimizer: found {found}, wanted a class such as torch.optim.SGD, and its "
             "settings by name"
@@ -54,8 +58,8 @@ def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
         kind([torch.zeros(1)], **settings)
     except Exception as error:
         raise ValueError(
-            f"set_optimizer: found settings {dict(settings)}, wanted some that {kind.__name__} "
-            f"takes ({error})"
+            f"set_optimizer: found settings {shown(dict(settings))}, wanted some that "
+            f"{kind.__name__} takes ({error})"
         ) from error
 
 
@@ -67,8 +71,8 @@ def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
     ranks = {rank for rank in found if type(rank) is int and 0 <= rank < size}
     if not found or len(ranks) < len(found):
         raise ValueError(
-            f"KVStore: found servers {servers!r}, wanted a list of ranks, 0 to {size - 1}, each "
-            "once, or None for all"
+            f"KVStore: found servers {shown(servers)}, wanted a list of ranks, 0 to {size - 1}, "
+            "each once, or None for all"
         )
     return found
 
@@ -81,7 +85,8 @@ def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:
     for one in keys:
         if not isinstance(one, str | int) or isinstance(one, bool):
             raise TypeError(
-                f"{call}: found the key {one!r}, wanted a string or an integer, or a list of them"
+                f"{call}: found the key {shown(one)}, wanted a string or an integer, or a list "
+                "of them"
             )
     if not keys:
         raise ValueError(f"{call}: found no key, wanted at least one")
@@ -91,7 +96,7 @@ def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:
             f"{call}: found {len(keys)} keys and, of values, {found}; wanted a list of as many"
         )
     if len(set(keys)) < len(keys):
-        raise ValueError(f"{call}: found a key twice in {keys}, wanted each once")
+        raise ValueError(f"{call}: found a key twice in {shown(keys)}, wanted each once")
     return dict(zip(keys, values, strict=True))
 
 
@@ -211,6 +216,8 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
     if out.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{start}: found a {out.device} tensor, wanted cpu or cuda")
     _check_writable(start, out)
+    if row_ids.numel() and not entry.shape[0]:
+        raise ValueError(f"{start}: found numbers of rows, wanted none: the value has no rows")
     if row_ids.numel() and not (int(row_ids.min()) >= 0 and int(row_ids.max()) < entry.shape[0]):
         raise ValueError(
             f"{start}: found rows {int(row_ids.min())} to {int(row_ids.max())}, wanted 0 to "
@@ -224,7 +231,12 @@ def _by_priority(call: str, keys: Sequence[Key], priority: Any) -> list[Key]:
     numbers: Sequence[Any] = priority if several else [priority] * len(keys)
     if not all(isinstance(number, int | float) for number in numbers):
         raise TypeError(
-            f"{call}: found priority {priority!r}, wanted a number, or a list with one per key"
+            f"{call}: found priority {shown(priority)}, wanted a number, or a list with one per key"
+        )
+    if any(number != number for number in numbers):
+        raise ValueError(
+            f"{call}: found priority {shown(priority)}, wanted numbers that have an order, which "
+            "nan has not"
         )
     if len(numbers) != len(keys):
         raise ValueError(

@@ -49,11 +49,10 @@ class Asynchronous:
 
     def _refuse_updaters(self, call: str) -> None:
         """Rows are locked while they are updated, so who waits for them then waits for itself."""
-        key = self.shards.updates.under_way
-        if key is not None:
+        if keys := self.shards.updates.under_way:
             raise RuntimeError(
-                f"{call}: found a call by the updater of key {key!r} on its own store, which would "
-                "wait for that updater to end; wanted one that uses only what it is given"
+                f"{call}: found a call by the updater of key {keys[-1]!r} on its own store, which "
+                "would wait for that updater to end; wanted one that uses only what it is given"
             )
 
     def add(self, values: Mapping[Key, Tensor]) -> None:

@@ -36,8 +36,8 @@ class Joint:
         """Call ``updater(key, update, value)`` for each push, to change ``value`` in place.
 
         All ranks call this. An updater gets the rows that its rank keeps, so it may combine values
-        of one row only with values of the same row. In "dist_async" it cannot call its own store,
-        which is locked meanwhile: that is a RuntimeError.
+        of one row only with values of the same row. It must not push the key that it updates, nor
+        in "dist_async" call its own store at all, which is locked meanwhile: the push fails then.
         """
         self.agreed("set_updater", lambda: check_updater(updater))
         self._shards.updates.use(updater)
@@ -90,6 +90,14 @@ class Joint:
 
         put = agreed(self._peers, "load_state_dict", checked)
         agreed(self._peers, "load_state_dict", lambda: ("", put()))
+
+    def misfit(self, state: Any) -> str | None:
+        """Why `load_state_dict` would refuse a state on this rank; None if it would not."""
+        try:
+            self._shards.restorer(state)
+        except ValueError as error:
+            return str(error).removeprefix("load_state_dict: ")
+        return None
 
     def agreed(self, call: str, checked: Callable[[], Made]) -> Made:
         """What ``checked`` returns; what it raises on one rank is raised on all.

@@ -48,7 +48,7 @@ class Shards:
             yield
         except BaseException:
             for key, x in before.items():
-                rows[key].copy_(x)
+                rows[key].data = x  # an updater may have changed its shape, too
             undo()
             raise
         self.pushes += 1
@@ -124,7 +124,8 @@ class Shards:
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """What puts back a state that `state` returned; raises ValueError if it does not fit."""
-        kinds = {"values": dict, "optimizers": dict, "pushes": int, "ranks": int}
+        kinds: dict[str, Any] = {"values": dict, "optimizers": dict, "optimizer": str | None}
+        kinds |= {"pushes": int, "ranks": int}
         if not isinstance(state, Mapping) or not all(
             isinstance(state.get(name), kind) for name, kind in kinds.items()
         ):
@@ -147,11 +148,11 @@ class Shards:
                 for key in other[:3]
             )
             raise ValueError(f"load_state_dict: found rows of {'; '.join(words)}")
-        self.updates.check(state["optimizers"], state.get("optimizer"), own)
+        put_optimizers = self.updates.restorer(state["optimizers"], state.get("optimizer"), own)
 
         def put() -> None:
             with self.lock, self.all_or_nothing(own):
-                self.updates.restore(state["optimizers"], own)
+                put_optimizers()
                 for key, rows in state["values"].items():
                     own[key].copy_(rows)
             self.pushes = state["pushes"]

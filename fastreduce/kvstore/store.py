@@ -148,10 +148,10 @@ class KVStore(Joint):
         is not changed. Without an updater or optimizer the value becomes the reduction.
 
         Raises KeyError for a key without a value; ValueError for a tensor of another shape or
-        dtype; UpdaterFailed on the rank where an updater raises, and RuntimeError, which names that
-        rank, on the others. All keys of the call keep their values then. In "dist_async", where
-        ranks update on their own, the key's rows on that rank keep theirs, and who pushed gets a
-        RuntimeError.
+        dtype; UpdaterFailed on the rank where an updater raises, or makes its value a tensor of
+        another shape, dtype or device, and RuntimeError, which names that rank, on the others. All
+        keys of the call keep their values then. In "dist_async", where ranks update on their own,
+        the key's rows on that rank keep theirs, and who pushed gets a RuntimeError.
         """
         self._push(key, value, priority)
 
@@ -163,6 +163,7 @@ class KVStore(Joint):
         def checked() -> tuple[str, tuple[dict[Key, Tensor], int]]:
             check()
             values = like("push", key, value, self._shards.entries, priority)
+            self._shards.updates.refuse_own(values)
             replicas = same_length("push", values)
             return names(values), (merged(values, self.op), replicas)
 

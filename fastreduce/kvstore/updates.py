@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastreduce.kvstore.arguments import about
 from fastreduce.kvstore.entry import Key
+from fastreduce.names import shown
 
 Updater = Callable[[Key, Tensor, Tensor], object]
 
@@ -21,10 +23,11 @@ def fold_of(op: str) -> str:
 
 
 class UpdaterFailed(RuntimeError):
-    """An updater raised; the message names the key, and ``__cause__`` is what it raised."""
+    """An updater raised, which is ``__cause__`` then, or left no value like the one before; the
+    message names the key."""
 
-    def __init__(self, key: Key, cause: Exception) -> None:
-        super().__init__(f"the updater of key {key!r} raised {type(cause).__name__}: {cause}")
+    def __init__(self, key: Key, words: str) -> None:
+        super().__init__(f"the updater of key {key!r} {words}")
 
 
 class Updates:
@@ -38,9 +41,12 @@ class Updates:
         self._own = threading.local()
 
     @property
-    def under_way(self) -> Key | None:
-        """The key that this thread updates just now."""
-        return getattr(self._own, "key", None)
+    def under_way(self) -> list[Key]:
+        """The keys that this thread updates just now: several where an updater pushes another."""
+        if not hasattr(self._own, "keys"):
+            self._own.keys = []
+        keys: list[Key] = self._own.keys
+        return keys
 
     def use(self, updater: Updater) -> None:
         self._updater, self._make, self.optimizer = updater, None, None
@@ -51,15 +57,32 @@ class Updates:
         self._make, self.optimizer = lambda rows: kind([rows], **settings), kind.__name__
 
     def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
-        """Raises UpdaterFailed for whatever the updater raises."""
-        self._own.key = key
+        """Raises UpdaterFailed for whatever the updater raises, and where it makes the rows
+        others than they were in shape, dtype, device or memory."""
+        before = _form(rows)
+        self.under_way.append(key)
         try:
             with torch.no_grad():
                 self._updater(key, update, rows)
         except Exception as error:
-            raise UpdaterFailed(key, error) from error
+            raise UpdaterFailed(key, f"raised {type(error).__name__}: {error}") from error
         finally:
-            self._own.key = None
+            self.under_way.pop()
+        if _form(rows) != before:
+            raise UpdaterFailed(
+                key,
+                f"made its value {_form(rows)}, wanted {before}, as it was: an updater changes "
+                "elements only",
+            )
+
+    def refuse_own(self, keys: Collection[Key]) -> None:
+        """Raise RuntimeError where the updater of a key pushes that key again."""
+        for key in keys:
+            if key in self.under_way:
+                raise RuntimeError(
+                    f"push: found a push of key {key!r} by its own updater, which would go on for "
+                    "ever; wanted one that changes the value that it is given"
+                )
 
     def _step(self, key: Key, update: Tensor, rows: Tensor) -> None:
         optimizer = self._optimizer(key, rows)
@@ -99,24 +122,45 @@ class Updates:
         found = [key for key in keys if key in self._optimizers]
         return copy.deepcopy({key: self._optimizers[key].state_dict() for key in found})
 
-    def check(self, state: Mapping[Key, Any], optimizer: Any, keys: Collection[Key]) -> None:
-        """Raise ValueError if ``state``, of an ``optimizer`` of that name, cannot be restored."""
-        if unknown := [key for key in state if key not in keys]:
+    def restorer(
+        self, state: Mapping[Key, Any], optimizer: str | None, rows: Mapping[Key, Tensor]
+    ) -> Callable[[], None]:
+        """What makes the optimizers of ``rows`` those of ``state``, of an ``optimizer`` of that
+        name, or new ones where it has none; raises ValueError if that cannot be."""
+        if unknown := [key for key in state if key not in rows]:
             raise ValueError(
-                f"load_state_dict: found optimizers of keys {unknown}, which have no value"
+                f"load_state_dict: found optimizers of keys {shown(unknown)}, which have no value"
             )
-        if state and optimizer != self.optimizer:
+        if state and (self._make is None or optimizer != self.optimizer):
             raise ValueError(
                 f"load_state_dict: found the state of {optimizer}, wanted that of "
                 f"{self.optimizer or 'no optimizer'}; call set_optimizer with {optimizer} first"
             )
+        made = {key: self._restored(key, rows[key], one) for key, one in state.items()}
 
-    def restore(self, state: Mapping[Key, Any], rows: Mapping[Key, Tensor]) -> None:
-        """The optimizers of ``rows`` become those of ``state``, or new ones where it has none."""
-        for key in rows:
-            self._optimizers.pop(key, None)
-        for key, one in state.items():
-            self._optimizer(key, rows[key]).load_state_dict(copy.deepcopy(one))  # torch keeps it
+        def put() -> None:
+            for key in rows:
+                self._optimizers.pop(key, None)
+            self._optimizers.update(made)
+
+        return put
+
+    def _restored(self, key: Key, rows: Tensor, state: Any) -> torch.optim.Optimizer:
+        assert self._make is not None
+        optimizer = self._make(rows)
+        try:
+            optimizer.load_state_dict(copy.deepcopy(state))  # torch keeps it
+        except Exception as error:  # of torch, which takes its form for granted
+            raise ValueError(
+                f"load_state_dict: key {key!r}: found no state of {self.optimizer} "
+                f"({type(error).__name__}: {error}), wanted what state_dict returns"
+            ) from error
+        return optimizer
+
+
+def _form(rows: Tensor) -> str:
+    memory = f"strides {rows.stride()} and {rows.untyped_storage().nbytes()} bytes"
+    return f"{about(rows)} on {rows.device} with {memory}"
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fastreduce.names import shown
+
 from .state import bytes_of, flatten, misfit, on_all_ranks, restorer, state_of, unflatten
 
 FORMAT = "fastreduce checkpoint"
@@ -94,7 +96,8 @@ def save(
     """
     if type(step) is not int or type(keep) is not int or step < 0 or keep < 1:
         raise ValueError(
-            f"save: found step {step!r} and keep {keep!r}, wanted whole numbers, at least 0 and 1"
+            f"save: found step {shown(step)} and keep {shown(keep)}, wanted whole numbers, at "
+            "least 0 and 1"
         )
     _check_named("save", parts)
     tensors: dict[str, Tensor] = {}
@@ -223,8 +226,9 @@ def _write(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
     for left in path.parent.glob("step-*.unfinished"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    unfinished = path.with_suffix(".unfinished")
+        if not left.is_dir():  # which is nothing of ours
+            left.unlink(missing_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
     try:
         yield unfinished
     except OSError as error:

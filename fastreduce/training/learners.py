@@ -50,6 +50,12 @@ class Learner(abc.ABC):
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as `fastreduce.training.save` takes it."""
 
+    def set_lr(self, lr: float) -> None:
+        """Go on with this rate, whatever that of a checkpoint is that was restored."""
+        if optimizer := self.state().get("optimizer"):
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+
     def allreduce_s(self) -> float | None:
         """Seconds in the allreduce since the last call, where they are measured."""
         return None
@@ -173,7 +179,7 @@ class StoreLearner(ModuleLearner):
         super().__init__(config, generator)
         assert config.kvstore is not None
         self.store = fastreduce.KVStore(config.kvstore, staleness=config.staleness)
-        self.store.set_optimizer(torch.optim.SGD, lr=config.lr)
+        self.set_lr(config.lr)
         if self.store.num_workers > 1:
             self.where = f"rank {self.store.rank}, "
         self._keys = [name for name, _ in self.model.named_parameters()]
@@ -200,6 +206,9 @@ class StoreLearner(ModuleLearner):
             "store": self.store,
             PROCESSES: self.store.num_workers,
         }
+
+    def set_lr(self, lr: float) -> None:
+        self.store.set_optimizer(torch.optim.SGD, lr=lr)  # which keeps no state
 
     def close(self) -> None:
         self.store.close()

@@ -114,7 +114,14 @@ class Processes:
         """
         own = run / f"rank{self.rank}"
         # One that the run did not have has no folder there; rank 0's tells how many there were.
-        found = read((own if own.is_dir() else run) / CHECKPOINTS)
+        try:
+            found = read((own if own.is_dir() else run) / CHECKPOINTS)
+        except FileNotFoundError as error:
+            above = [
+                x for x in run.absolute().parents[:2] if any((x / CHECKPOINTS).glob("step-*s"))
+            ]
+            meant = f"; did you mean --resume {above[0]}?" if above else ""
+            raise FileNotFoundError(f"{error}{meant}") from None
         before = found.state.get(PROCESSES, 1)
         if before not in (None, self.size):
             raise CheckpointError(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import fastreduce
-from fastreduce.files import naming
+from fastreduce.files import naming, replacing
 
 from .config import Config
 from .data import FashionMNIST
@@ -146,5 +146,5 @@ def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:
     losses = [epoch.loss for epoch in epochs if math.isfinite(epoch.loss)]
     figure.axes[0].set_ylim(0, 1.1 * max(losses, default=1.0))
     figure.axes[1].set_ylim(0, 1)
-    with naming(path):
-        figure.savefig(path, dpi=150)
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=150)

@@ -22,6 +22,9 @@ MAPPINGS: dict[str, Any] = {"counter": Counter, "dict": dict}
 # What a group of an optimizer has beside settings: of a scheduler, and names of parameters.
 NOT_SETTINGS = {"initial_lr", "param_names"}
 PLAIN = (str, int, float, bool, type(None))
+# How deep lists and dicts may be in each other: what reads JSON goes three levels down for each,
+# and Python's stack has a thousand.
+DEEPEST = 100
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -55,11 +58,11 @@ def on_all_ranks(parts: Mapping[str, Any], checked: Callable[[], Made]) -> Made:
     return checked()
 
 
-def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def flatten(value: Any, path: str, tensors: dict[str, Tensor], depth: int = 0) -> Any:
     """Return ``value`` for JSON, and put copies of its tensors into ``tensors``, by their paths.
 
     Raises TypeError, which names the path, for what is no tensor, number, string, bool, None, list,
-    tuple or dict.
+    tuple or dict, and for lists and dicts that have no end.
 
     >>> import torch
     >>> tensors = {}
@@ -81,15 +84,23 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tensor": path}
     if isinstance(value, PLAIN):
         return value
+    if depth > DEEPEST:
+        raise TypeError(
+            f"{path[:40]}...: found lists or dicts in each other, more than {DEEPEST} deep, wanted "
+            "fewer; does one contain itself?"
+        )
     for kind in MAPPINGS:
         if isinstance(value, MAPPINGS[kind]):
             if other := next((key for key in value if not isinstance(key, PLAIN)), None):
                 raise TypeError(f"{path}: found the key {other!r}, wanted strings or numbers")
-            items = [[key, flatten(x, f"{path}.{key}", tensors)] for key, x in value.items()]
-            return {kind: items}
+            items = value.items()
+            return {
+                kind: [[key, flatten(x, f"{path}.{key}", tensors, depth + 1)] for key, x in items]
+            }
     for kind in SEQUENCES:
         if isinstance(value, SEQUENCES[kind]):
-            return {kind: [flatten(x, f"{path}.{i}", tensors) for i, x in enumerate(value)]}
+            items = enumerate(value)
+            return {kind: [flatten(x, f"{path}.{i}", tensors, depth + 1) for i, x in items]}
     raise TypeError(
         f"{path}: found a {type(value).__name__}, wanted tensors, numbers, strings, bools, None, "
         "and lists, tuples and dicts of them; checkpoints hold nothing that would run code"
@@ -133,13 +144,17 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def misfit(part: Any, found: Any) -> str | None:
     """Why ``found``, a state, cannot be put into ``part``; None if it can be."""
+    if isinstance(part, KVStore):
+        return part.misfit(found)
     own = state_of(part)
     if isinstance(own, Mapping) and not isinstance(found, Mapping):
         return f"found {type(found).__name__}, wanted a dict, as this one's state_dict() returns"
     if isinstance(part, torch.optim.Optimizer):
-        if "param_groups" not in found:
+        if not _of_optimizer(found):
             return "found the state of something else, wanted that of an optimizer"
         return _misfit_of_optimizer(own["param_groups"], found["param_groups"])
+    if isinstance(part, torch.Generator):
+        return _misfit_of_generator(part, own, found)
     if isinstance(own, Tensor) or isinstance(found, Tensor):
         return _misfit_of_tensor(own, found)
     if not isinstance(own, Mapping):
@@ -157,6 +172,15 @@ def misfit(part: Any, found: Any) -> str | None:
     return None
 
 
+def _of_optimizer(found: Mapping[str, Any]) -> bool:
+    groups = found.get("param_groups")
+    return (
+        isinstance(found.get("state"), Mapping)
+        and isinstance(groups, list)
+        and all(isinstance(x, Mapping) and isinstance(x.get("params"), list) for x in groups)
+    )
+
+
 def _misfit_of_optimizer(own: list[Any], found: list[Any]) -> str | None:
     wanted, counts = (
         {f"group {i}": len(group["params"]) for i, group in enumerate(x)} for x in (own, found)
@@ -171,6 +195,16 @@ def _misfit_of_optimizer(own: list[Any], found: list[Any]) -> str | None:
                 f"found the settings {', '.join(sorted(unknown))} of another optimizer, wanted "
                 f"{', '.join(sorted(missing))}"
             )
+    return None
+
+
+def _misfit_of_generator(part: torch.Generator, own: Tensor, found: Any) -> str | None:
+    if words := _misfit_of_tensor(own, found):
+        return f"{words}, the state of a generator on {part.device}"
+    try:
+        torch.Generator(part.device).set_state(found)
+    except RuntimeError as error:
+        return f"found no state of a generator on {part.device} ({error}), wanted one"
     return None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastreduce.devices import deal_devices
-from fastreduce.files import naming, write_whole
+from fastreduce.files import replacing, write_whole
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from .config import Config
@@ -35,6 +35,13 @@ def configs(config: Config, lrs: Sequence[float]) -> list[Config]:
 
     Raises ValueError for a rate or a setting that does not go with that.
     """
+    if twice := [lr for lr in lrs if lrs.count(lr) > 1]:
+        raise ValueError(f"lr-sweep: found {twice[0]:g} twice, wanted each rate once")
+    if config.skip_nonfinite:
+        raise ValueError(
+            "skip-nonfinite: found together with lr-sweep, whose table says at which rates a loss "
+            "was not finite; leave one of the two out"
+        )
     devices = list(dict.fromkeys(config.devices))
     return [
         config.changed(
@@ -97,6 +104,6 @@ def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend()
-    with naming(picture):
-        figure.savefig(picture, dpi=120)
+    with replacing(picture) as unfinished:
+        figure.savefig(unfinished, format="png", dpi=120)
     return [results, picture]

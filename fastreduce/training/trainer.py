@@ -114,14 +114,15 @@ class Trainer:
         return checkpoint.save(self.checkpoints, self._parts(), step=steps)
 
     def restore(self, found: checkpoint.Checkpoint) -> list[Epoch]:
-        """Go on from a checkpoint; returns the epochs that had ended.
+        """Go on from a checkpoint, with the rate of the config; returns the epochs that had ended.
 
         Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
-        parts = self._parts()
+        parts = {**self._parts(), "order": self._generator}
         on_all_ranks(parts, lambda: self._check_data(found))
         found.restore(parts)
-        self._order_state = found.state["order"]
+        self.learner.set_lr(self.config.lr)
+        self._order_state = self._generator.get_state()
         self._at = Progress.from_json(found.state["progress"])
         return list(self._at.epochs)
 

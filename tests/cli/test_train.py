@@ -248,12 +248,13 @@ def test_a_training_that_diverges_ends_with_what_it_reached(capsys, tmp_path):
     assert len(metrics(tmp_path)) == 1
 
 
-def test_a_training_that_diverges_is_not_said_to_go_on(capsys, tmp_path):
-    """With the same settings it would come to the same loss."""
+def test_a_training_that_diverges_is_said_to_go_on_at_another_rate(capsys, tmp_path):
+    """With the same one it would come to the same loss."""
     flags = [*QUICK, "--lr", "1e30", "--checkpoint-every", "1", "--out", str(tmp_path)]
     assert main(["train", *flags]) == 1
     out = capsys.readouterr().out
-    assert f"{tmp_path}/checkpoints" in out and "--resume" not in out
+    assert f"{tmp_path}/checkpoints" in out
+    assert f"to go on from there: fastreduce train --resume {tmp_path} --lr RATE (if" in out
 
 
 def test_steps_that_are_left_out_are_counted(capsys, tmp_path):

@@ -122,6 +122,8 @@ def test_tensorboard_gets_each_epoch(tmp_path, monkeypatch):
         (["--compare", "nn"], "nn.DataParallel wants a GPU for each replica"),
         (["--compare", "loop", "--model", "mlp"], "compare with loop: model: found 'mlp'"),
         (["--lr-sweep", "0.1", "-1"], "lr: found -1.0, wanted a number above 0"),
+        (["--lr-sweep", "0.1", "0.2", "1e-1"], "lr-sweep: found 0.1 twice, wanted each rate once"),
+        (["--lr-sweep", "1e30", "--skip-nonfinite"], "skip-nonfinite: found together with lr-sw"),
         (["--lr-sweep"], "--lr-sweep: expected at least one argument"),
         (["--lr-sweep", "1", "--profile"], "--profile: found together with --lr-sweep"),
         (["--lr-sweep", "1", "--reproducible", "2"], "found 2 micro-shards for 4 replicas"),

@@ -14,6 +14,7 @@ from fastreduce.training import Config, Epoch, report
 from fastreduce.training.report import (
     METRICS,
     PICTURE,
+    SWEEP,
     SWEEP_PICTURE,
     Metrics,
     plot,
@@ -103,6 +104,27 @@ def test_a_full_disk_is_named_and_leaves_no_run_that_has_not_begun(tiny, tmp_pat
         plot(EPOCHS, tmp_path / PICTURE, "title")
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / SWEEP_PICTURE}'"):
         write([Point(1, 16, 0.1, 0.5)], tmp_path, "title")
+
+
+@pytest.mark.parametrize("before", [None, b"of an earlier run"])
+def test_a_picture_is_whole_or_that_of_before(tmp_path, monkeypatch, before):
+    def cut(_, path, **__):
+        Path(path).write_bytes(b"\x89PN")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", cut)
+    drawn = {
+        PICTURE: lambda: plot(EPOCHS, tmp_path / PICTURE, "title"),
+        SWEEP_PICTURE: lambda: write([Point(1, 16, 0.1, 0.5)], tmp_path, "title"),
+    }
+    for name, draw in drawn.items():
+        if before:
+            (tmp_path / name).write_bytes(before)
+        with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / name}'"):
+            draw()
+    kept = [PICTURE, SWEEP_PICTURE] * bool(before)
+    assert {x.name for x in tmp_path.iterdir()} == {*kept, SWEEP}
+    assert all((tmp_path / name).read_bytes() == before for name in kept)
 
 
 def test_a_file_that_was_removed_is_not_begun_anew(tiny, tmp_path):

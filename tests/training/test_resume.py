@@ -176,7 +176,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("flags", "words"),
         [
-            (["--lr", "0.3"], "--lr: found together with --resume"),
+            (["--seed", "3"], "--seed: found together with --resume"),
             (["--model", "mlp", "--compile"], "--model, --compile: found together with --resume"),
             (["--scale-batch"], "--scale-batch: found together with --resume"),
             (["--out", "x"], "--out: found together with --resume"),

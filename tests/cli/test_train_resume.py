@@ -1,0 +1,110 @@
+"""`fastreduce train --resume` with other settings, and with other folders than that of a run."""
+
+import json
+
+import pytest
+import torch
+
+from fastreduce.cli import main
+from fastreduce.training import Config, Trainer
+from fastreduce.training.checkpoint import read
+from fastreduce.training.data import SAMPLE, load_fashion_mnist
+
+DATA = ["--data", str(SAMPLE)]
+QUICK = [*DATA, "--devices", "cpu", "--steps", "3", "--batch-size", "8", "--model", "mlp"]
+
+
+@pytest.fixture
+def run(capsys, tmp_path):
+    """The folder of a run of one epoch."""
+    assert (
+        main(["train", *QUICK, "--lr", "0.1", "--epochs", "1", "--out", str(tmp_path / "r")]) == 0
+    )
+    capsys.readouterr()
+    return tmp_path / "r"
+
+
+DEEP = "checkpoints/step-000000003.safetensors"
+
+
+def resumed(folder, *flags):
+    return main(["train", *DATA, "--resume", str(folder), *flags])
+
+
+def kept(folder):
+    return read(folder / "checkpoints").state["config"]
+
+
+def test_a_run_whose_loss_was_not_finite_goes_on_at_a_lower_rate(capsys, run):
+    assert resumed(run, "--epochs", "2", "--lr", "1e30") == 1
+    out, err = capsys.readouterr()
+    assert "changed: lr: 0.1 -> 1e+30, epochs: 1 -> 2" in out
+    assert "epoch 2, step 2: the loss of shard 0 is" in err and "try a lower --lr" in err
+    assert f"fastreduce train --resume {run} --lr RATE (if" in out
+    assert resumed(run, "--epochs", "2", "--lr", "0.05") == 0
+    assert "changed: lr: 0.1 -> 0.05, epochs: 1 -> 2" in capsys.readouterr().out
+    first, *epochs = (run / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(first)["config"]["lr"] == kept(run)["lr"] == 0.05
+    assert len(epochs) == 2
+
+
+def test_or_leaves_such_steps_out(capsys, run):
+    assert resumed(run, "--epochs", "2", "--lr", "1e30", "--skip-nonfinite") == 0
+    out = capsys.readouterr().out
+    assert "changed: lr: 0.1 -> 1e+30, epochs: 1 -> 2, skip_nonfinite: False -> True" in out
+    assert "2 steps skipped, whose losses were not finite" in out
+    assert resumed(run) == 0
+    assert "changed:" not in capsys.readouterr().out
+    assert kept(run)["skip_nonfinite"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--lr", "-1"], "lr: found -1.0, wanted a number above 0"),
+        (["--skip-nonfinite"], "skip-nonfinite: found with kvstore 'local', whose steps are not"),
+        (["--batch-size", "4"], "keeps its settings, all but --lr and --skip-nonfinite; leave"),
+    ],
+)
+def test_what_a_run_cannot_change(capsys, tmp_path, flags, words):
+    started = [*QUICK, "--epochs", "1", "--kvstore", "local", "--out", str(tmp_path / "run")]
+    assert main(["train", *started]) == 0
+    with pytest.raises(SystemExit) as end:
+        resumed(tmp_path / "run", *flags)
+    assert end.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [{}, {"allreduce": "ring"}, {"kvstore": "local"}])
+def test_the_rate_is_the_one_that_is_used(tmp_path, settings):
+    """A step of half the rate changes the parameters by half, whatever the checkpoint's rate."""
+    config = Config((torch.device("cpu"),) * 2, batch_size=8, steps=1, epochs=1, **settings)
+    data = load_fashion_mnist(SAMPLE)
+    first = Trainer(config, data, progress=False, checkpoints=tmp_path)
+    list(first.epochs())
+    before = [x.clone() for x in first.learner.state()["model"].state_dict().values()]
+
+    def changes(lr):
+        made = Trainer(config.changed(lr=lr, epochs=2), data, progress=False)
+        made.restore(read(tmp_path))
+        list(made.epochs())
+        after = made.learner.state()["model"].state_dict().values()
+        return [a - b for a, b in zip(after, before, strict=True)]
+
+    assert any(x.any() for x in changes(0.2))
+    for half, whole in zip(changes(0.1), changes(0.2), strict=True):
+        torch.testing.assert_close(2 * half, whole, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", DEEP])
+def test_a_place_that_is_too_deep(capsys, run, name):
+    assert resumed(run / name) == 1
+    err = capsys.readouterr().err
+    assert (
+        f"found no checkpoint, wanted step-*.safetensors there; did you mean --resume {run}?" in err
+    )
+
+
+def test_a_folder_that_has_nothing_to_do_with_a_run(capsys, tmp_path):
+    assert resumed(tmp_path / "a" / "b") == 1
+    assert "did you mean" not in capsys.readouterr().err
