@@ -24,6 +24,17 @@ Tensors bytes_of(const Tensors& tensors) {
   return found;
 }
 
+// A rank may wait in Gloo for one that has raised, and Gloo would tell it only at the timeout.
+std::function<bool(std::chrono::milliseconds)> ending_of(const ProcessBackend::Work& work) {
+  return [work](std::chrono::milliseconds limit) {
+    try {
+      return work->wait(limit);
+    } catch (const std::exception&) {
+      return work->isCompleted() && work->wait();  // it may have ended since
+    }
+  };
+}
+
 Tensors all_of(Tensors some, const Tensors& others) {
   some.insert(some.end(), others.begin(), others.end());
   return some;
@@ -97,7 +108,7 @@ ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::strin
       group_.arrive(mine);
       group_.meet();
       if (!lengths.empty()) group_.compare_lengths();
-      if (moves) group_.hand_over([&] { moves(in, out)->wait(); });
+      if (moves) group_.hand_over(ending_of(moves(in, out)));
       usable.write_back();
       return true;
     });

@@ -54,22 +54,27 @@ std::string Group::unfinished() const {
   return ranks;
 }
 
-void Group::hand_over(const std::function<void()>& does) {
+void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within) {
+  const auto look = [this](const std::string& problem) {
+    for (const std::string& trouble : {aborted(), gone_before_the_end(), failed_peer()})
+      if (!trouble.empty()) raise(trouble + problem);
+  };
   std::string problem;
   try {
-    does();
+    while (!ends_within(kLook)) look("");
+  } catch (const GroupError&) {
+    throw;
   } catch (const std::exception& error) {
-    problem = error.what();
+    problem = std::string(": ") + error.what();
   }
   advance_done(1);
   if (problem.empty()) return;
   for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end && !unfinished().empty();) {
-    for (const std::string& trouble : {aborted(), gone_before_the_end(), failed_peer()})
-      if (!trouble.empty()) raise(trouble + ": " + problem);
+    look(problem);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const std::string missing = unfinished();
-  raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + ": " + problem);
+  raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + problem);
 }
 
 // Who is waited for may wait itself, for one that is stopped.

@@ -14,9 +14,6 @@
 namespace fastreduce {
 namespace {
 
-// How often a sleeping rank looks whether its peer still lives: ten times within the second in which it shall notice.
-constexpr std::chrono::milliseconds kLook{100};
-
 // A look at a counter costs about 40 ns while a peer's core has it (2 Xeon cores, 2026-11-22), so a rank spins for some
 // 100 us, longer than most waits; where ranks share cores, spinning would keep the awaited peer from running.
 int spins(size_t ranks) {

@@ -95,8 +95,9 @@ class Group {
   void wait_here(const std::function<bool()>& done);
   // The same for what all ranks have begun and cannot end alone.
   void finish_together(const std::function<bool()>& done);
-  // What another group does for this one, once all have met. If it fails, this finds out which rank is the cause.
-  void hand_over(const std::function<void()>& does);
+  // Waits for what another group does for this one, once all have met, and finds out which rank is the cause if it
+  // fails or cannot end. `ends_within` says whether it has ended, or throws.
+  void hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
