@@ -29,6 +29,7 @@ struct TensorLists {
   std::vector<at::Tensor> flat;
   int64_t ranks = 0;
   int64_t per_rank = 0;
+  int64_t first_rank = 0;  // as errors call it, where these are the tensors of one rank among several processes
 
   const at::Tensor& at(int64_t rank, int64_t index) const { return flat[rank * per_rank + index]; }
   std::string where(int64_t rank, int64_t index) const;  // for error messages

@@ -44,6 +44,10 @@ ProcessBackend::~ProcessBackend() {
   machines_.release();
 }
 
+void ProcessBackend::check_root(int64_t root) const {
+  TORCH_CHECK_VALUE(root >= 0 && root < getSize(), "root is ", root, "; want a rank below ", getSize());
+}
+
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
   if (!options.device().is_cpu()) return at::empty({size}, options);
   return Heap::instance().allocate({size}, c10::typeMetaToScalarType(options.dtype()));
@@ -80,7 +84,8 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   const Arithmetic kernel = check_call(kind.collective, kind.op, all);
   check_written(written);
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
-  TORCH_CHECK_VALUE(kind.root >= 0 && kind.root < getSize(), "root is ", kind.root, "; want a rank below ", getSize());
+  if (inputs.empty()) check_apart(std::stoi(group_.name()), written);
+  check_root(kind.root);
   // Here, and not in the other thread: a program that is new is built in Python.
   const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(written.front().element_size()));
   return enqueue(kind, read.empty() ? written : read, written,
@@ -157,6 +162,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
 ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
   check_call(kind.collective, kind.op, tensors);
   check_written(tensors);
+  check_apart(std::stoi(group_.name()), tensors);
   return enqueue(kind, tensors, tensors, [this, kind, tensors] {
     const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
     Usable usable(tensors.front().is_cpu());

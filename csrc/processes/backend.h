@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -99,9 +100,13 @@ class ProcessBackend final : public c10d::Backend {
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
 
-  template <class CallOptions>
-  Work delegate(c10d::OpType type, const char* title, const CallOptions& options, Tensors outputs,
-                std::function<Work()> call);
+  // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.
+  // Dense tensors are moved as bytes, since Gloo does not know all dtypes.
+  using Moves = std::function<Work(Tensors& inputs, Tensors& outputs)>;
+  Work delegate(const Kind& kind, const std::string& words, const Tensors& inputs, const Tensors& outputs, Moves moves,
+                const std::vector<int64_t>& lengths = {});
+  Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
+  void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
 
   const std::unique_ptr<const Chaos> chaos_ = Chaos::of_environment();
@@ -116,6 +121,17 @@ class ProcessBackend final : public c10d::Backend {
   std::mutex plans_mutex_;
   std::map<uint64_t, std::unique_ptr<RankPlan>> plans_;  // by schedule
 };
+
+template <class CallOptions>
+ProcessBackend::Kind ProcessBackend::kind(c10d::OpType type, const char* title, Collective collective,
+                                          const CallOptions& options) const {
+  Kind kind{type, title, collective, c10d::ReduceOp::SUM, 0, options.timeout, !options.asyncOp};
+  if constexpr (requires { options.reduceOp; }) kind.op = options.reduceOp;
+  if constexpr (requires { options.rootRank; }) kind.root = options.rootRank;
+  if (kind.timeout == c10d::kUnsetTimeout) kind.timeout = options_->timeout;
+  kind.timeout = std::min<std::chrono::milliseconds>(kind.timeout, kLongestTimeout);
+  return kind;
+}
 
 // Runs a function without the GIL: threads that need it may have to end meanwhile. Set while the extension is loaded.
 extern std::function<void(const std::function<void()>&)> without_gil;

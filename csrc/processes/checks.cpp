@@ -2,6 +2,8 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include "check.h"
+
 namespace fastreduce {
 namespace {
 
@@ -12,6 +14,8 @@ void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
   TORCH_CHECK_VALUE(multiplies, "premul_sum of ", type,
                     " tensors is not defined; want float16, bfloat16, float32 or float64");
 }
+
+}  // namespace
 
 at::ScalarType check_tensors(const Tensors& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "no tensors; want at least one");
@@ -28,13 +32,14 @@ at::ScalarType check_tensors(const Tensors& tensors) {
   return tensors.front().scalar_type();
 }
 
-}  // namespace
-
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors) {
   const at::ScalarType type = check_tensors(tensors);
   if (moves_only(collective)) return moved(type);
   const auto found = find_arithmetic(type, op_of(op));
-  TORCH_CHECK_VALUE(found, name_of(op_of(op)), " of ", type, " tensors is not defined; defined are ", ops_of(type));
+  const std::string defined = ops_of(type);
+  TORCH_CHECK_VALUE(
+      found, name_of(op_of(op)), " of ", type, " tensors is not defined; ",
+      defined.empty() ? "this dtype cannot be reduced at all: pass tensor.float()" : "defined are " + defined);
   check_factor(op, type);
   return *found;
 }
@@ -46,10 +51,54 @@ void check_written(const Tensors& tensors) {
                       ", which is to be written, has elements that share memory; want none: pass tensor.contiguous()");
 }
 
+void check_apart(int rank, const Tensors& tensors) {
+  if (tensors.size() < 2) return;
+  Call call;
+  call.outputs.flat = tensors;
+  call.outputs.ranks = 1;
+  call.outputs.per_rank = static_cast<int64_t>(tensors.size());
+  call.outputs.first_rank = rank;
+  check_overlap(call);
+}
+
 void check_on_cpu(const char* call, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors)
     TORCH_CHECK_VALUE(tensor.is_cpu(), call, " of a tensor on ", tensor.device(),
                       "; the backend fastreduce has it for CPU tensors only: pass tensor.cpu()");
+}
+
+void check_contiguous(const std::string& call, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    TORCH_CHECK_VALUE(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), call, " into a tensor of sizes ",
+                      tensor.sizes(), " and strides ", tensor.strides(),
+                      ", which Gloo cannot write as it lies; want a contiguous one: pass another, and copy from it");
+}
+
+void check_sparse(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(op.op_ == c10d::ReduceOp::SUM,
+                    "a reduction of sparse tensors other than the sum is not defined; "
+                    "pass tensor.to_dense()");
+  const at::ScalarType type = tensor.scalar_type();
+  const bool adds = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kComplexFloat ||
+                    type == at::kComplexDouble ||
+                    (c10::isIntegralType(type, false) && !c10::isBarebonesUnsignedType(type));
+  TORCH_CHECK_VALUE(adds, "sparse all_reduce of ", type,
+                    " tensors: torch does not add them; pass tensor.float(), or "
+                    "tensor.to_dense()");
+}
+
+void check_one_for_each(const char* call, const char* one_name, const char* list_name, const Tensors& one,
+                        const std::vector<Tensors>& lists, int ranks, bool is_root) {
+  TORCH_CHECK_VALUE(one.size() == 1, call, " has ", one.size(), " ", one_name, "; want one");
+  Tensors all = flat(lists);
+  const size_t wanted = is_root ? ranks : 0;
+  bool fits = all.size() == wanted && lists.size() == (is_root ? 1 : 0);
+  for (const at::Tensor& tensor : all) fits = fits && tensor.numel() == one[0].numel();
+  TORCH_CHECK_VALUE(fits, call, " has ", elems_of(all), " elements in ", all.size(), " ", list_name, " on ",
+                    is_root ? "its root" : "another rank than its root", "; want ", wanted, " tensors of ",
+                    one[0].numel(), " elements");
+  all.push_back(one[0]);
+  check_tensors(all);
 }
 
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,

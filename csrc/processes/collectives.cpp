@@ -1,44 +1,14 @@
-// The collectives as torch names them. Over several machines, rest_ serves all but allreduce.
-#include <c10/util/hash.h>
-
+// The collectives that have programs, as torch names them. Over several machines, rest_ serves all but allreduce.
 #include "processes/backend.h"
-#include "processes/checks.h"
 #include "processes/items.h"
 
 namespace fastreduce {
 
 using c10d::OpType;
 
-template <class CallOptions>
-ProcessBackend::Kind ProcessBackend::kind(OpType type, const char* title, Collective collective,
-                                          const CallOptions& options) const {
-  Kind kind{type, title, collective, c10d::ReduceOp::SUM, 0, options.timeout, !options.asyncOp};
-  if constexpr (requires { options.reduceOp; }) kind.op = options.reduceOp;
-  if constexpr (requires { options.rootRank; }) kind.root = options.rootRank;
-  if (kind.timeout == c10d::kUnsetTimeout) kind.timeout = options_->timeout;
-  return kind;
-}
-
-template <class CallOptions>
-ProcessBackend::Work ProcessBackend::delegate(OpType type, const char* title, const CallOptions& options,
-                                              Tensors outputs, std::function<Work()> call) {
-  if (machines_) return call();  // the ranks of other machines cannot be asked
-  const Kind of = kind(type, title, Collective::allreduce, options);
-  Announcement mine;
-  mine.describe(title + std::strlen("fastreduce:"));
-  mine.fingerprint = c10::get_hash(std::string(mine.text.data()));
-  return enqueue(of, outputs, outputs, [this, mine, timeout = of.timeout, call = std::move(call)] {
-    group_.agree(mine, timeout);
-    if (const Work work = call()) work->wait();
-  });
-}
-
-// ---- by programs
-
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)  // gradients of embeddings
-    return delegate(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", options, tensors,
-                    [=, this]() mutable { return rest_->allreduce(tensors, options); });
+    return allreduce_sparse(tensors[0], options);
   const Kind of = kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options);
   return machines_ ? across(of, tensors) : submit(of, {}, each_alone(tensors));
 }
@@ -113,56 +83,6 @@ ProcessBackend::Work ProcessBackend::reduce_scatter_tensor_coalesced(Tensors& ou
   if (machines_) return rest_->reduce_scatter_tensor_coalesced(outputs, inputs, options);
   return submit(kind(OpType::COALESCED, "fastreduce:reduce_scatter", Collective::reduce_scatter, options),
                 each_alone(inputs), each_alone(outputs));
-}
-
-// ---- without programs
-
-ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
-  return delegate(OpType::BARRIER, "fastreduce:barrier", options, {},
-                  [=, this] { return machines_ ? rest_->barrier(options) : Work(); });
-}
-
-ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  return delegate(OpType::GATHER, "fastreduce:gather", options, flat(outputs),
-                  [=, this]() mutable { return rest_->gather(outputs, inputs, options); });
-}
-
-ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
-  return delegate(OpType::SCATTER, "fastreduce:scatter", options, outputs,
-                  [=, this]() mutable { return rest_->scatter(outputs, inputs, options); });
-}
-
-ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  return delegate(OpType::ALLTOALL, "fastreduce:all_to_all", options, outputs,
-                  [=, this]() mutable { return rest_->alltoall(outputs, inputs, options); });
-}
-
-ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                   std::vector<int64_t>& output_sizes,
-                                                   std::vector<int64_t>& input_sizes,
-                                                   const c10d::AllToAllOptions& options) {
-  return delegate(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", options, {output}, [=, this]() mutable {
-    return rest_->alltoall_base(output, input, output_sizes, input_sizes, options);
-  });
-}
-
-ProcessBackend::Work ProcessBackend::send(Tensors& tensors, int to, int tag) {
-  check_on_cpu("send", tensors);
-  return rest_->send(tensors, to, tag);
-}
-
-ProcessBackend::Work ProcessBackend::recv(Tensors& tensors, int from, int tag) {
-  check_on_cpu("recv", tensors);
-  return rest_->recv(tensors, from, tag);
-}
-
-ProcessBackend::Work ProcessBackend::recvAnysource(Tensors& tensors, int tag) {
-  check_on_cpu("recv", tensors);
-  return rest_->recvAnysource(tensors, tag);
-}
-
-void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {
-  rest_->monitoredBarrier(options, wait_all);
 }
 
 }  // namespace fastreduce

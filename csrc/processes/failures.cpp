@@ -3,10 +3,18 @@
 #include <unistd.h>
 
 #include <sstream>
+#include <thread>
 
 #include "processes/front.h"
 
 namespace fastreduce {
+namespace {
+
+// How long after a failure elsewhere its cause may become known: the connections of a process that is killed are closed
+// before it counts as ended, and ranks reach one timeout at slightly different times.
+constexpr std::chrono::seconds kBlame{1};
+
+}  // namespace
 
 std::string Group::trouble_with(int awaited) const {
   for (const std::string& trouble : {aborted(), failed_peer()})
@@ -36,6 +44,37 @@ std::string Group::gone_before_the_end() const {
           !trouble.empty() && desk(peer).done.load(std::memory_order_seq_cst) == 0)
         return trouble;
   return "";
+}
+
+// Who has not come back from what was handed over.
+std::string Group::unfinished() const {
+  std::string ranks;
+  for (int peer = 0; peer < size(); ++peer)
+    if (desk(peer).done.load(std::memory_order_seq_cst) == 0) ranks += (ranks.empty() ? "" : ", ") + names_[peer];
+  return ranks;
+}
+
+void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within) {
+  const auto look = [this](const std::string& problem) {
+    for (const std::string& trouble : {aborted(), gone_before_the_end(), failed_peer()})
+      if (!trouble.empty()) raise(trouble + problem);
+  };
+  std::string problem;
+  try {
+    while (!ends_within(kLook)) look("");
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception& error) {
+    problem = std::string(": ") + error.what();
+  }
+  advance_done(1);
+  if (problem.empty()) return;
+  for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end && !unfinished().empty();) {
+    look(problem);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::string missing = unfinished();
+  raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + problem);
 }
 
 // Who is waited for may wait itself, for one that is stopped.

@@ -9,6 +9,9 @@ constexpr uint64_t kMagic = 0x6661737472656434;  // also the version of this lay
 
 constexpr int32_t kNobody = -1;
 
+// How often a sleeping rank looks whether its peers still live: ten times within the second in which it shall notice.
+constexpr std::chrono::milliseconds kLook{100};
+
 // Two areas for staging follow.
 struct alignas(4096) Group::Front {
   uint64_t magic;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <sstream>
 #include <system_error>
@@ -12,9 +13,6 @@
 
 namespace fastreduce {
 namespace {
-
-// How often a sleeping rank looks whether its peer still lives: ten times within the second in which it shall notice.
-constexpr std::chrono::milliseconds kLook{100};
 
 // A look at a counter costs about 40 ns while a peer's core has it (2 Xeon cores, 2026-11-22), so a rank spins for some
 // 100 us, longer than most waits; where ranks share cores, spinning would keep the awaited peer from running.
@@ -144,8 +142,8 @@ void Group::begin(std::chrono::milliseconds timeout) {
   if (front(rank_).state.load(std::memory_order_acquire) == State::failed)
     throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
   ++round_;
-  timeout_ = timeout;
-  deadline_ = Clock::now() + timeout;
+  timeout_ = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
+  deadline_ = Clock::now() + timeout_;
   desk(rank_).copied.store(0, std::memory_order_relaxed);
   desk(rank_).done.store(0, std::memory_order_relaxed);
   desk(rank_).answer.store(0, std::memory_order_relaxed);
@@ -167,6 +165,27 @@ void Group::meet() {
       throw GroupError("call " + call_number(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
                        " but " + announced(peer).text.data() + " on rank " + names_[peer] +
                        "; want the same call on all ranks");
+}
+
+void Group::tell_lengths(const std::vector<int64_t>& lengths) {
+  const size_t bytes = lengths.size() * sizeof(int64_t);
+  if (bytes > staging_bytes_)
+    throw GroupError("shared_bytes is too little for the lengths of a call of " + std::to_string(size()) + " ranks");
+  std::memcpy(staging(rank_), lengths.data(), bytes);
+}
+
+void Group::compare_lengths() const {
+  const auto length = [this](int rank, int index) {
+    int64_t elems = 0;
+    std::memcpy(&elems, staging(rank) + index * sizeof(elems), sizeof(elems));
+    return elems;
+  };
+  for (int from = 0; from < size(); ++from)
+    for (int to = 0; to < size(); ++to)
+      if (const int64_t sent = length(from, to), taken = length(to, size() + from); sent != taken)
+        throw GroupError("call " + call_number(round_) + ", " + announced(0).text.data() + ": rank " + names_[from] +
+                         " sends " + std::to_string(sent) + " elements to rank " + names_[to] + ", which takes " +
+                         std::to_string(taken) + " from it; want the same number on both");
 }
 
 void Group::agree(const Announcement& announcement, std::chrono::milliseconds timeout) {

@@ -33,6 +33,9 @@ struct DeviceAddress {
 
 using Clock = std::chrono::steady_clock;
 
+// As good as none. Clocks count nanoseconds in 64 bits, which end after 292 years.
+constexpr std::chrono::hours kLongestTimeout{100 * 365 * 24};
+
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
 struct Announcement {
   uint64_t fingerprint = 0;
@@ -75,6 +78,11 @@ class Group {
   void arrive(const Announcement& announcement);
   void meet();  // returns when all have arrived; throws if they have not announced the same
 
+  // For calls whose ranks pass each other different numbers of elements: what this rank sends to each, and then what it
+  // takes from each, told before it arrives; and whether all of these fit, once all have met.
+  void tell_lengths(const std::vector<int64_t>& lengths);
+  void compare_lengths() const;
+
   // A round in which nothing else is done.
   void agree(const Announcement& announcement, std::chrono::milliseconds timeout);
 
@@ -87,6 +95,9 @@ class Group {
   void wait_here(const std::function<bool()>& done);
   // The same for what all ranks have begun and cannot end alone.
   void finish_together(const std::function<bool()>& done);
+  // Waits for what another group does for this one, once all have met, and finds out which rank is the cause if it
+  // fails or cannot end. `ends_within` says whether it has ended, or throws.
+  void hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
@@ -120,6 +131,7 @@ class Group {
   std::string trouble_with(int awaited) const;
   std::string gone(int peer) const;
   std::string gone_before_the_end() const;
+  std::string unfinished() const;
   std::string chain_from(int peer) const;
   bool has_arrived(int peer) const;
   std::string aborted() const;

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +16,12 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed.distributed_c10d import PrefixStore
 
 from fastreduce import _C
-from fastreduce.distributed.meeting import own_part
+from fastreduce.distributed.meeting import lost_are_named, own_part, told
 
 NAME = "fastreduce"
+
+# As good as none. Gloo's clocks count nanoseconds in 64 bits, which end after 292 years.
+LONGEST = timedelta(days=36500)
 
 # Less than this for each rank makes slices so small that a program of many shards has no room.
 LEAST_BYTES = 64 << 10
@@ -87,7 +91,7 @@ def by_machine(machines: list[str]) -> list[list[int]]:
 
 
 def _create(options: Any, given: Any) -> Any:
-    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    rank, size, timeout = options.group_rank, options.group_size, min(options.timeout, LONGEST)
     own = given if isinstance(given, Options) else Options()
     # torch's own: of the parent, from split_group, or of NCCL, beside which this backend may be.
     if not isinstance(given, Options | Backend.Options | None):
@@ -99,27 +103,24 @@ def _create(options: Any, given: Any) -> Any:
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
-    def told(what: str, mine: str, ranks: list[int]) -> list[str]:
-        store.set(f"{what} of {rank}", mine)
-        return [store.get(f"{what} of {peer}").decode() for peer in ranks]
-
-    machines = told("machine", machine(), list(range(size)))
+    machines = told(store, "machine", machine(), rank, [*range(size)], timeout)
     groups = by_machine(machines)
     here = next(i for i, ranks in enumerate(groups) if rank in ranks)
     local = groups[here]
     number = local.index(rank)
-    rest = dist.ProcessGroupGloo(PrefixStore("rest", store), rank, size, timeout)
     across = None
-    if len(groups) > 1:
-        peers = PrefixStore(f"across {number}", store)
-        across = dist.ProcessGroupGloo(peers, here, len(groups), timeout)
+    with lost_are_named(store, rank, size):
+        rest = dist.ProcessGroupGloo(PrefixStore("rest", store), rank, size, timeout)
+        if len(groups) > 1:
+            peers = PrefixStore(f"across {number}", store)
+            across = dist.ProcessGroupGloo(peers, here, len(groups), timeout)
     names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
     return _C.process_backend(
         rank=number,
         names=[names[peer] for peer in local],
         timeout=timeout,
         shared_bytes=own.shared_bytes,
-        exchange=lambda mine: told("invitation", mine, local),
+        exchange=lambda mine: told(store, "invitation", mine, rank, local, timeout),
         rest=rest,
         machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
         across=across,

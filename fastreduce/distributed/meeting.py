@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 POLL_S = 0.005
+
+# How long a rank may take to notice what another one has noticed.
+ANSWER = timedelta(seconds=3)
+
 NOTHING = "-"
 
 
@@ -34,11 +40,7 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
 
     def wait(late: list[int]) -> None:
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"the group's ranks {', '.join(map(str, late))} have not come within {timeout}; "
-                f"rank {rank} has waited for them: look at their output, or give "
-                "init_process_group a longer timeout"
-            )
+            raise _late("have not come", late, rank, timeout)
         time.sleep(POLL_S)
 
     if rank > 0:
@@ -52,3 +54,40 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
         store.set("welcome", " ".join([own, *heard]))
         wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)
     return PrefixStore(own, store)
+
+
+def told(
+    store: Store, what: str, mine: str, rank: int, ranks: list[int], timeout: timedelta
+) -> list[str]:
+    """What each of ``ranks`` says, for what this rank says.
+
+    Raises TimeoutError, which names those that have come to the meeting and then say nothing.
+    """
+    store.set(f"{what} of {rank}", mine)
+    deadline = time.monotonic() + timeout.total_seconds()
+    while late := [peer for peer in ranks if not store.check([f"{what} of {peer}"])]:
+        if time.monotonic() > deadline:
+            raise _late(f"have come, but have not told their {what}", late, rank, timeout)
+        time.sleep(POLL_S)
+    return [store.get(f"{what} of {peer}").decode() for peer in ranks]
+
+
+def _late(what: str, late: list[int], rank: int, timeout: timedelta) -> TimeoutError:
+    return TimeoutError(
+        f"the group's ranks {', '.join(map(str, late))} {what} within {timeout}; rank {rank} has "
+        "waited for them: look at their output, or give init_process_group a longer timeout"
+    )
+
+
+@contextmanager
+def lost_are_named(store: Store, rank: int, size: int) -> Iterator[None]:
+    """Where all ranks connect: if that fails, the error names those that do not answer any more."""
+    try:
+        yield
+    except RuntimeError as error:
+        try:
+            told(store, "state", str(error), rank, [*range(size)], ANSWER)
+            who = "all its ranks answer"
+        except TimeoutError as late:
+            who = str(late)
+        raise RuntimeError(f"Gloo could not connect the group: {who}: {error}") from error

@@ -168,6 +168,18 @@ WRONG = {
         lambda: op("PRODUCT", torch.complex64),
         "prod of ComplexFloat tensors is not defined",
     ),
+    "a dtype without arithmetic": (
+        lambda: op("SUM", torch.float8_e8m0fnu),
+        r"sum of Float8_e8m0fnu tensors is not defined; this dtype .* at all: pass tensor.float\(\)",
+    ),
+    "one tensor twice": (
+        lambda: coalesced(torch.ones(3), *[torch.ones(3)] * 2),
+        r"rank \d, tensor 2 shares memory with rank \d, tensor 1; .* keep a .clone\(\)",
+    ),
+    "overlapping": (
+        lambda: coalesced(*torch.ones(5).unfold(0, 4, 1)),
+        r"rank \d, tensor 1 shares memory with rank \d, tensor 0; ",
+    ),
     "factor of integers": (
         lambda: premul(2.0, torch.int64),
         "premul_sum of Long tensors is not defined; want float16",

@@ -135,6 +135,22 @@ def timeouts(rank, size):
             assert "rank 0 gave up: " in words and "timeout" in words, words
 
 
+def centuries_are_as_good_as_no_timeout(rank, size):
+    """Clocks count nanoseconds in 64 bits, which end after 292 years."""
+    group = dist.new_group(timeout=timedelta(days=300 * 365))
+    for asynchronous in (False, True):
+        if rank == 0:
+            time.sleep(0.1)  # so that the others wait
+        x = torch.ones(3)
+        work = dist.all_reduce(x, group=group, async_op=asynchronous)
+        if work is not None:
+            work.wait()
+        assert torch.equal(x, torch.full((3,), float(size)))
+    options = dist.AllToAllOptions()
+    options.timeout = timedelta(days=300 * 365)
+    backend(group).alltoall_base(torch.ones(size), torch.ones(size), [], [], options).wait()
+
+
 def aborted_by_another_thread(rank, size):
     group = dist.new_group()
     dist.barrier()
@@ -228,6 +244,7 @@ ALIVE = [
         timeouts,
     ),
     *(aborted_by_another_thread, waiting_for_work_has_a_limit),
+    centuries_are_as_good_as_no_timeout,
 ]
 
 

@@ -5,6 +5,8 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from making_scenarios import one_is_killed_while_a_group_is_made
+from processes import in_a_group
 
 from fastreduce.distributed.meeting import own_part
 
@@ -49,3 +51,8 @@ def test_who_has_not_come_is_named(come, late):
     found = meet(dist.HashStore(), 3, come, timeout_s=0.2)
     named = f"the group's ranks {late} have not come within 0:00:00.200000; rank {come[0]} has"
     assert named in str(found[0])
+
+
+@pytest.mark.parametrize("where", ["machine", "connecting", "inviting", "invited"])
+def test_one_is_killed_while_a_group_is_made(tmp_path, where):
+    in_a_group(one_is_killed_while_a_group_is_made, (3, where), 3, tmp_path, 2, "gloo", 300)

@@ -1,0 +1,216 @@
+// The collectives without programs, as torch names them: Gloo does them, once the ranks have agreed on the call.
+#include <c10/core/InferenceMode.h>
+#include <c10/util/hash.h>
+
+#include <cstring>
+#include <sstream>
+
+#include "processes/backend.h"
+#include "processes/checks.h"
+#include "processes/items.h"
+
+namespace fastreduce {
+namespace {
+
+using c10d::OpType;
+
+// The memory of contiguous tensors, whatever else torch knows about them.
+Tensors bytes_of(const Tensors& tensors) {
+  const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
+  Tensors found;
+  for (const at::Tensor& tensor : tensors)
+    found.push_back(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, [tensor](void*) {},
+                                  at::TensorOptions(at::kByte).device(tensor.device())));
+  return found;
+}
+
+// A rank may wait in Gloo for one that has raised, and Gloo would tell it only at the timeout.
+std::function<bool(std::chrono::milliseconds)> ending_of(const ProcessBackend::Work& work) {
+  return [work](std::chrono::milliseconds limit) {
+    try {
+      return work->wait(limit);
+    } catch (const std::exception&) {
+      return work->isCompleted() && work->wait();  // it may have ended since
+    }
+  };
+}
+
+Tensors all_of(Tensors some, const Tensors& others) {
+  some.insert(some.end(), others.begin(), others.end());
+  return some;
+}
+
+std::string words_of(const char* call, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << call << " of " << tensor.scalar_type() << " " << tensor.sizes();
+  return text.str();
+}
+
+std::vector<int64_t> elems_by_rank(const Tensors& tensors) {
+  std::vector<int64_t> elems;
+  for (const at::Tensor& tensor : tensors) elems.push_back(tensor.numel());
+  return elems;
+}
+
+// Of a tensor that is cut along its first dimension.
+std::vector<int64_t> elems_by_rank(const char* name, const at::Tensor& tensor, std::vector<int64_t> rows, int ranks) {
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "the ", name, " of all_to_all has no dimension; want one that is cut");
+  const int64_t all = tensor.size(0);
+  TORCH_CHECK_VALUE(!rows.empty() || all % ranks == 0, "the ", name, " of all_to_all has ", all, " rows for ", ranks,
+                    " ranks; want as many for each, or ", name, "_split_sizes");
+  if (rows.empty()) rows.assign(ranks, all / ranks);
+  int64_t sum = 0;
+  bool fits = rows.size() == static_cast<size_t>(ranks);
+  for (const int64_t count : rows) {
+    fits = fits && count >= 0 && count <= all - sum;
+    sum += fits ? count : 0;
+  }
+  TORCH_CHECK_VALUE(fits && sum == all, name, "_split_sizes of all_to_all are ", c10::IntArrayRef(rows), "; want ",
+                    ranks, " numbers that sum to the ", all, " rows of the ", name);
+  for (int64_t& count : rows) count *= all > 0 ? tensor.numel() / all : 0;
+  return rows;
+}
+
+std::vector<int64_t> times(std::vector<int64_t> elems, int64_t elem_bytes) {
+  for (int64_t& count : elems) count *= elem_bytes;
+  return elems;
+}
+
+std::vector<int64_t> both(std::vector<int64_t> sent, const std::vector<int64_t>& taken) {
+  sent.insert(sent.end(), taken.begin(), taken.end());
+  return sent;
+}
+
+}  // namespace
+
+ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::string& words, const Tensors& inputs,
+                                              const Tensors& outputs, Moves moves,
+                                              const std::vector<int64_t>& lengths) {
+  const bool dense = kind.type != OpType::_ALLREDUCE_SPARSE;
+  if (dense) check_written(outputs);
+  if (machines_) {  // the ranks of other machines cannot be asked
+    if (dense) check_contiguous(words, outputs);
+    Tensors in = bytes_of(Usable().read(inputs, c10d::ReduceOp::SUM)), out = dense ? bytes_of(outputs) : outputs;
+    return moves(in, out);
+  }
+  Announcement mine;
+  mine.describe(words);
+  mine.fingerprint = c10::get_hash(words);
+  return enqueue(kind, inputs.empty() ? outputs : inputs, outputs,
+                 [this, timeout = kind.timeout, dense, mine, inputs, outputs, moves = std::move(moves), lengths] {
+    Usable usable;
+    group_.do_call(timeout, [&] {
+      const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
+      Tensors in = bytes_of(usable.read(inputs, c10d::ReduceOp::SUM));
+      Tensors out = dense ? bytes_of(usable.written(outputs)) : outputs;
+      group_.begin(timeout);
+      group_.tell_lengths(lengths);
+      group_.arrive(mine);
+      group_.meet();
+      if (!lengths.empty()) group_.compare_lengths();
+      if (moves) group_.hand_over(ending_of(moves(in, out)));
+      usable.write_back();
+      return true;
+    });
+  });
+}
+
+ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
+  if (machines_) return rest_->barrier(options);
+  return delegate(kind(OpType::BARRIER, "fastreduce:barrier", Collective::allreduce, options), "barrier", {}, {}, {});
+}
+
+ProcessBackend::Work ProcessBackend::allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+  const Kind of = kind(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", Collective::allreduce, options);
+  check_sparse(of.op, tensor);
+  const std::string words =
+      words_of("sparse all_reduce", tensor) + ", sparse dimensions: " + std::to_string(tensor.sparse_dim());
+  c10d::AllreduceOptions own = options;
+  own.timeout = of.timeout;
+  return delegate(of, words, {}, {tensor},
+                  [=, this](Tensors&, Tensors& tensors) { return rest_->allreduce(tensors, own); });
+}
+
+ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
+  const Kind of = kind(OpType::GATHER, "fastreduce:gather", Collective::allreduce, options);
+  check_root(of.root);
+  check_one_for_each("gather", "inputs", "outputs", inputs, outputs, getSize(), of.root == getRank());
+  const std::string words = words_of("gather", inputs[0]) + ", root " + std::to_string(of.root);
+  c10d::GatherOptions own = options;
+  own.timeout = of.timeout;
+  return delegate(of, words, inputs, flat(outputs), [=, this](Tensors& in, Tensors& out) {
+    Lists lists;
+    if (!out.empty()) lists.push_back(out);
+    return rest_->gather(lists, in, own);
+  });
+}
+
+ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
+  const Kind of = kind(OpType::SCATTER, "fastreduce:scatter", Collective::allreduce, options);
+  check_root(of.root);
+  check_one_for_each("scatter", "outputs", "inputs", outputs, inputs, getSize(), of.root == getRank());
+  const std::string words = words_of("scatter", outputs[0]) + ", root " + std::to_string(of.root);
+  c10d::ScatterOptions own = options;
+  own.timeout = of.timeout;
+  return delegate(of, words, flat(inputs), outputs, [=, this](Tensors& in, Tensors& out) {
+    Lists lists;
+    if (!in.empty()) lists.push_back(in);
+    return rest_->scatter(out, lists, own);
+  });
+}
+
+ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  const Kind of = kind(OpType::ALLTOALL, "fastreduce:all_to_all", Collective::allreduce, options);
+  const auto ranks = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "all_to_all has ", inputs.size(), " inputs and ",
+                    outputs.size(), " outputs; want one of each for each of the ", ranks, " ranks");
+  const at::ScalarType type = check_tensors(all_of(inputs, outputs));
+  c10d::AllToAllOptions own = options;
+  own.timeout = of.timeout;
+  return delegate(of, std::string("all_to_all of ") + c10::toString(type), inputs, outputs,
+                  [=, this](Tensors& in, Tensors& out) { return rest_->alltoall(out, in, own); },
+                  both(elems_by_rank(inputs), elems_by_rank(outputs)));
+}
+
+ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                   std::vector<int64_t>& output_sizes,
+                                                   std::vector<int64_t>& input_sizes,
+                                                   const c10d::AllToAllOptions& options) {
+  const Kind of = kind(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", Collective::allreduce, options);
+  const at::ScalarType type = check_tensors({input, output});
+  const std::vector<int64_t> sent = elems_by_rank("input", input, input_sizes, getSize());
+  const std::vector<int64_t> taken = elems_by_rank("output", output, output_sizes, getSize());
+  const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
+  c10d::AllToAllOptions own = options;
+  own.timeout = of.timeout;
+  return delegate(of, std::string("all_to_all of ") + c10::toString(type), {input}, {output},
+                  [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](
+                      Tensors& in, Tensors& out) mutable { return rest_->alltoall_base(out[0], in[0], from, to, own); },
+                  both(sent, taken));
+}
+
+ProcessBackend::Work ProcessBackend::send(Tensors& tensors, int to, int tag) {
+  check_on_cpu("send", tensors);
+  Tensors sent = bytes_of(Usable().read(tensors, c10d::ReduceOp::SUM));
+  return rest_->send(sent, to, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recv(Tensors& tensors, int from, int tag) {
+  check_on_cpu("recv", tensors);
+  check_contiguous("recv", tensors);
+  Tensors taken = bytes_of(tensors);
+  return rest_->recv(taken, from, tag);
+}
+
+ProcessBackend::Work ProcessBackend::recvAnysource(Tensors& tensors, int tag) {
+  check_on_cpu("recv", tensors);
+  check_contiguous("recv", tensors);
+  Tensors taken = bytes_of(tensors);
+  return rest_->recvAnysource(taken, tag);
+}
+
+void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {
+  rest_->monitoredBarrier(options, wait_all);
+}
+
+}  // namespace fastreduce
