@@ -114,7 +114,7 @@ def for_links(
 
 def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topology, Costs]:
     """The topology and the costs by which ``k`` ranks are predicted: as a curve of one of our
-    algorithms has them, if one was measured with this number of ranks.
+    algorithms has them, if one was measured with this number of ranks, and tells the rate.
 
     Raises:
         ValueError: more ranks than devices.
@@ -125,7 +125,7 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
         )
     for x in topology.calibrations:
         name = x.engine.removeprefix(f"{OURS} ")
-        if name in registry and x.has_ranks(k):
+        if name in registry and x.has_ranks(k) and x.tells_rate:
             return calibrated(topology, proven("allreduce", name, k), x.curve, costs)
     return topology, costs
 
