@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastreduce.cli.paths import to_write
+from fastreduce.units import size
 
 if TYPE_CHECKING:
     from fastreduce.plan.calibration import Calibration
+    from fastreduce.plan.runs import Run
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,31 +41,54 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--out",
         metavar="FILE",
         type=to_write(".json"),
-        help="the curves as JSON (default: where plans for this machine look for them)",
+        help="the curves as JSON (default: add them to the file that plans for this machine read)",
     )
 
 
 def _calibrate(args: argparse.Namespace) -> int:
     from fastreduce.plan.calibrate import calibrate
-    from fastreduce.plan.calibration_files import save_calibrations
+    from fastreduce.plan.calibration_files import save_calibrations, stored
     from fastreduce.plan.runs import read
     from fastreduce.topology import as_topology, save
 
     if args.topology is not None and not args.out:
         args.refuse("--topology writes a topology's file: it needs --out")
     topology = None if args.topology is None else as_topology(args.topology)
+    known = topology.calibrations if topology else () if args.out else stored()
     runs = [run for path in args.files for run in read(Path(path), args.medium)]
     found, _ = calibrate(runs)
-    print(_table(found))
+    print("\n".join([_table(found), *_what_is_missing(found, runs)]))
+    new = {(x.medium, x.engine) for x in found}
+    every = [*(x for x in known if (x.medium, x.engine) not in new), *found]
     if topology is None:
-        print("written:", save_calibrations(found, args.out))
+        print("written:", save_calibrations(every, args.out))
     else:
-        new = {(x.medium, x.engine) for x in found}
-        kept = [x for x in topology.calibrations if (x.medium, x.engine) not in new]
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        save(replace(topology, calibrations=(*kept, *found)), args.out)
+        save(replace(topology, calibrations=tuple(every)), args.out)
         print("written:", args.out)
+    if not args.out:
+        print(
+            f"Plans for this machine's GPUs (--topology detect) read it: {len(found)} new or "
+            f"replaced, {len(every) - len(found)} kept. For another machine give --topology and -o."
+        )
     return 0
+
+
+def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Run]) -> Iterator[str]:
+    """A line for each curve that is not in the table, and for each without a rate."""
+    from fastreduce.plan.calibrate import LEAST_SIZES
+
+    fitted = {(x.medium, x.engine) for x in found}
+    for medium, engine in dict.fromkeys((run.medium, run.engine) for run in runs):
+        if (medium, engine) not in fitted:
+            yield f"left out: {medium}, {engine}: fewer than {LEAST_SIZES} sizes"
+    for x in found:
+        if not x.tells_rate:
+            least, most = (size(nbytes) for nbytes in x.sizes_bytes)
+            yield (
+                f"no rate: {x.medium}, {x.engine}: from {least} to {most} bytes make up less than "
+                "half of the time; measure larger sizes too"
+            )
 
 
 def _table(found: Iterable[Calibration]) -> str:
@@ -72,7 +97,8 @@ def _table(found: Iterable[Calibration]) -> str:
     lines = [line("medium", "engine", "ranks", "call (us)", "rate (GB/s)", "mean", "worst", "held")]
     for x in found:
         ranks = "-".join(dict.fromkeys(str(k) for k in x.ranks))
-        figures = f"{x.curve.call_s * 1e6:.1f}", f"{x.curve.pairs[-1].bytes_per_s / 1e9:.2f}"
+        rate = f"{x.curve.pairs[-1].bytes_per_s / 1e9:.2f}" if x.tells_rate else "-"
+        figures = f"{x.curve.call_s * 1e6:.1f}", rate
         error = f"{x.error.mean:.0%}", f"{x.error.worst:.0%}"
         lines.append(line(x.medium, x.engine, ranks, *figures, *error, x.error.held_out))
     return "\n".join(lines)

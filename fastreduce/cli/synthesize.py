@@ -6,10 +6,14 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastreduce.cli import plan_machine
 from fastreduce.cli.paths import to_write
 from fastreduce.cli.plan_options import add_changes, check_network
+
+if TYPE_CHECKING:
+    from fastreduce.program import Program
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,8 +77,18 @@ def _synthesize(args: argparse.Namespace) -> int:
         path: Path = args.out
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.name.lower().endswith(tuple(WRITERS)):
-            found.program.export(path)
+            _export(found.program, path)
         else:
             found.program.save(path)
         print("written:", path)
     return 0
+
+
+def _export(program: Program, path: Path) -> None:
+    try:
+        program.export(path)
+    except ValueError as error:
+        # Only the program itself tells whether it fits, and the search may have taken minutes.
+        kept = path.with_name(f"{path.name}.json")
+        program.save(kept)
+        raise ValueError(f"{error}; this program was saved to {kept} instead") from None

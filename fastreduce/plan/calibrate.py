@@ -18,8 +18,8 @@ Floats = NDArray[np.float64]
 # NCCL has three protocols (LL, LL128, Simple). With two pairs the mean error on points that were
 # held out is 9.1 % instead of 7.4, with four 7.3 (721 published points, 2026-11).
 PAIRS = 3
-# Fewer points leave nothing to hold out: a curve has six figures, and seven with a hop's latency.
-LEAST_POINTS = 8
+# Fewer leave nothing to hold out: a curve has six figures, and seven with a hop's latency.
+LEAST_SIZES = LEAST_POINTS = 8
 
 
 class HeldOut(NamedTuple):
@@ -38,16 +38,16 @@ def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
 
     Where a medium has one machine, every other point is held out, first the even ones, then the
     odd. The curves that are returned are fitted to all points; runs with a flaw count only where
-    there are no others.
+    there are no others. Media and engines with fewer than `LEAST_SIZES` sizes are left out.
 
     Raises:
-        ValueError: no medium has enough points.
+        ValueError: no medium has enough sizes.
         ImportError: scipy is missing.
     """
     calibrations, held_out = [], []
     for (medium, engine), group in itertools.groupby(sorted(runs, key=_what), _what):
         members = list(group)
-        if sum(len(run.points) for run in members) < LEAST_POINTS:
+        if len({point.nbytes for run in members for point in run.points}) < LEAST_SIZES:
             continue
         found = list(_held_out(members))
         held_out += found
@@ -69,7 +69,7 @@ def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
         )
     if not calibrations:
         raise ValueError(
-            f"no medium and engine with at least {LEAST_POINTS} points; want more sizes"
+            f"no medium and engine was measured at {LEAST_SIZES} sizes or more; want more sizes"
         )
     return calibrations, held_out
 

@@ -11,6 +11,9 @@ from fastreduce.units import bus_bytes
 # The engine whose curves are this library's own: "fastreduce" and an algorithm's name.
 OURS = "fastreduce"
 
+# Bytes must make up half of the largest size's time, or an error in the call is taken for a rate.
+LEAST_SHARE = 0.5
+
 
 class Pair(NamedTuple):
     """An offset and a rate: before bytes move at the rate, it takes as long as these would."""
@@ -78,6 +81,14 @@ class Calibration:
     def has_ranks(self, k: int) -> bool:
         """Whether this number of ranks lies within what was measured."""
         return self.ranks[0] <= k <= self.ranks[1]
+
+    @property
+    def tells_rate(self) -> bool:
+        """Whether its sizes are large enough, and far enough from each other, to tell the rate."""
+        k, largest = self.ranks[1], self.sizes_bytes[1]
+        more_bytes = bus_bytes(largest - self.sizes_bytes[0], k)
+        moving_s = more_bytes / self.curve.pairs[-1].bytes_per_s
+        return moving_s >= LEAST_SHARE * self.curve.time_s(largest, k)
 
     def covers(self, nbytes: int, k: int) -> bool:
         """Whether this size and number of ranks lie within what was measured.

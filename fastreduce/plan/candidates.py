@@ -96,14 +96,15 @@ def for_links(
     more: Sequence[str] = (),
 ) -> Iterator[Candidate]:
     """For ranks on the first k devices of a topology; times are predicted."""
+    used = _first(topology, k)
     for name, found in _programs(k, more):
         if isinstance(found, Candidate):
             yield found
             continue
         slices, named = found.slices(sum(tensor_bytes)), found
         try:
-            if k == len(topology.devices):
-                found = _fitted(found, name, topology, sum(tensor_bytes))
+            if k > 1:
+                found = _fitted(found, name, used, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices, costs_of(found, costs))
@@ -114,7 +115,7 @@ def for_links(
 
 def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topology, Costs]:
     """The topology and the costs by which ``k`` ranks are predicted: as a curve of one of our
-    algorithms has them, if one was measured with this number of ranks.
+    algorithms has them, if one was measured with this number of ranks, and tells the rate.
 
     Raises:
         ValueError: more ranks than devices.
@@ -125,7 +126,7 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
         )
     for x in topology.calibrations:
         name = x.engine.removeprefix(f"{OURS} ")
-        if name in registry and x.has_ranks(k):
+        if name in registry and x.has_ranks(k) and x.tells_rate:
             return calibrated(topology, proven("allreduce", name, k), x.curve, costs)
     return topology, costs
 
@@ -148,6 +149,17 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
             why = str(error) if isinstance(error, ValueError) else repr(error)
             on_one_line = " ".join(why.split())
             yield name, Candidate(name, None, 1, Prediction(math.nan, on_one_line))
+
+
+def _first(topology: Topology, k: int) -> Topology:
+    """The topology without the devices that have no rank: no route leads through a device."""
+    from fastreduce.topology import Topology
+
+    if k == len(topology.devices):
+        return topology  # with the routes that it has found
+    graph = topology.graph.copy()
+    graph.remove_nodes_from(topology.devices[k:])
+    return Topology(topology.name, topology.source, graph)
 
 
 def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:

@@ -75,7 +75,8 @@ def simulate(
         TypeError: the topology is neither one nor a name, or ``costs`` is no `Costs`.
         ValueError: a malformed program, one that is not an allreduce, more ranks than devices, an
             unknown topology, sizes that are not above zero or do not fit the program, slices below
-            1, an unknown bandwidth that is needed, or negative costs.
+            1 or so many that they would not fit into memory, an unknown bandwidth that is needed,
+            or negative costs.
 
     >>> import fastreduce
     >>> timeline = fastreduce.simulate(fastreduce.algorithms.sharded(4), "book-pcie4", "160MB")

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from numbers import Real
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,7 +70,8 @@ def synthesize(
     curve of one of our algorithms was measured on the machine, links and costs are as it has them.
 
     Raises:
-        ValueError: fewer than 2 devices, no bytes, an unknown bandwidth, or what `simulate` raises.
+        ValueError: fewer than 2 devices, no bytes, ``seconds`` that are not above zero, an unknown
+            bandwidth, or what `simulate` raises.
 
     >>> found = synthesize("book-pcie4", "160MB")
     >>> round(found.time_s * 1e3, 1), found.bound.what
@@ -79,6 +81,8 @@ def synthesize(
 
     check_flags("synthesize", progress=progress)
     topology, total = as_topology(topology), nbytes_of(nbytes)
+    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not seconds > 0:
+        raise ValueError(f"seconds is {seconds!r}, want a number above zero")
     k = len(topology.devices)
     if k < 2:
         raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")

@@ -14,14 +14,17 @@ CURVE = Curve(20e-6, 0.0, (Pair(0.0, 5e9), Pair(4e6, 100e9)))
 
 @pytest.fixture
 def output(tmp_path):
+    return nccl_tests(tmp_path / "node.txt", range(10, 31, 2))
+
+
+def nccl_tests(path, exponents):
     """What nccl-tests would print of a machine with this curve."""
     lines = [f"#  Rank {rank:2} Group  0 Pid  1 on node device  {rank}" for rank in range(8)]
-    for nbytes in (1 << e for e in range(10, 31, 2)):
+    for nbytes in (1 << e for e in exponents):
         time_us = CURVE.time_s(nbytes, 8) * 1e6
         rates = f"{nbytes / time_us / 1e3:.2f} {nbytes / time_us / 1e3 * 1.75:.2f}"
         row = f"{time_us:.2f} {rates} 0"
         lines.append(f"{nbytes:12} {nbytes // 4} float sum -1 {row} {row}")
-    path = tmp_path / "node.txt"
     path.write_text("\n".join(lines))
     return path
 
@@ -37,10 +40,28 @@ def test_prints_the_error_and_writes_the_curve(capsys, tmp_path, output):
     assert found.curve.pairs[-1].bytes_per_s == pytest.approx(100e9, rel=0.05)
 
 
-def test_without_out_plans_for_this_machine_find_it(home, output):
+def test_without_out_plans_for_this_machine_find_it(home, output, capsys):
     assert stored() == ()
-    assert main(["calibrate", str(output)]) == 0
-    assert [x.medium for x in stored()] == ["node"]
+    assert main(["calibrate", str(output), "--medium", "one"]) == 0
+    assert main(["calibrate", str(output), "--medium", "two"]) == 0
+    assert "(--topology detect) read it: 1 new or replaced, 1 kept" in capsys.readouterr().out
+    assert main(["calibrate", str(output), "--medium", "one"]) == 0
+    assert [x.medium for x in stored()] == ["two", "one"]
+
+
+def test_small_sizes_have_no_rate(tmp_path, capsys, output):
+    tiny = nccl_tests(tmp_path / "tiny.txt", range(3, 13))
+    assert main(["calibrate", str(tiny), str(output), "-o", str(tmp_path / "mine.json")]) == 0
+    _, of_node, of_tiny, why, _ = capsys.readouterr().out.splitlines()
+    assert of_tiny.split()[:5] == ["tiny", "NCCL", "8", "19.9", "-"]
+    assert why.startswith("no rate: tiny, NCCL: from 8 B to 4.096 KB bytes make up less than half")
+    assert of_node.split()[4] == "100.00"  # the control
+
+
+def test_what_has_too_few_sizes_is_named(tmp_path, capsys, output):
+    few = nccl_tests(tmp_path / "few.txt", range(20, 25))
+    assert main(["calibrate", str(output), str(few), "-o", str(tmp_path / "mine.json")]) == 0
+    assert "left out: few, NCCL: fewer than 8 sizes" in capsys.readouterr().out
 
 
 def test_adds_it_to_a_topology(tmp_path, output):

@@ -28,6 +28,17 @@ def test_exports_for_msccl(name, words, tmp_path):
     assert words in path.read_text()
 
 
+def test_a_program_that_cannot_be_exported_is_not_lost(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fastreduce.algorithms.export.BLOCKS", 1)
+    path = tmp_path / "mine.xml"
+    assert main(["synthesize", "book-pcie4", "--size", "1MiB", "-o", str(path)]) == 1
+    error = capsys.readouterr().err
+    kept = tmp_path / "mine.xml.json"
+    assert "is too long for MSCCL" in error and f"this program was saved to {kept}" in error
+    assert not path.exists()
+    assert Program.load(kept).k == 4
+
+
 def test_takes_machines_and_slow_links(capsys):
     line = "synthesize book-pcie4 --machines 2 --gbit 50 --size 1KB --slow m0/nic0-network=0.5"
     assert main(line.split()) == 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fastreduce import explain
-from fastreduce.plan.calibrate import LEAST_POINTS, calibrate, errors_of, fit
+from fastreduce.plan.calibrate import calibrate, errors_of, fit
 from fastreduce.plan.calibration import Calibration, Curve, Error, Pair, from_json, to_json
 from fastreduce.plan.calibration_files import load_calibrations, published, save_calibrations
 from fastreduce.plan.runs import Point, Run
@@ -97,9 +97,24 @@ class TestHeldOut:
         assert [x.flaw for x in held_out] == ["", "", "the page says so"]
         assert max(errors_of(found.curve, [run(CURVE)])) < 0.01
 
-    def test_too_few_points_are_refused(self):
-        with pytest.raises(ValueError, match=f"at least {LEAST_POINTS} points"):
-            calibrate([run(CURVE, sizes=SIZES[:5])])
+    @pytest.mark.parametrize("sizes", [SIZES[:7], SIZES[:7] * 3, [1 << 20] * 8], ids=len)
+    def test_too_few_sizes_are_refused(self, sizes):
+        with pytest.raises(ValueError, match="was measured at 8 sizes or more; want more sizes"):
+            calibrate([run(curve=CURVE, sizes=sizes)])
+
+
+@pytest.mark.parametrize(
+    "sizes, told",
+    [
+        (SIZES, True),
+        ([8 << e for e in range(10)], False),
+        ([(1 << 20) + 8 * e for e in range(8)], False),
+        ([(1 << 30) + 8 * e for e in range(8)], False),
+    ],
+    ids=["all", "small", "all of 1 MiB", "all of 1 GiB"],
+)
+def test_a_rate_is_told_by_large_sizes_that_differ(sizes, told):
+    assert calibrate([run(CURVE, sizes=sizes)])[0][0].tells_rate == told
 
 
 class TestFiles:
@@ -160,6 +175,17 @@ class TestExplain:
         assert found.prediction.time_s == CURVE.time_s(1_000_000, 4)
         assert found.cells(plan.nbytes)[3].endswith(", +-8 %")
         assert plan.notes == ("times: predicted, not measured on this machine but for ring",)
+
+    def test_a_curve_without_a_rate_tells_nothing_of_other_algorithms(self):
+        def times(**changed):
+            ours = replace(calibration("fastreduce ring"), **changed)
+            found = explain("1MB", topology=self.machine(ours)).candidates
+            return {x.algorithm: x.prediction.time_s for x in found if x.error is None}
+
+        plain = explain("1MB", topology="book-pcie4").candidates
+        found = times(sizes_bytes=(8, 4096))
+        assert found == {x.algorithm: x.prediction.time_s for x in plain}
+        assert times() != found  # the control
 
     def test_names_anothers_curve_and_never_takes_it_for_ours(self):
         plan = explain("1MB", topology=self.machine(calibration()))

@@ -15,7 +15,8 @@ from fastreduce.plan import build
 from fastreduce.plan.choose import choose
 from fastreduce.plan.explain import _here
 from fastreduce.plan.table_files import save
-from fastreduce.topology import Topology, cluster, preset
+from fastreduce.topology import Topology, cluster, preset, rings
+from fastreduce.topology.rings import both_ways
 
 MB = 1_000_000
 
@@ -138,8 +139,24 @@ class TestOnPaper:
         assert one.candidate("by-parameter").prediction.time_s == pytest.approx(0.015, rel=0.01)
         assert many.candidate("by-parameter").prediction.time_s == pytest.approx(0.0075, rel=0.01)
 
+    def test_some_of_the_devices_have_rings_of_their_own(self):
+        found = explain(MB, k=6, topology=preset("dgx1")).candidate("multi-ring")
+        (ring,) = rings(part_of(preset("dgx1"), 6))
+        assert found.fitted and found.program == algorithms.multi_ring(6, both_ways([ring]))
+        assert found.program != algorithms.multi_ring(6)  # the control
+
+    def test_one_device_has_no_ring(self):
+        found = explain(MB, topology=part_of(preset("dgx1"), 1)).candidate("multi-ring")
+        assert found.prediction == (0.0, "nothing to do")
+
     def test_fewer_ranks_than_devices(self):
         assert {x.program.k for x in explain(MB, k=3, topology=preset("dgx1")).candidates} == {3}
+
+
+def part_of(machine, k):
+    graph = machine.graph.copy()
+    graph.remove_nodes_from(machine.devices[k:])
+    return Topology("a part", "made up", graph)
 
 
 class TestUnknownRates:

@@ -1,6 +1,7 @@
 """What small programs take, by hand; sizes; and what is refused."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from networks import run, star, timed, without
@@ -204,6 +205,16 @@ class TestErrors:
         ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
         ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
         (
+            "slices without number",
+            lambda: simulate(algorithms.ring(4), star(4), GB, slices=10**9),
+            "slices is 1,000,000,000, want at most 1,388,888: a slice of .* has 72 events",
+        ),
+        (
+            "a program that asks for them",
+            lambda: simulate(replace(algorithms.tree(4), sliced=2**30), star(4), GB),
+            "slices is 1,073,741,824, want at most",
+        ),
+        (
             "a function that makes no program",
             lambda: simulate(lambda k: None, star(4), 1),
             "returned NoneType for 4 ranks; want a Program",
@@ -244,6 +255,9 @@ class TestErrors:
 
     def test_control_an_unknown_link_that_is_not_used(self):
         simulate(algorithms.ring(2), without(star(4), ("gpu3", "switch")), 1)
+
+    def test_control_many_slices(self):
+        assert simulate(algorithms.ring(4), star(4), GB, slices=1000).run.slices == 1000
 
     def test_devices_may_be_left_over(self):
         assert simulate(algorithms.ring(3), star(4), 1).k == 3

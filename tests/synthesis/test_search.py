@@ -98,6 +98,12 @@ def test_no_bytes_are_refused():
         synthesize("dgx1", 0)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "10", None, True], ids=repr)
+def test_seconds_that_are_none_are_refused(seconds):
+    with pytest.raises(ValueError, match=f"seconds is {seconds!r}, want a number above zero"):
+        synthesize("book-pcie4", "1MB", seconds=seconds)
+
+
 @pytest.mark.parametrize(
     "topology", [preset("dgx1"), TWO, unequal()], ids=["one", "two", "unequal"]
 )
