@@ -14,8 +14,9 @@ PICTURE = re.compile(r"^!\[[^]]*\]\([^)]*\)\n\n?", re.MULTILINE)
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     results = Path(config.config_file_path).parent / "benchmarks" / "results"
-    for path in sorted([*results.glob("*.png"), *results.glob("*.svg")]):
-        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
+    for path in sorted([*results.rglob("*.png"), *results.rglob("*.svg")]):
+        name = f"results/{path.relative_to(results).as_posix()}"
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     for page in [file for file in files.documentation_pages() if _is_notebook(file)]:
         # A downloaded notebook has no picture beside it: it draws its own.
         text = PICTURE.sub("", page.content_string)
