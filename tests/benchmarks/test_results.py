@@ -192,7 +192,9 @@ class TestOneH100:
             assert f"{statistics.median(x['epoch_s'] for x in epochs):.2f} s" in text, run
 
     def test_a_graph_has_the_losses_of_the_run_without(self):
-        graph, eager = ([x["loss"] for x in self.report[run][1:]] for run in ("train", "train_eager"))
+        graph, eager = (
+            [x["loss"] for x in self.report[run][1:]] for run in ("train", "train_eager")
+        )
         assert graph == eager
 
 

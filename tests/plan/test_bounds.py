@@ -105,7 +105,7 @@ class TestAsMeasured:
 
     CURVE = Curve(2e-6, 0.0, (Pair(0.0, 50e9), Pair(1e6, 600e9)))
 
-    def machine(self, curve=CURVE, sizes=(1 << 10, 1 << 20)):
+    def machine(self, curve=CURVE, sizes=(1 << 10, 1 << 23)):
         error = Error(0.05, 0.1, 20, "every other point")
         of = Calibration("NVLink", "fastreduce sharded", (8, 8), sizes, curve, error, ("a file",))
         return replace(preset("dgx-h100"), calibrations=(of,))
