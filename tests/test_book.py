@@ -22,7 +22,7 @@ SMALL = {
     "hybridization": {"depth": 1, "batch_sizes": [2], "rounds": 1},
     "parameter_server": {
         **{"topologies": ["book-pcie4"], "elements": 1024, "ranks": 2, "rounds": 1},
-        **{"steps": 6, "late_s": 0.0},
+        **{"steps": 6, "late_s": 0.0, "runs": 1},
     },
     "overlap": {
         **{"size": 32, "products": 2, "layers": 3, "gradient_elements": 1024, "rounds": 1},
