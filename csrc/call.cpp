@@ -42,7 +42,8 @@ Engine* find_engine(c10::DeviceType type) { return engines()[static_cast<size_t>
 
 std::string TensorLists::where(int64_t rank, int64_t index) const {
   std::ostringstream text;
-  text << (std::string(name) == "outputs" ? "the output of rank " : "rank ") << first_rank + rank << ", tensor " << index;
+  text << (std::string(name) == "outputs" ? "the output of rank " : "rank ") << first_rank + rank << ", tensor "
+       << index;
   return text.str();
 }
 
