@@ -25,7 +25,13 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
       rest_(settings.rest),
       group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
       devices_(group_) {
-  group_.join(exchange(group_.invitation()));
+  const std::vector<std::string> invitations = exchange(group_.invitation());
+  try {
+    group_.join(invitations);
+  } catch (const GroupError& error) {
+    group_.fail(error.what());  // those that have joined shall hear of whom, and not that this rank has left
+    throw;
+  }
   Announcement first;
   first.describe("the first meeting");
   group_.agree(first, settings.timeout);

@@ -40,6 +40,14 @@ def values(size, rank):
     assert torch.equal(x, torch.full((3,), size - 1.0))
     dist.all_gather(outs := [torch.empty(1) for _ in range(size)], torch.tensor([float(rank)]))
     assert [x.item() for x in outs] == list(range(size))
+    for dtype in (torch.float32, torch.uint16, torch.float8_e5m2):  # Gloo knows the first alone
+        ranks = torch.arange(size).to(torch.float32).to(dtype)
+        mine = ranks[rank : rank + 1]
+        dist.all_to_all_single(out := torch.empty_like(ranks), mine.repeat(size))
+        assert torch.equal(out.float(), ranks.float())
+        outs = [torch.empty_like(mine) for _ in ranks]
+        dist.gather(mine, outs if rank == 0 else None)
+        assert rank > 0 or torch.equal(torch.cat(outs).float(), ranks.float())
     dist.barrier()
 
 

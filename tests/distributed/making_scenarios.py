@@ -50,6 +50,6 @@ def one_is_killed_while_a_group_is_made(rank, size, where):
         "machine": f"ranks {victim} have come, but have not told their machine within 0:00:02; ",
         "connecting": f"ranks {victim} have come, but have not told their state within 0:00:03; ",
         "inviting": f"ranks {victim} have come, but have not told their invitation within 0:00:02",
-        "invited": f"the process of rank {victim} has ended|the invitation of rank {victim} ",
+        "invited": f"the process of rank {victim} has ended|the invitation of rank {victim}",
     }[where]
     assert re.search(named, str(caught.value)), caught.value
