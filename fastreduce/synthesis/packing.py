@@ -9,7 +9,8 @@ program's prices (column generation). The same prices prove a bound, see `Packin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -63,6 +64,23 @@ class Links:
         self._uses: csr_array = csr_array((np.ones(len(rows)), (rows, columns)), shape)
         self._lengths = [len(route) for route in routes]
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
+
+    def slow(self) -> Iterator[int]:
+        """The links with less than half of the rate that is usual for their medium, by number."""
+        for number, medium in enumerate(self.media):
+            usual = np.median(self.bytes_per_s[[x == medium for x in self.media]])
+            if self.bytes_per_s[number] < usual / 2:
+                yield number
+
+    def avoiding(self, numbers: Sequence[int], times: float) -> Links:
+        """These links, of which some are so much slower than the others that trees avoid them.
+
+        They are as slow whatever their own rates, so that the same trees are found.
+        """
+        found = copy(self)
+        found.bytes_per_s = self.bytes_per_s.copy()
+        found.bytes_per_s[numbers] = np.delete(self.bytes_per_s, numbers).min() / times
+        return found
 
     def prices(self, link_prices: Floats) -> Floats:
         """What a message from rank i to rank j costs: the sum over its links."""

@@ -36,6 +36,12 @@ def unequal():
     return Topology("unequal", "an example", graph)
 
 
+def part_of_dgx1(k):
+    graph = preset("dgx1").graph.copy()
+    graph.remove_nodes_from(preset("dgx1").devices[k:])
+    return Topology("a part", "an example", graph)
+
+
 @pytest.mark.parametrize(
     "topology",
     [preset("dgx1"), TWO, preset("dgx1").without(("gpu0", "gpu3")), unequal()],
@@ -49,6 +55,21 @@ def test_it_is_proven_and_no_worse_than_the_registered(topology, nbytes):
     assert again.time_s == pytest.approx(found.time_s)
     best = explain(nbytes, topology=topology).chosen.prediction.time_s
     assert found.bound.time_s <= found.time_s <= best * (1 + 1e-9)
+
+
+def test_it_is_no_faster_with_a_slower_link():
+    """A hundredth of a link once took longer than three thousandths."""
+    times_s = [
+        synthesize(part_of_dgx1(6).scaled(("gpu0", "gpu1"), share), MIB).time_s
+        for share in (1, 0.1, 0.01, 0.003)
+    ]
+    assert times_s == sorted(times_s)
+
+
+def test_slow_links_are_those_that_are_left_out():
+    links = Links(preset("dgx1").scaled(("gpu0", "gpu3"), 0.3), 8)
+    assert {links.names[i] for i in links.slow()} == {("gpu0", "gpu3"), ("gpu3", "gpu0")}
+    assert list(Links(preset("dgx1"), 8).slow()) == []  # its single and double links
 
 
 def test_the_same_call_finds_the_same_program():
