@@ -10,8 +10,8 @@
 namespace fastreduce {
 namespace {
 
-// How long after a failure elsewhere its cause may become known: the connections of a process that is killed are closed
-// before it counts as ended, and ranks reach one timeout at slightly different times.
+// How long after a failure elsewhere its cause may become known: the files and connections of a process that is killed
+// are closed before it counts as ended, and ranks reach one timeout at slightly different times.
 constexpr std::chrono::seconds kBlame{1};
 
 }  // namespace
@@ -32,8 +32,21 @@ bool Group::has_arrived(int peer) const { return desk(peer).round.load(std::memo
 std::string Group::gone(int peer) const {
   if (front(peer).state.load(std::memory_order_acquire) == State::left)
     return call() + ": rank " + names_[peer] + " has left the group (" + who_is_where() + ")";
+  return has_ended(peer) ? call() + ": the process of rank " + names_[peer] + " has ended" : "";
+}
+
+bool Group::has_ended(int peer) const {
   pollfd ended{alive_[peer].get(), POLLIN, 0};
-  return poll(&ended, 1, 0) > 0 ? call() + ": the process of rank " + names_[peer] + " has ended" : "";
+  return poll(&ended, 1, 0) > 0;
+}
+
+int Group::first_ended_soon() const {
+  for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end;) {
+    for (int peer = 0; peer < size(); ++peer)
+      if (has_ended(peer)) return peer;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return -1;
 }
 
 // A peer that has finished may leave while this rank's device still works.

@@ -85,35 +85,47 @@ std::string Group::invitation() const {
 
 void Group::join(const std::vector<std::string>& invitations) {
   if (invitations.size() != names_.size())
-    throw GroupError(std::to_string(invitations.size()) + " invitations; want one of each of " +
-                     std::to_string(size()) + " ranks");
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank_) continue;
-    const std::string who = "the invitation of rank " + names_[peer];
-    SharedMemory::Address at{};
-    uint64_t token = 0;
-    std::istringstream text(invitations[peer]);
-    if (!(text >> at.pid >> at.fd >> at.inode >> at.bytes >> token))
-      throw GroupError(who + " is '" + invitations[peer] + "'; want five numbers");
-    // First, so that the process that is watched is the one whose memory is opened next.
-    alive_[peer] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, at.pid, 0)));
-    if (alive_[peer].get() < 0)
-      throw GroupError(who + " names process " + std::to_string(at.pid) + ": " + std::strerror(errno));
-    try {
-      memories_[peer] = SharedMemory::open(at);
-    } catch (const std::runtime_error& error) {
-      throw GroupError(who + ": " + error.what());
-    }
-    const Front* theirs = reinterpret_cast<const Front*>(memories_[peer].data());
-    const bool fits = at.bytes == sizeof(Front) + 2 * staging_bytes_ && theirs->magic == kMagic &&
-                      theirs->token == token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
-                      theirs->size == size();
-    if (!fits)
-      throw GroupError(who +
-                       " leads to memory of another rank, group, size or version of fastreduce; want the same "
-                       "version and shared_bytes on all ranks");
-  }
+    raise(std::to_string(invitations.size()) + " invitations; want one of each of " + std::to_string(size()) +
+          " ranks");
+  std::vector<Invitation> invited(invitations.size());
+  // Each process is watched before any memory is opened: what is watched is then what is opened, and where a peer has
+  // given up because of one that ended, the one that ended is known.
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_) invited[peer] = watch(peer, invitations[peer]);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_) open(peer, invited[peer]);
 }
+
+Group::Invitation Group::watch(int peer, const std::string& invitation) {
+  Invitation from;
+  std::istringstream text(invitation);
+  if (!(text >> from.at.pid >> from.at.fd >> from.at.inode >> from.at.bytes >> from.token))
+    raise(invitation_of(peer) + " is '" + invitation + "'; want five numbers");
+  alive_[peer] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, from.at.pid, 0)));
+  if (alive_[peer].get() < 0)
+    raise(invitation_of(peer) + " names process " + std::to_string(from.at.pid) + ": " + std::strerror(errno));
+  return from;
+}
+
+void Group::open(int peer, const Invitation& from) {
+  try {
+    memories_[peer] = SharedMemory::open(from.at);
+  } catch (const std::runtime_error& error) {
+    if (const int ended = first_ended_soon(); ended >= 0)
+      raise("the process of rank " + names_[ended] + " has ended while the group was made");
+    raise(invitation_of(peer) + ": " + error.what() + "; if that rank has given up, its own error says why");
+  }
+  const Front* theirs = reinterpret_cast<const Front*>(memories_[peer].data());
+  const bool fits = from.at.bytes == sizeof(Front) + 2 * staging_bytes_ && theirs->magic == kMagic &&
+                    theirs->token == from.token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
+                    theirs->size == size();
+  if (!fits)
+    raise(invitation_of(peer) +
+          " leads to memory of another rank, group, size or version of fastreduce; want the same version and "
+          "shared_bytes on all ranks");
+}
+
+std::string Group::invitation_of(int peer) const { return "the invitation of rank " + names_[peer]; }
 
 Group::Front& Group::front(int rank) const { return *reinterpret_cast<Front*>(memories_[rank].data()); }
 

@@ -122,13 +122,22 @@ class Group {
  private:
   struct Front;
   enum class State : uint32_t { member, left, failed };
+  struct Invitation {
+    SharedMemory::Address at{};
+    uint64_t token = 0;  // of the memory there
+  };
 
+  Invitation watch(int peer, const std::string& invitation);
+  void open(int peer, const Invitation& from);
+  std::string invitation_of(int peer) const;
   Front& front(int rank) const;
   Desk& desk(int rank) const;
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
   // Words for an error; empty if nothing is wrong.
   std::string trouble_with(int awaited) const;
+  bool has_ended(int peer) const;
+  int first_ended_soon() const;  // -1 if none has within a second
   std::string gone(int peer) const;
   std::string gone_before_the_end() const;
   std::string unfinished() const;

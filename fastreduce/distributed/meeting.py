@@ -81,12 +81,16 @@ def _late(what: str, late: list[int], rank: int, timeout: timedelta) -> TimeoutE
 
 @contextmanager
 def lost_are_named(store: Store, rank: int, size: int) -> Iterator[None]:
-    """Where all ranks connect: if that fails, the error names those that do not answer any more."""
+    """Where all ranks connect: if that fails, the error names those that do not answer any more.
+
+    Ranks that have connected tell their invitation next; one that could not says so in its place.
+    """
     try:
         yield
     except RuntimeError as error:
         try:
-            told(store, "state", str(error), rank, [*range(size)], ANSWER)
+            none = f"none, since Gloo could not connect it: {error}"
+            told(store, "invitation", none, rank, [*range(size)], ANSWER)
             who = "all its ranks answer"
         except TimeoutError as late:
             who = str(late)
