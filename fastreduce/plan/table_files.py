@@ -113,7 +113,7 @@ def _table(found: Any) -> Table:
         raise ValueError(f"version is {found.get('version')!r}, want {VERSION}")
     for key, kind in KEYS.items():
         if not isinstance(found.get(key), kind):
-            raise ValueError(f"{key} is {found.get(key)!r}, want a {kind.__name__}")
+            raise ValueError(f"{key} is {found.get(key)!r}, want type {kind.__name__}")
     about = {key: found[key] for key in ("device", "fastreduce", "torch", "date")}
     for key, here in zip(about, (device(), *versions()), strict=False):
         if about[key] != here:

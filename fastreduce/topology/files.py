@@ -102,4 +102,4 @@ def _check(where: str, found: Any, keys: Mapping[str, type]) -> None:
         if key not in found:
             raise ValueError(f"{where} is without {key!r}; want {', '.join(keys)}")
         if not isinstance(found[key], kind):
-            raise ValueError(f"{where}: {key} is {found[key]!r}, want a {kind.__name__}")
+            raise ValueError(f"{where}: {key} is {found[key]!r}, want type {kind.__name__}")

@@ -49,9 +49,9 @@ class TestFiles:
             (lambda c: put(c, "another CPU", "device"), "measured with device 'another CPU', but"),
             (lambda c: put(c, "0.0.1", "fastreduce"), "measured with fastreduce '0.0.1', but this"),
             (lambda c: put(c, "1.13", "torch"), r"measured with torch '1\.13', but this is '2\."),
-            (lambda c: put(c, 7, "date"), "date is 7, want a str"),
-            (lambda c: without(c, "device"), "device is None, want a str"),
-            (lambda c: put(c, [], "times_s"), r"times_s is \[\], want a dict"),
+            (lambda c: put(c, 7, "date"), "date is 7, want type str"),
+            (lambda c: without(c, "device"), "device is None, want type str"),
+            (lambda c: put(c, [], "times_s"), r"times_s is \[\], want type dict"),
             (lambda c: put(c, 3, "times_s", "cpu"), "cpu: found 3, want an object"),
             (
                 lambda c: put(c, 3, "times_s", "cpu", "ring", "2"),
