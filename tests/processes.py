@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
+import fastreduce.distributed.backend as making
+
 # torch.optim and DistributedDataParallel import the second when they are first used, for seconds.
 IMPORTED = ["fastreduce.distributed", "torch._dynamo"]
 
@@ -26,15 +28,23 @@ def preload(function):
 
 
 def in_a_group(
-    scenario, args, count, folder, killed=None, backend="gloo", timeout_s=60, within_s=120
+    scenario,
+    args,
+    count,
+    folder,
+    killed=None,
+    backend="gloo",
+    timeout_s=60,
+    within_s=120,
+    machines=1,
 ):
     """``scenario(rank, *args)`` in the processes of a group; raises what fails in one of them.
 
     ``timeout_s`` is the group's. ``killed`` ends by a signal, and the others go on. Nothing takes
-    more than ``within_s``.
+    more than ``within_s``. The processes take themselves for those of so many ``machines``.
     """
     preload(scenario)
-    own = (scenario, args, count, str(folder), killed, backend, timeout_s)
+    own = (scenario, args, count, str(folder), killed, backend, timeout_s, machines)
     context = start_processes(_in_group, own, count, join=False, start_method="forkserver")
     end = time.monotonic() + within_s
     for rank, process in enumerate(context.processes):
@@ -54,8 +64,10 @@ def in_a_group(
         assert hung or context.processes[killed].exitcode == -signal.SIGKILL
 
 
-def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s):
+def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s, machines):
     torch.set_num_threads(1)
+    if machines > 1:
+        making.machine = lambda: f"machine{rank * machines // count}"
     meeting = f"file://{folder}/meeting"
     limit = timedelta(seconds=timeout_s)
     failed = ""

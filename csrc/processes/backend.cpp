@@ -25,13 +25,7 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
       rest_(settings.rest),
       group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
       devices_(group_) {
-  const std::vector<std::string> invitations = exchange(group_.invitation());
-  try {
-    group_.join(invitations);
-  } catch (const GroupError& error) {
-    group_.fail(error.what());  // those that have joined shall hear of whom, and not that this rank has left
-    throw;
-  }
+  group_.join(exchange(group_.invitation()));
   Announcement first;
   first.describe("the first meeting");
   group_.agree(first, settings.timeout);
@@ -92,6 +86,7 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   if (inputs.empty()) check_apart(std::stoi(group_.name()), written);
   check_root(kind.root);
+  if (machines_) return across(kind, read, written, inputs, outputs);
   // Here, and not in the other thread: a program that is new is built in Python.
   const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(written.front().element_size()));
   return enqueue(kind, read.empty() ? written : read, written,
@@ -163,23 +158,6 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
   if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
   run_flags(group_, call);
   return true;
-}
-
-ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& tensors) {
-  check_call(kind.collective, kind.op, tensors);
-  check_written(tensors);
-  check_apart(std::stoi(group_.name()), tensors);
-  return enqueue(kind, tensors, tensors, [this, kind, tensors] {
-    const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
-    Usable usable(tensors.front().is_cpu());
-    const Announcement mine = announcement(kind, 0, {}, each_alone(tensors));
-    group_.do_call(kind.timeout, [&] {
-      for (const at::Tensor& tensor : usable.written(tensors, kind.op))
-        machines_->allreduce(tensor, kind.op, mine, kind.timeout);
-      return true;
-    });
-    usable.write_back();
-  });
 }
 
 Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, const Lists& inputs,

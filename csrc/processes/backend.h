@@ -13,6 +13,7 @@
 #include "call.h"
 #include "processes/chaos.h"
 #include "processes/devices.h"
+#include "processes/gloo.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
 #include "processes/queue.h"
@@ -96,7 +97,10 @@ class ProcessBackend final : public c10d::Backend {
                const Lists& outputs, bool reached);
   bool run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs, const Lists& outputs,
            Usable& usable);
-  Work across(const Kind& kind, const Tensors& tensors);
+  // Over several machines.
+  Work across(const Kind& kind, const Tensors& read, const Tensors& written, const Lists& inputs, const Lists& outputs);
+  void sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, at::Tensor& to);
+  Works moves_across(const Kind& kind, const Lists& from, const Lists& to);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
 
@@ -105,6 +109,8 @@ class ProcessBackend final : public c10d::Backend {
   using Moves = std::function<Work(Tensors& inputs, Tensors& outputs)>;
   Work delegate(const Kind& kind, const std::string& words, const Tensors& inputs, const Tensors& outputs, Moves moves,
                 const std::vector<int64_t>& lengths = {});
+  void agree(const Announcement& mine, const std::vector<int64_t>& lengths, std::chrono::milliseconds timeout);
+  void hand_over(const Works& works);  // waits for Gloo, and watches the ranks meanwhile
   Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);

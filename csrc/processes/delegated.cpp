@@ -7,33 +7,13 @@
 
 #include "processes/backend.h"
 #include "processes/checks.h"
+#include "processes/gloo.h"
 #include "processes/items.h"
 
 namespace fastreduce {
 namespace {
 
 using c10d::OpType;
-
-// The memory of contiguous tensors, whatever else torch knows about them.
-Tensors bytes_of(const Tensors& tensors) {
-  const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
-  Tensors found;
-  for (const at::Tensor& tensor : tensors)
-    found.push_back(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, [tensor](void*) {},
-                                  at::TensorOptions(at::kByte).device(tensor.device())));
-  return found;
-}
-
-// A rank may wait in Gloo for one that has raised, and Gloo would tell it only at the timeout.
-std::function<bool(std::chrono::milliseconds)> ending_of(const ProcessBackend::Work& work) {
-  return [work](std::chrono::milliseconds limit) {
-    try {
-      return work->wait(limit);
-    } catch (const std::exception&) {
-      return work->isCompleted() && work->wait();  // it may have ended since
-    }
-  };
-}
 
 Tensors all_of(Tensors some, const Tensors& others) {
   some.insert(some.end(), others.begin(), others.end());
@@ -88,11 +68,6 @@ ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::strin
                                               const std::vector<int64_t>& lengths) {
   const bool dense = kind.type != OpType::_ALLREDUCE_SPARSE;
   if (dense) check_written(outputs);
-  if (machines_) {  // the ranks of other machines cannot be asked
-    if (dense) check_contiguous(words, outputs);
-    Tensors in = bytes_of(Usable().read(inputs, c10d::ReduceOp::SUM)), out = dense ? bytes_of(outputs) : outputs;
-    return moves(in, out);
-  }
   Announcement mine;
   mine.describe(words);
   mine.fingerprint = c10::get_hash(words);
@@ -103,20 +78,29 @@ ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::strin
       const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
       Tensors in = bytes_of(usable.read(inputs, c10d::ReduceOp::SUM));
       Tensors out = dense ? bytes_of(usable.written(outputs)) : outputs;
-      group_.begin(timeout);
-      group_.tell_lengths(lengths);
-      group_.arrive(mine);
-      group_.meet();
-      if (!lengths.empty()) group_.compare_lengths();
-      if (moves) group_.hand_over(ending_of(moves(in, out)));
+      agree(mine, lengths, timeout);
+      if (moves) hand_over({moves(in, out)});
       usable.write_back();
       return true;
     });
   });
 }
 
+void ProcessBackend::agree(const Announcement& mine, const std::vector<int64_t>& lengths,
+                           std::chrono::milliseconds timeout) {
+  if (machines_) {
+    machines_->agree(mine, timeout);
+    if (!lengths.empty()) machines_->agree_on_lengths(mine, lengths, timeout);
+    return;
+  }
+  group_.begin(timeout);
+  group_.tell_lengths(lengths);
+  group_.arrive(mine);
+  group_.meet();
+  if (!lengths.empty()) group_.compare_lengths();
+}
+
 ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options) {
-  if (machines_) return rest_->barrier(options);
   return delegate(kind(OpType::BARRIER, "fastreduce:barrier", Collective::allreduce, options), "barrier", {}, {}, {});
 }
 

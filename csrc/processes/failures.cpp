@@ -90,6 +90,26 @@ void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends
   raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + problem);
 }
 
+void Group::wait_outside(const std::function<bool(std::chrono::milliseconds)>& ends_within) {
+  const auto look = [this] {
+    for (const std::string& trouble : {aborted(), failed_peer()})
+      if (!trouble.empty()) raise(trouble);
+    for (int peer = 0; peer < size(); ++peer)
+      if (const std::string trouble = peer == rank_ ? "" : gone(peer); !trouble.empty()) raise(trouble);
+  };
+  try {
+    while (!ends_within(kLook)) look();
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception&) {
+    for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end;) {
+      look();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    throw;
+  }
+}
+
 // Who is waited for may wait itself, for one that is stopped.
 std::string Group::chain_from(int peer) const {
   std::string chain = "rank " + names_[peer];
@@ -119,6 +139,7 @@ std::string Group::late(const std::string& awaited) const {
 
 bool Group::do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does) {
   const uint64_t before = round_;
+  ++call_;
   try {
     return does();
   } catch (const GroupError&) {
@@ -157,8 +178,10 @@ void Group::leave() {
 
 bool Group::forked() const { return getpid() != pid_; }
 
-std::string Group::call() const {
-  return "call " + call_number(round_) + ", " + announced(rank_).text.data() + ", on rank " + names_[rank_];
+std::string Group::call() const { return call(announced(rank_).text.data()); }
+
+std::string Group::call(const std::string& text) const {
+  return "call " + std::to_string(call_) + ", " + text + ", on rank " + names_[rank_];
 }
 
 std::string Group::who_is_where() const {
@@ -171,11 +194,10 @@ std::string Group::who_is_where() const {
     text << (peer ? ", " : "") << "rank " << names_[peer];
     if (last.round >= round_)
       text << " has arrived";
-    else if (last.round <= 1)
+    else if (last.announcement.call == 0)
       text << " has not arrived, and has made no call yet";
     else
-      text << " has not arrived: its last call was " << call_number(last.round) << ", "
-           << last.announcement.text.data();
+      text << " has not arrived: its last call was " << last.announcement.call << ", " << last.announcement.text.data();
   }
   return text.str();
 }

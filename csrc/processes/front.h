@@ -27,7 +27,4 @@ struct alignas(4096) Group::Front {
   std::array<Desk, 2> desks;
 };
 
-// As torch counts calls: the first round is the group's own.
-inline std::string call_number(uint64_t round) { return std::to_string(round - 1); }
-
 }  // namespace fastreduce

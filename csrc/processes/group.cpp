@@ -2,12 +2,10 @@
 
 #include <sched.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -76,57 +74,6 @@ Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
 
 Group::~Group() { leave(); }
 
-std::string Group::invitation() const {
-  const SharedMemory::Address& at = memories_[rank_].address();
-  std::ostringstream text;
-  text << at.pid << ' ' << at.fd << ' ' << at.inode << ' ' << at.bytes << ' ' << front(rank_).token;
-  return text.str();
-}
-
-void Group::join(const std::vector<std::string>& invitations) {
-  if (invitations.size() != names_.size())
-    raise(std::to_string(invitations.size()) + " invitations; want one of each of " + std::to_string(size()) +
-          " ranks");
-  std::vector<Invitation> invited(invitations.size());
-  // Each process is watched before any memory is opened: what is watched is then what is opened, and where a peer has
-  // given up because of one that ended, the one that ended is known.
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_) invited[peer] = watch(peer, invitations[peer]);
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_) open(peer, invited[peer]);
-}
-
-Group::Invitation Group::watch(int peer, const std::string& invitation) {
-  Invitation from;
-  std::istringstream text(invitation);
-  if (!(text >> from.at.pid >> from.at.fd >> from.at.inode >> from.at.bytes >> from.token))
-    raise(invitation_of(peer) + " is '" + invitation + "'; want five numbers");
-  alive_[peer] = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, from.at.pid, 0)));
-  if (alive_[peer].get() < 0)
-    raise(invitation_of(peer) + " names process " + std::to_string(from.at.pid) + ": " + std::strerror(errno));
-  return from;
-}
-
-void Group::open(int peer, const Invitation& from) {
-  try {
-    memories_[peer] = SharedMemory::open(from.at);
-  } catch (const std::runtime_error& error) {
-    if (const int ended = first_ended_soon(); ended >= 0)
-      raise("the process of rank " + names_[ended] + " has ended while the group was made");
-    raise(invitation_of(peer) + ": " + error.what() + "; if that rank has given up, its own error says why");
-  }
-  const Front* theirs = reinterpret_cast<const Front*>(memories_[peer].data());
-  const bool fits = from.at.bytes == sizeof(Front) + 2 * staging_bytes_ && theirs->magic == kMagic &&
-                    theirs->token == from.token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
-                    theirs->size == size();
-  if (!fits)
-    raise(invitation_of(peer) +
-          " leads to memory of another rank, group, size or version of fastreduce; want the same version and "
-          "shared_bytes on all ranks");
-}
-
-std::string Group::invitation_of(int peer) const { return "the invitation of rank " + names_[peer]; }
-
 Group::Front& Group::front(int rank) const { return *reinterpret_cast<Front*>(memories_[rank].data()); }
 
 Desk& Group::desk(int rank) const { return front(rank).desks[round_ % 2]; }
@@ -163,20 +110,34 @@ void Group::begin(std::chrono::milliseconds timeout) {
 
 void Group::arrive(const Announcement& announcement) {
   desk(rank_).announcement = announcement;
+  desk(rank_).announcement.call = call_;
   publish(desk(rank_).round, round_);
 }
 
-void Group::meet() {
+void Group::wait_for_all() {
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank_) wait(desk(peer).round, round_, peer);
   // A peer that has waited too long for this rank may use its tensors for something else by now.
   if (const std::string trouble = failed_peer(); !trouble.empty()) raise(trouble);
-  // All compare all, so that all raise if any two differ.
+}
+
+int Group::different() const {
   for (int peer = 1; peer < size(); ++peer)
-    if (announced(peer).fingerprint != announced(0).fingerprint)
-      throw GroupError("call " + call_number(round_) + " is " + announced(0).text.data() + " on rank " + names_[0] +
-                       " but " + announced(peer).text.data() + " on rank " + names_[peer] +
-                       "; want the same call on all ranks");
+    if (announced(peer).fingerprint != announced(0).fingerprint) return peer;
+  return 0;
+}
+
+GroupError Group::differ(const std::string& rank, const std::string& call, const std::string& other_rank,
+                         const std::string& other_call) const {
+  return GroupError("call " + std::to_string(call_) + " is " + call + " on rank " + rank + " but " + other_call +
+                    " on rank " + other_rank + "; want the same call on all ranks");
+}
+
+void Group::meet() {
+  wait_for_all();
+  // All compare all, so that all raise if any two differ.
+  if (const int peer = different())
+    throw differ(names_[0], announced(0).text.data(), names_[peer], announced(peer).text.data());
 }
 
 void Group::tell_lengths(const std::vector<int64_t>& lengths) {
@@ -195,9 +156,16 @@ void Group::compare_lengths() const {
   for (int from = 0; from < size(); ++from)
     for (int to = 0; to < size(); ++to)
       if (const int64_t sent = length(from, to), taken = length(to, size() + from); sent != taken)
-        throw GroupError("call " + call_number(round_) + ", " + announced(0).text.data() + ": rank " + names_[from] +
-                         " sends " + std::to_string(sent) + " elements to rank " + names_[to] + ", which takes " +
-                         std::to_string(taken) + " from it; want the same number on both");
+        throw misfit(announced(0).text.data(), different_lengths(names_[from], sent, names_[to], taken));
+}
+
+std::string different_lengths(const std::string& from, int64_t sent, const std::string& to, int64_t taken) {
+  return "rank " + from + " sends " + std::to_string(sent) + " elements to rank " + to + ", which takes " +
+         std::to_string(taken) + " from it";
+}
+
+GroupError Group::misfit(const std::string& call, const std::string& lengths) const {
+  return GroupError("call " + std::to_string(call_) + ", " + call + ": " + lengths + "; want the same number on both");
 }
 
 void Group::agree(const Announcement& announcement, std::chrono::milliseconds timeout) {

@@ -31,6 +31,8 @@ struct DeviceAddress {
   bool operator==(const DeviceAddress&) const = default;
 };
 
+std::string different_lengths(const std::string& from, int64_t sent, const std::string& to, int64_t taken);
+
 using Clock = std::chrono::steady_clock;
 
 // As good as none. Clocks count nanoseconds in 64 bits, which end after 292 years.
@@ -44,6 +46,7 @@ struct Announcement {
   uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
   DeviceAddress device{};          // this rank's GPU, if the tensors are there
   bool at_once = false;            // kernels there may wait for those of peers in this call
+  uint64_t call = 0;               // its number, as torch counts calls: one may take several rounds
 
   void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
 };
@@ -70,6 +73,7 @@ class Group {
 
   int rank() const { return rank_; }
   const std::string& name() const { return names_[rank_]; }
+  const std::string& name(int rank) const { return names_[rank]; }
   int size() const { return static_cast<int>(names_.size()); }
 
   // ---- one round: begin, write to the staging memory, arrive, meet, and then whatever the call does
@@ -77,11 +81,17 @@ class Group {
   void begin(std::chrono::milliseconds timeout);
   void arrive(const Announcement& announcement);
   void meet();  // returns when all have arrived; throws if they have not announced the same
+  // The same in two steps: the first rank that has not announced the same as rank 0, or 0.
+  void wait_for_all();
+  int different() const;
+  GroupError differ(const std::string& rank, const std::string& call, const std::string& other_rank,
+                    const std::string& other_call) const;
 
   // For calls whose ranks pass each other different numbers of elements: what this rank sends to each, and then what it
   // takes from each, told before it arrives; and whether all of these fit, once all have met.
   void tell_lengths(const std::vector<int64_t>& lengths);
   void compare_lengths() const;
+  GroupError misfit(const std::string& call, const std::string& lengths) const;
 
   // A round in which nothing else is done.
   void agree(const Announcement& announcement, std::chrono::milliseconds timeout);
@@ -98,6 +108,9 @@ class Group {
   // Waits for what another group does for this one, once all have met, and finds out which rank is the cause if it
   // fails or cannot end. `ends_within` says whether it has ended, or throws.
   void hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within);
+  // The same within a call, for what no rank can be without: none may end meanwhile. What `ends_within` throws is
+  // thrown.
+  void wait_outside(const std::function<bool(std::chrono::milliseconds)>& ends_within);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
@@ -116,6 +129,9 @@ class Group {
   void abort(const std::string& reason = "");
   // Peers that wait for this rank raise.
   void leave();
+  // What errors of this rank begin with.
+  std::string call(const std::string& text) const;
+  bool is_aborted() const { return aborted_; }
   // A process that was forked must not speak for this rank.
   bool forked() const;
 
@@ -159,7 +175,7 @@ class Group {
   std::vector<SharedMemory> memories_;                       // by rank
   std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // by rank and inode: announced memory comes again
   std::vector<FileDescriptor> alive_;                        // by rank: readable once the process has ended
-  uint64_t round_ = 0;
+  uint64_t round_ = 0, call_ = 0;
   Clock::time_point deadline_;
   std::chrono::milliseconds timeout_{0};
   std::atomic<bool> aborted_{false}, failed_{false};

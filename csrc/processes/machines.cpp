@@ -1,42 +1,22 @@
 #include "processes/machines.h"
 
+#include <algorithm>
+
 #include "call.h"
-#include "processes/flags.h"
+#include "processes/gloo.h"
 #include "programs.h"
 
 namespace fastreduce {
 namespace {
 
-// While one chunk is between machines, the next is reduced inside: many chunks hide more, few cost fewer round trips.
-// Of 256 KiB to 4 MiB, 1 MiB was the best at 1 Gbit/s and 2 MiB at 5 Gbit/s, for 4 and 16 MiB: 0.9 of the time with
-// 4 MiB (two network namespaces on 2 cores of an AMD EPYC, family 25, 2026-11-24, with other work on them).
-constexpr int64_t kChunkBytes = 2 << 20;
-
 RankPlan plan_of(Collective collective, const Group& group) {
   return RankPlan(schedule_of({collective, "auto", group.size(), 0, "processes", 0}), group.rank());
 }
 
-c10d::ReduceOp between(const c10d::ReduceOp& op) {
-  const bool sums = op.op_ == c10d::ReduceOp::AVG || op.op_ == c10d::ReduceOp::PREMUL_SUM;
-  return sums ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
-}
-
-// How long a machine may take to answer after something has failed, and the tag of question and answer.
-constexpr std::chrono::milliseconds kAnswer{3000};
+// The tag of question and answer.
 constexpr int kTag = 0x66617374;
 
 }  // namespace
-
-struct Machines::Chunk {
-  at::Tensor tensor;
-  Arithmetic kernel;
-  c10d::ReduceOp op;
-  Announcement announcement;
-  std::chrono::milliseconds timeout;
-  std::chrono::milliseconds timeout_inside;
-  at::Tensor shard{};  // this rank's
-  c10::intrusive_ptr<c10d::Work> across{};
-};
 
 Machines::Machines(Group& group, Settings settings)
     : group_(group),
@@ -44,70 +24,115 @@ Machines::Machines(Group& group, Settings settings)
       reduce_scatter_(plan_of(Collective::reduce_scatter, group)),
       all_gather_(plan_of(Collective::all_gather, group)) {}
 
-void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
-                         std::chrono::milliseconds timeout) {
-  const at::Tensor flat = tensor.view({-1});
-  const Arithmetic kernel = *find_arithmetic(flat.scalar_type(), op_of(between(op)));
-  const int64_t chunk_elems = kChunkBytes / flat.element_size();
-  std::optional<Chunk> before;
-  for (int64_t begin = 0; begin < flat.numel(); begin += chunk_elems) {
-    const int64_t elems = std::min(chunk_elems, flat.numel() - begin);
-    // Who waits inside for one that waits outside must not be the first to give up.
-    Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout, timeout + 2 * kAnswer};
-    announce(chunk.tensor, chunk.announcement);
-    run_inside(reduce_scatter_, chunk);
-    start_across(chunk);
-    if (before) finish(*before);
-    before = chunk;
-  }
-  if (before) finish(*before);
-}
-
-void Machines::run_inside(const RankPlan& plan, Chunk& chunk) {
-  const int64_t shards = group_.size(), elems = chunk.tensor.numel() * chunk.kernel.per_elem;
-  const int64_t elem_bytes = chunk.tensor.element_size() / chunk.kernel.per_elem;
-  FlagsCall call{plan, chunk.kernel.dtype, chunk.kernel.op, elem_bytes, {}, chunk.announcement, chunk.timeout_inside};
-  Item& item = call.items.emplace_back();
-  item.part_elems = part_elems(elems, shards, elem_bytes);
-  const std::vector<Span> all = all_shards({chunk.tensor}, shards, item.part_elems, chunk.kernel, elem_bytes);
-  std::vector<Span> mine = all;
-  for (int64_t shard = 0; shard < shards; ++shard)
-    if (shard != group_.rank()) mine[shard] = {nullptr, 0, all[shard].offset_elems};
-  const bool gathers = &plan == &all_gather_;
-  item.in = gathers ? mine : all;
-  item.out = gathers ? all : mine;
-  run_flags(group_, call);
-  if (const Span& span = mine[group_.rank()]; span.elems > 0)
-    chunk.shard = chunk.tensor.narrow(0, span.offset_elems / chunk.kernel.per_elem, span.elems / chunk.kernel.per_elem);
-}
-
-void Machines::start_across(Chunk& chunk) {
-  if (!chunk.shard.defined()) return;
-  std::vector<at::Tensor> tensors = {chunk.shard};
-  c10d::AllreduceOptions options;
-  options.reduceOp = between(chunk.op);
-  options.timeout = chunk.timeout;
-  chunk.across = settings_.across->allreduce(tensors, options);
-}
-
-void Machines::finish(Chunk& chunk) {
+void Machines::wait_between(const Work& work, const Announcement& call) {
   try {
-    if (chunk.across) chunk.across->wait();
+    group_.wait_outside(ending_of({work}));
+  } catch (const GroupError&) {
+    throw;
   } catch (const std::exception& error) {
-    const std::string what =
-        std::string(chunk.announcement.text.data()) + " between machines: " + silent_machines() + ": " + error.what();
+    const std::string what = group_.call(call.text.data()) + ", between machines: " + silent() + ": " + error.what();
     group_.fail(what);
     throw GroupError(what);
   }
-  if (chunk.op.op_ == c10d::ReduceOp::AVG && chunk.shard.defined())
-    chunk.shard.div_(static_cast<int64_t>(settings_.names.size()) * group_.size());
-  run_inside(all_gather_, chunk);
+}
+
+void Machines::agree(const Announcement& mine, std::chrono::milliseconds timeout) {
+  const std::vector<Said::Call> calls = announced(mine, timeout);
+  for (const Said::Call& call : calls)
+    if (call.fingerprint != calls[0].fingerprint)
+      throw group_.differ(calls[0].rank.data(), calls[0].text.data(), call.rank.data(), call.text.data());
+}
+
+// Each rank compares what it takes with what is sent to it. Then all announce the first rank whose number does not fit,
+// and the lowest of these is named.
+void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int64_t>& lengths,
+                                std::chrono::milliseconds timeout) {
+  const int64_t ranks = settings_.all->getSize();
+  constexpr int64_t kNumbers = 2;  // for each rank: how many elements it is sent, and by whom
+  const auto bytes = static_cast<int64_t>(ranks * kNumbers * sizeof(int64_t));
+  at::Tensor sent = memory_of_gloo(bytes), got = memory_of_gloo(bytes);
+  auto* to = static_cast<int64_t*>(sent.mutable_data_ptr());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    to[rank * kNumbers] = lengths[rank];
+    to[rank * kNumbers + 1] = std::stoll(group_.name());
+  }
+  std::vector<int64_t> alike;
+  c10d::AllToAllOptions options;
+  options.timeout = timeout;
+  wait_between(settings_.all->alltoall_base(got, sent, alike, alike, options), mine);
+  const auto* from = static_cast<const int64_t*>(got.const_data_ptr());
+  Announcement fits;
+  fits.fingerprint = static_cast<uint64_t>(ranks);
+  for (int64_t rank = ranks - 1; rank >= 0; --rank)
+    if (const int64_t number = from[rank * kNumbers], taken = lengths[ranks + rank]; number != taken) {
+      fits.describe(different_lengths(std::to_string(from[rank * kNumbers + 1]), number, group_.name(), taken));
+      fits.fingerprint = static_cast<uint64_t>(rank);
+    }
+  const std::vector<Said::Call> all = announced(fits, timeout);
+  const auto by_rank = [](const Said::Call& one, const Said::Call& other) {
+    return one.fingerprint < other.fingerprint;
+  };
+  if (const auto first = std::min_element(all.begin(), all.end(), by_rank); first->text[0] != 0)
+    throw group_.misfit(mine.text.data(), first->text.data());
+}
+
+// What is announced by the first rank of each machine, and then by one of its ranks that announces something else, if
+// there is one. A machine whose group has failed says so to the others, which would wait for it until the timeout.
+std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, std::chrono::milliseconds timeout) {
+  Said said;
+  std::optional<GroupError> here;
+  group_.begin(timeout);  // raises by itself where the others have heard of it, or where it is not for them
+  try {
+    group_.arrive(mine);
+    group_.wait_for_all();
+    said = say();
+  } catch (const GroupError& error) {
+    if (group_.is_aborted()) throw;
+    here = error;
+    std::strncpy(said.failure.data(), error.what(), said.failure.size() - 1);
+  }
+  const std::vector<Said> all = exchange(said, mine, timeout + kAnswer);
+  if (here) throw *here;
+  std::vector<Said::Call> calls;
+  for (size_t machine = 0; machine < all.size(); ++machine) {
+    calls.insert(calls.end(), all[machine].calls.begin(), all[machine].calls.end());
+    const std::string failure = all[machine].failure.data();
+    if (failure.empty()) continue;
+    const std::string what = "on machine " + settings_.names[machine] + ": " + failure;
+    group_.fail(what);
+    throw GroupError(what);
+  }
+  return calls;
+}
+
+Machines::Said Machines::say() const {
+  const auto call_of = [&](int rank) {
+    const Announcement& of = group_.announced(rank);
+    Said::Call call{of.fingerprint, {}, of.text};
+    std::strncpy(call.rank.data(), group_.name(rank).c_str(), call.rank.size() - 1);
+    return call;
+  };
+  return {{call_of(0), call_of(group_.different())}, {}};
+}
+
+std::vector<Machines::Said> Machines::exchange(const Said& said, const Announcement& call,
+                                               std::chrono::milliseconds timeout) {
+  std::vector<at::Tensor> in = {memory_of_gloo(sizeof(Said))};
+  std::memcpy(in[0].mutable_data_ptr(), &said, sizeof(said));
+  std::vector<std::vector<at::Tensor>> out(1);
+  for (size_t machine = 0; machine < settings_.names.size(); ++machine) out[0].push_back(memory_of_gloo(sizeof(Said)));
+  c10d::AllgatherOptions options;
+  options.timeout = timeout;
+  wait_between(settings_.across->allgather(out, in, options), call);
+  std::vector<Said> all(settings_.names.size());
+  for (size_t machine = 0; machine < all.size(); ++machine)
+    std::memcpy(&all[machine], out[0][machine].const_data_ptr(), sizeof(Said));
+  return all;
 }
 
 // All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one
 // rank answers is there.
-std::string Machines::silent_machines() const {
-  using Work = c10::intrusive_ptr<c10d::Work>;
+std::string Machines::silent() const {
   const auto tried = [](const auto& body) {
     try {
       return body();

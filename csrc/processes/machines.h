@@ -1,4 +1,4 @@
-// An allreduce over several machines: ours inside each, another backend between them.
+// Ranks of several machines: agreements and sums, ours inside each machine, by another backend between them.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -9,9 +9,10 @@
 
 namespace fastreduce {
 
-// Inside each machine a reduce_scatter, between machines an allreduce of each rank's shard, inside an all_gather. So
-// all ranks of a machine send and receive at the same time, each with its peer of the same number elsewhere. Large
-// tensors go in chunks: while one is between machines, the next is reduced.
+// An allreduce is a reduce_scatter inside each machine, then one of each rank's shard between the ranks of its number,
+// then an all_gather inside. So all ranks of a machine send and receive at the same time. Between machines each sums a
+// part of the shard: it gets that part from all, and all get the sum; all dtypes and operations, in the order of the
+// machines. Large tensors go in chunks: while some are between machines, the next is reduced.
 class Machines {
  public:
   struct Settings {
@@ -22,17 +23,46 @@ class Machines {
   };
   Machines(Group& group, Settings settings);
 
-  // In place, on a contiguous tensor.
+  // Returns when all ranks of all machines have come and announce the same; else all of them raise. A round in which
+  // nothing else is done.
+  void agree(const Announcement& mine, std::chrono::milliseconds timeout);
+
+  // The same for calls whose ranks pass each other different numbers of elements: `lengths` are those that this rank
+  // sends to each rank of all machines, and then those that it takes from each.
+  void agree_on_lengths(const Announcement& mine, const std::vector<int64_t>& lengths,
+                        std::chrono::milliseconds timeout);
+
+  // In place, on a contiguous tensor, once all have agreed.
   void allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
                  std::chrono::milliseconds timeout);
 
+  // After a failure, on all ranks: which machines do not answer.
+  std::string silent() const;
+
  private:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  // How long a machine may take to answer after something has failed.
+  static constexpr std::chrono::milliseconds kAnswer{3000};
   struct Chunk;
+  // What one machine says to the others: what two of its ranks announce, or why its ranks cannot be asked.
+  struct Said {
+    struct Call {
+      uint64_t fingerprint = 0;
+      std::array<char, 16> rank{};
+      decltype(Announcement::text) text{};
+    };
+    std::array<Call, 2> calls{};
+    std::array<char, 512> failure{};
+  };
 
   void run_inside(const RankPlan& plan, Chunk& chunk);
-  void start_across(Chunk& chunk);
+  void scatter(Chunk& chunk);  // its shard's parts to the machines that sum them
+  void gather(Chunk& chunk);   // the sums of these
   void finish(Chunk& chunk);
-  std::string silent_machines() const;
+  std::vector<Said::Call> announced(const Announcement& mine, std::chrono::milliseconds timeout);
+  Said say() const;
+  std::vector<Said> exchange(const Said& said, const Announcement& call, std::chrono::milliseconds timeout);
+  void wait_between(const Work& work, const Announcement& call);
 
   Group& group_;
   const Settings settings_;

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 from backend_calls import CALLS, REDUCING
-from reference import OPS, noise, reduced
+from reference import OPS, noise, origin, powers, reduced
 
 import fastreduce.distributed as fd
 
@@ -34,6 +34,7 @@ class Case:
     elems: int = 37
     layout: str = "plain"
     asynchronous: bool = False
+    exact: bool = False  # in any order of summing
 
 
 def short():
@@ -61,16 +62,21 @@ def sampled(seed, count=1500):
 
 
 @cache
-def inputs(k, elems, dtype):
-    return noise(k, (elems,), dtype, seed=elems)
+def inputs(k, case):
+    floats = case.dtype.is_floating_point or case.dtype.is_complex
+    if not case.exact or not floats:
+        return noise(k, (case.elems,), case.dtype, seed=case.elems)
+    if case.op == "prod":
+        return powers(k, (case.elems,), case.dtype)
+    return origin(4 * k, (case.elems,), case.dtype)[:k]  # small enough for FACTOR
 
 
 @cache
-def result(k, elems, dtype, op):
-    values = inputs(k, elems, dtype)
-    if op == "premul_sum":
+def result(k, case):
+    values = inputs(k, case)
+    if case.op == "premul_sum":
         return reduced("sum", [x * FACTOR for x in values])
-    return reduced(op, values)
+    return reduced(case.op, values)
 
 
 FACTOR = 0.75

@@ -2,6 +2,7 @@
 
 import hashlib
 import traceback
+from dataclasses import replace
 
 import torch
 import torch.distributed.tensor
@@ -14,6 +15,10 @@ import fastreduce
 
 def cases(rank, size, folder, seed=None):
     run_cases(rank, size, folder, short() if seed is None else sampled(seed))
+
+
+def cases_across(rank, size, folder):
+    run_cases(rank, size, folder, [replace(case, exact=True) for case in short()])
 
 
 def run_cases(rank, size, folder, table, memory_of=Memory):
@@ -32,8 +37,7 @@ def run_cases(rank, size, folder, table, memory_of=Memory):
 
 
 def check(case, size, group=None, memory_of=Memory):
-    xs = inputs(size, case.elems, case.dtype)
-    total = result(size, case.elems, case.dtype, case.op)
+    xs, total = inputs(size, case), result(size, case)
     call = Call(operation(case.op, FACTOR), case.asynchronous, group)
     memory = memory_of(case.layout, call.rank)
     outs, wanted = CALLS[case.call](call, xs, total, memory)

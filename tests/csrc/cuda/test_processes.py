@@ -23,7 +23,7 @@ SOURCES = {
     "cuda/processes.cpp": Source(CSRC / "cuda" / "processes.cpp", VIRTUAL_TORCH),
     **{
         f"processes/{name}.cpp": Source(CSRC / "processes" / f"{name}.cpp")
-        for name in ("devices", "flags", "group", "failures", "plan", "bell")
+        for name in ("devices", "flags", "group", "invitations", "failures", "plan", "bell")
     },
     "memory": Source(PROCESSES / "one_process_memory.cpp"),
     "kernels of the CPU": Source(HERE.parent / "cpu" / "few_kernels.cpp", ("-DFEWEST_KERNELS",)),

@@ -9,7 +9,10 @@ from builds import CSRC, Build, mutated, needs_compiler, run
 from program_files import programs_of_processes, write_programs
 
 HERE = Path(__file__).parent
-ENGINE = [f"processes/{name}.cpp" for name in ("flags", "group", "failures", "plan", "bell")]
+ENGINE = [
+    f"processes/{name}.cpp"
+    for name in ("flags", "group", "invitations", "failures", "plan", "bell")
+]
 # Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
 SEEN = "-fno-builtin-memcpy"
 PARTS = {
@@ -26,7 +29,7 @@ PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "plan")]
 FAILURES = (
     "failures",
     "memory",
-    *(f"processes/{name}.cpp" for name in ("group", "failures", "bell")),
+    *(f"processes/{name}.cpp" for name in ("group", "invitations", "failures", "bell")),
 )
 BELL = ("bell", "processes/bell.cpp")
 PLAN = ("plan", "processes/plan.cpp")

@@ -1,0 +1,78 @@
+// The collectives over several machines: Machines sums, Gloo moves, once all ranks of all machines have agreed on it.
+#include <c10/core/InferenceMode.h>
+
+#include "processes/backend.h"
+#include "processes/gloo.h"
+#include "processes/items.h"
+
+namespace fastreduce {
+
+ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& read, const Tensors& written,
+                                            const Lists& inputs, const Lists& outputs) {
+  return enqueue(kind, read.empty() ? written : read, written, [=, this] {
+    const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
+    Usable usable(written.front().is_cpu());
+    const Announcement mine = announcement(kind, 0, inputs, outputs);
+    group_.do_call(kind.timeout, [&] {
+      Lists from, to;
+      for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
+      for (const Tensors& list : outputs)
+        to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
+      machines_->agree(mine, kind.timeout);
+      if (moves_only(kind.collective)) {
+        hand_over(moves_across(kind, from, to));
+      } else {
+        for (size_t i = 0; i < to.size(); ++i) sum_across(kind, mine, from.empty() ? to[i] : from[i], to[i].front());
+      }
+      return true;
+    });
+    usable.write_back();
+  });
+}
+
+// What no rank shall keep of the sum is summed in a copy.
+void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, at::Tensor& to) {
+  const bool here =
+      kind.collective == Collective::allreduce || (kind.collective == Collective::reduce && kind.root == getRank());
+  at::Tensor sum = here ? to : at::empty({elems_of(from)}, to.options());
+  for (int64_t i = 0, begin = 0; !here && i < static_cast<int64_t>(from.size()); begin += from[i++].numel())
+    sum.narrow(0, begin, from[i].numel()).copy_(from[i].view({-1}));
+  machines_->allreduce(sum, kind.op, mine, kind.timeout);
+  if (kind.collective == Collective::reduce_scatter)
+    to.view({-1}).copy_(sum.narrow(0, getRank() * to.numel(), to.numel()));
+}
+
+Works ProcessBackend::moves_across(const Kind& kind, const Lists& from, const Lists& to) {
+  Works works;
+  for (size_t i = 0; i < to.size(); ++i) {
+    Tensors written = bytes_of(to[i]);
+    if (elems_of(written) == 0) continue;
+    if (kind.collective == Collective::broadcast) {
+      c10d::BroadcastOptions options;
+      options.rootRank = kind.root;
+      options.timeout = kind.timeout;
+      works.push_back(rest_->broadcast(written, options));
+      continue;
+    }
+    Tensors read = bytes_of(from[i]);
+    Lists by_rank = {written};
+    if (written.size() == 1) by_rank = {written.front().tensor_split(getSize())};
+    c10d::AllgatherOptions options;
+    options.timeout = kind.timeout;
+    works.push_back(rest_->allgather(by_rank, read, options));
+  }
+  return works;
+}
+
+void ProcessBackend::hand_over(const Works& works) {
+  group_.hand_over([this, ends = ending_of(works)](std::chrono::milliseconds limit) {
+    try {
+      return ends(limit);
+    } catch (const std::exception& error) {
+      if (machines_) throw std::runtime_error(machines_->silent() + ": " + error.what());
+      throw;
+    }
+  });
+}
+
+}  // namespace fastreduce

@@ -1,0 +1,37 @@
+#include "processes/gloo.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+
+namespace fastreduce {
+
+Tensors bytes_of(const Tensors& tensors) {
+  const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
+  Tensors found;
+  for (const at::Tensor& tensor : tensors)
+    found.push_back(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, [tensor](void*) {},
+                                  at::TensorOptions(at::kByte).device(tensor.device())));
+  return found;
+}
+
+at::Tensor memory_of_gloo(int64_t bytes) {
+  const c10::InferenceMode never(false);
+  return at::empty({bytes}, at::kByte);
+}
+
+std::function<bool(std::chrono::milliseconds)> ending_of(Works works) {
+  return [works = std::move(works)](std::chrono::milliseconds limit) {
+    return std::all_of(works.begin(), works.end(), [&](const auto& work) {
+      try {
+        return work->wait(limit);
+      } catch (const std::exception&) {
+        return work->isCompleted() && work->wait();  // it may have ended since
+      }
+    });
+  };
+}
+
+}  // namespace fastreduce

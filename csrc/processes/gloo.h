@@ -1,0 +1,24 @@
+// Calls of another backend, mostly Gloo's, as a group waits for them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "processes/items.h"
+
+namespace fastreduce {
+
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+// The memory of contiguous tensors, whatever else torch knows about them: Gloo does not know all dtypes.
+Tensors bytes_of(const Tensors& tensors);
+
+// Bytes that Gloo's threads write, perhaps after a call that has failed.
+at::Tensor memory_of_gloo(int64_t bytes);
+
+// Says whether all have ended, and throws what one of them has thrown, before or after the time is up.
+std::function<bool(std::chrono::milliseconds)> ending_of(Works works);
+
+}  // namespace fastreduce
