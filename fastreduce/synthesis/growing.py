@@ -31,19 +31,27 @@ class Garden:
         self.shapes = [shape_of(seed.program, links, seed.in_turns) for seed in seeds]
         self._of_tree: dict[tuple[Instruction, ...], int] = {}
 
-    def grown(self, prices: Floats) -> Iterator[tuple[int, int]]:
-        """Trees that are cheap where a second of orbit l in turn t costs ``prices[t, l]``: programs
-        and the turns in which they begin."""
-        of_links = self.symmetry.of_links(prices)
-        of_links += NEVER_FREE * of_links.mean()
-        of_pairs = np.array([self.links.prices(x / self.links.bytes_per_s) for x in of_links])
+    def grown(self, prices: Floats, guide: Floats, less_than: float) -> Iterator[tuple[int, int]]:
+        """Trees that cost less than that where a second of orbit l in turn t costs ``prices[t, l]``,
+        among those that are cheap at the prices ``guide``: programs, and where they begin."""
+        of_pairs = self._of_pairs(prices)
+        for root, turn, hasty in self._tries(guide):
+            tree = hasty.cheapest(root, turn)
+            if tree and sum(float(of_pairs[edge]) for edge in tree.up + tree.down) < less_than:
+                yield self._planted(tree)
+
+    def _tries(self, guide: Floats) -> Iterator[tuple[int, int, Prices]]:
+        of_pairs = self._of_pairs(guide + NEVER_FREE * guide.mean())
         for haste in HASTE:
             hasty = Prices(of_pairs, haste * of_pairs.mean())
             for root in self.symmetry.roots():
-                for turn in range(len(prices)):
-                    found = hasty.cheapest(root, turn)
-                    if found:
-                        yield self._planted(found)
+                for turn in range(len(guide)):
+                    yield root, turn, hasty
+
+    def _of_pairs(self, prices: Floats) -> Floats:
+        """What a byte from rank i to rank j costs, turn by turn."""
+        of_links = self.symmetry.of_links(prices) / self.links.bytes_per_s
+        return np.array([self.links.prices(x) for x in of_links])
 
     def _planted(self, tree: TimedTree) -> tuple[int, int]:
         instructions, turns = tree.instructions()

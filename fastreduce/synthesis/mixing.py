@@ -27,8 +27,9 @@ COPIES = (1, 2, 3, *(i << n for n in range(13) for i in (4, 6)))
 MOST_ENTRIES = 185_000
 # Where trees in time grow: turns times links times roots. With more a search would take minutes.
 MOST_TO_GROW = 30_000
-# How often they grow for a number of turns, at most, and which gain is too little to go on.
-GROWTHS, LITTLE = 12, 2e-3
+# How often they grow for a number of turns, at most. A gain is too little to go on if it is less
+# than a part of the time, over the last growths or over one more turn.
+GROWTHS, LAST, LITTLE = 30, 4, 5e-3
 # Columns for each row that are kept while trees grow, and a gap that is small enough to stop.
 MOST_TIMES_ROWS, ENOUGH = 3, 1e-3
 LEAST_SHARE = 1e-6
@@ -47,13 +48,14 @@ def mixtures(
     """
     between_s = costs.launch_s + costs.event_wait_s
     idle_s = garden.symmetry.means(earliest_s[None])[0]
-    useful = [i for i, x in enumerate(garden.shapes) if garden.symmetry.keeps(x.busy_s)]
+    known = [i for i, x in enumerate(garden.shapes) if garden.symmetry.keeps(x.busy_s)]
+    useful: list[int] = []
     best_s = math.inf
     for turns in TURNS:
         if least_s + turns * (between_s + idle_s.min()) > best_s:
             return
         problem = _InTurns(garden, turns, nbytes, idle_s, least_s)
-        problem.begin(useful)
+        problem.begin(list(dict.fromkeys([*useful, *known])))
         if not problem.columns:
             continue
         time_s, shares = problem.solved()
@@ -62,7 +64,7 @@ def mixtures(
         if gain < 0 and near:
             return
         best_s = min(best_s, time_s)
-        useful = list(dict.fromkeys([*useful, *(which for which, _ in shares)]))
+        useful = [which for which, _ in shares]
         yield problem.in_copies(shares)
         if gain < LITTLE and near:
             return
@@ -92,11 +94,11 @@ class _InTurns:
         """The time of the turns, and the shares of the data that make it the least."""
         roots = len(self.garden.symmetry.roots())
         growths = GROWTHS if self.idle.size * roots <= MOST_TO_GROW else 0
-        center = np.zeros(self.idle.shape)
+        center, times = np.zeros(self.idle.shape), [math.inf] * LAST
         while True:
             time, shares, prices = self._solve()
-            growths -= 1
-            if growths < 0:
+            times.append(time)
+            if len(times) > growths + LAST or time > times[-1 - LAST] * (1 - LITTLE):
                 break
             # The prices jump; those half-way lead to good trees sooner.
             center = prices if not center.any() else 0.3 * prices + 0.7 * center
@@ -137,13 +139,13 @@ class _InTurns:
         """Take trees that cost less than what is in use; whether there are some."""
         flat = prices.ravel()
         costs = {x: float(busy @ flat[rows]) for x, (rows, busy) in self.columns.items()}
-        in_use = time - float((prices * self.idle).sum())
-        for begins in dict.fromkeys([*self.garden.grown(prices), *self.garden.grown(center)]):
-            if begins not in costs:
-                self._add(begins)
-                rows, busy = self.columns[begins]
-                costs[begins] = float(busy @ flat[rows])
-        least = min(costs.values())
+        enough = (1 - ENOUGH) * (time - float((prices * self.idle).sum()))
+        of_bytes = enough * self.unit_s / self.nbytes
+        for guide in (prices, center):
+            for begins in self.garden.grown(prices, guide, of_bytes):
+                if begins not in costs:
+                    self._add(begins)
+                    costs[begins] = 0.0
         kept = sorted(costs, key=costs.__getitem__)[: MOST_TIMES_ROWS * self.idle.size]
         self.columns = {x: self.columns[x] for x in kept}
-        return least < in_use - ENOUGH * time
+        return costs[kept[0]] == 0.0
