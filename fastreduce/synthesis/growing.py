@@ -9,7 +9,7 @@ import numpy as np
 
 from fastreduce.instruction import Instruction
 from fastreduce.program import Program
-from fastreduce.synthesis.estimate import Shape, shape_of
+from fastreduce.synthesis.estimate import shape_of
 from fastreduce.synthesis.packing import Floats, Links
 from fastreduce.synthesis.seeds import Seed
 from fastreduce.synthesis.symmetry import symmetry_of
@@ -17,8 +17,8 @@ from fastreduce.synthesis.timed import Prices, TimedTree
 
 # Where links cost nothing, the shortest way is the best: this part of the mean price is added.
 NEVER_FREE = 1e-3
-# How much of the mean price a turn is worth by which an edge is nearer to the root's: a rank that is
-# read later can sum more, one that is written sooner can pass on more. One tree for each.
+# How much of the mean price a turn is worth by which an edge is nearer to the root's: a rank that
+# is read later can sum more, one that is written sooner can pass on more. One tree for each.
 HASTE = (0.0, 0.1, 0.3, 1.0)
 
 
@@ -32,8 +32,8 @@ class Garden:
         self._of_tree: dict[tuple[Instruction, ...], int] = {}
 
     def grown(self, prices: Floats, guide: Floats, less_than: float) -> Iterator[tuple[int, int]]:
-        """Trees that cost less than that where a second of orbit l in turn t costs ``prices[t, l]``,
-        among those that are cheap at the prices ``guide``: programs, and where they begin."""
+        """Programs and the turns in which they begin: trees that cost less than that where a second
+        of orbit l in turn t costs ``prices[t, l]``, of those that are cheap at ``guide``."""
         of_pairs = self._of_pairs(prices)
         for root, turn, hasty in self._tries(guide):
             tree = hasty.cheapest(root, turn)

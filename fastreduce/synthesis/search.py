@@ -179,10 +179,8 @@ def _judged(
     for mixture in chosen:
         used = sorted({which for which, _ in mixture})
         copies = [(used.index(which), start) for which, start in mixture]
-        program = staggered(
-            [found[which].program for which in used], copies, [found[which].in_turns for which in used]
-        )
-        program = replace(program, sliced=1)
+        programs, steps = zip(*((found[x].program, found[x].in_turns) for x in used), strict=True)
+        program = replace(staggered(programs, copies, steps), sliced=1)
         time_s = simulated_s(program, topology, nbytes, costs=costs_of(program, costs))
         yield time_s, program, _in_words(found, mixture)
 

@@ -46,7 +46,7 @@ class Symmetry(NamedTuple):
 
 
 def symmetry_of(links: Links) -> Symmetry:
-    """Turns of equal blocks of neighbours, each in itself or all of them, as far as the links allow.
+    """Turns of equal blocks of neighbours, each in itself or all, as far as the links allow.
 
     No more than one image for each rank: a copy of a program with all its images shall be short.
 
