@@ -45,16 +45,21 @@ def in_waves(program: Program, waves: int) -> Program:
     return program if waves == 1 else staggered([program], [(0, wave) for wave in range(waves)])
 
 
-def staggered(programs: Sequence[Program], starts: Sequence[tuple[int, int]]) -> Program:
+def staggered(
+    programs: Sequence[Program],
+    starts: Sequence[tuple[int, int]],
+    steps: Sequence[Sequence[int]] | None = None,
+) -> Program:
     """Several programs at once, each on shards of its own.
 
-    ``starts`` lists which of ``programs``, and in which turn its first step is.
+    ``starts`` lists which of ``programs``, and in which turn its first step is; ``steps`` has the
+    step of each instruction of each program, if that is not the first one in which it can be.
 
     >>> from fastreduce.algorithms import ring, sharded
     >>> staggered([ring(4), sharded(4)], [(0, 0), (1, 3), (1, 4)])
     Program(k=4, shards=12, 32 instructions)
     """
-    steps = [steps_of(program) for program in programs]
+    steps = [steps_of(program) for program in programs] if steps is None else steps
     shards, turns = 0, []
     for which, start in starts:
         for x, step in zip(programs[which].instructions, steps[which], strict=True):

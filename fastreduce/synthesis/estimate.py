@@ -27,11 +27,12 @@ class Shape(NamedTuple):
     busy_s: Floats
 
 
-def shape_of(program: Program, links: Links) -> Shape:
-    messages: dict[int, Counter[tuple[int, int]]] = {}
-    for x, step in zip(program.instructions, steps_of(program), strict=True):
-        messages.setdefault(step, Counter()).update(_messages(x))
-    return Shape(program.shards, np.array([links.busy_s(messages[x]) for x in sorted(messages)]))
+def shape_of(program: Program, links: Links, steps: Sequence[int] | None = None) -> Shape:
+    steps = steps_of(program) if steps is None else steps
+    messages: list[Counter[tuple[int, int]]] = [Counter() for _ in range(max(steps) + 1)]
+    for x, step in zip(program.instructions, steps, strict=True):
+        messages[step].update(_messages(x))
+    return Shape(program.shards, np.array([links.busy_s(x) for x in messages]))
 
 
 def _messages(x: Instruction) -> list[tuple[int, int]]:

@@ -7,114 +7,145 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastreduce.simulation.costs import Costs
-from fastreduce.synthesis.estimate import Mixture, Shape
+from fastreduce.synthesis.estimate import Mixture
+from fastreduce.synthesis.growing import Garden
 from fastreduce.synthesis.packing import Floats, least_busy
+from fastreduce.synthesis.rounding import Begun, copies_of
 
-# The share of the data of what starts in some turn: the number of a program, and the turn.
-Shares: TypeAlias = dict[tuple[int, int], float]
+# A program and the turn in which it begins; and the share of the data that each of them has.
+Start: TypeAlias = tuple[int, int]
+Shares: TypeAlias = dict[Start, float]
+Indices: TypeAlias = NDArray[np.intp]
 
 TURNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
-COPIES = (1, 2, 3, *(i << n for n in range(11) for i in (4, 6)))
+COPIES = (1, 2, 3, *(i << n for n in range(13) for i in (4, 6)))
 # No linear program has more turns times links times programs: it takes a few seconds (2 virtual
-# cores, 2026-11-23; one of 187,000 took 40 s, and those of 64 GPUs need 184,320).
+# cores, 2026-11-23; one of 187,000 took 40 s).
 MOST_ENTRIES = 185_000
+# Where trees in time grow: turns times links times roots. With more a search would take minutes.
+MOST_TO_GROW = 30_000
+# How often they grow for a number of turns, at most. A gain is too little to go on if it is less
+# than a part of the time, over the last growths or over one more turn.
+GROWTHS, LAST, LITTLE = 30, 4, 5e-3
+# Columns for each row that are kept while trees grow, and a gap that is small enough to stop.
+MOST_TIMES_ROWS, ENOUGH = 3, 1e-3
 LEAST_SHARE = 1e-6
 
 
 def mixtures(
-    shapes: Sequence[Shape], nbytes: int, costs: Costs, earliest_s: Floats, least_s: float
+    garden: Garden, nbytes: int, costs: Costs, earliest_s: Floats, least_s: float
 ) -> Iterator[Iterator[Mixture]]:
     """For each number of turns: the copies of programs that make the turns short, few and more.
 
     Which program starts in which turn with how much of the data is a linear program: a turn is as
-    long as its busiest link is busy. Where that would take long, it has only the programs that were
-    of use in fewer turns, or would be in turns without number. Their shares are rounded to copies.
-    More turns than can pay are left out: links are busy for ``least_s`` at least.
+    long as its busiest link is busy. At the prices that it puts on links and turns new trees grow,
+    until none would make it better. What was of use in fewer turns is there in more. The shares are
+    rounded to copies. More turns than can pay are left out: links are busy for ``least_s`` at
+    least.
     """
     between_s = costs.launch_s + costs.event_wait_s
-    shapes, earliest_s = _unlike_links(shapes, earliest_s)
-    useful = _best_together(shapes)
+    idle_s = garden.symmetry.means(earliest_s[None])[0]
+    known = [i for i, x in enumerate(garden.shapes) if garden.symmetry.keeps(x.busy_s)]
+    useful: list[int] = []
     best_s = math.inf
     for turns in TURNS:
-        if least_s + turns * (between_s + earliest_s.min()) > best_s:
+        if least_s + turns * (between_s + idle_s.min()) > best_s:
             return
-        most = MOST_ENTRIES // (turns * len(earliest_s))
-        allowed = range(len(shapes)) if len(shapes) <= most else sorted(useful)
-        if len(allowed) > most:
-            return
-        chosen = [which for which in allowed if len(shapes[which].busy_s) <= turns]
-        if not chosen:
+        problem = _InTurns(garden, turns, nbytes, idle_s, least_s)
+        problem.begin(list(dict.fromkeys([*useful, *known])))
+        if not problem.columns:
             continue
-        time_s, shares = _in_turns(shapes, chosen, turns, nbytes, earliest_s, least_s)
+        time_s, shares = problem.solved()
         time_s += turns * between_s
-        if time_s > best_s and best_s < 2 * least_s:
+        gain, near = 1 - time_s / best_s, best_s < 2 * least_s
+        if gain < 0 and near:
             return
         best_s = min(best_s, time_s)
-        useful.update(which for which, _ in shares)
-        yield _in_copies(shapes, shares)
+        useful = [which for which, _ in shares]
+        yield problem.in_copies(shares)
+        if gain < LITTLE and near:
+            return
 
 
-def _unlike_links(shapes: Sequence[Shape], earliest_s: Floats) -> tuple[list[Shape], Floats]:
-    """One link of those that are always busy alike."""
-    busy_s = np.concatenate([shape.busy_s / shape.shards for shape in shapes])
-    alike = np.concatenate([np.round(busy_s / busy_s.max(), 12), earliest_s[None]])
-    _, kept = np.unique(alike, axis=1, return_index=True)
-    return [x._replace(busy_s=x.busy_s[:, kept]) for x in shapes], earliest_s[kept]
+class _InTurns:
+    """The linear program for a number of turns; its columns are programs that begin in some turn.
 
-
-def _best_together(shapes: Sequence[Shape]) -> set[int]:
-    """The programs that together keep the busiest link busy for the shortest time."""
-    busy_s = np.array([shape.busy_s.sum(axis=0) / shape.shards for shape in shapes]).T
-    _, shares, _ = least_busy(busy_s / busy_s.max())
-    return {int(which) for which in np.flatnonzero(shares > LEAST_SHARE)}
-
-
-def _in_turns(
-    shapes: Sequence[Shape],
-    chosen: Sequence[int],
-    turns: int,
-    nbytes: int,
-    earliest_s: Floats,
-    unit_s: float,
-) -> tuple[float, Shares]:
-    """The time of the turns, and the shares of the data that make it the least."""
-    from scipy.sparse import coo_array, csr_array
-
-    links = len(earliest_s)
-    starts: list[tuple[int, int]] = []
-    rows, columns, busy = [], [], []
-    for which in chosen:
-        shards, busy_s = shapes[which]
-        step, link = np.nonzero(busy_s)
-        for start in range(turns + 1 - len(busy_s)):
-            rows.append((start + step) * links + link)
-            columns.append(np.full(len(step), len(starts)))
-            busy.append(busy_s[step, link] * (nbytes / shards / unit_s))
-            starts.append((which, start))
-    where = np.concatenate(rows), np.concatenate(columns)
-    matrix = coo_array((np.concatenate(busy), where), (turns * links, len(starts)))
-    time, found, _ = least_busy(csr_array(matrix), np.tile(earliest_s / unit_s, (turns, 1)))
-    shares = {x: float(share) for x, share in zip(starts, found, strict=True)}
-    return time * unit_s, {x: share for x, share in shares.items() if share > LEAST_SHARE}
-
-
-def _in_copies(shapes: Sequence[Shape], shares: Shares) -> Iterator[Mixture]:
-    copies = [share / shapes[which].shards for (which, _), share in shares.items()]
-    for count in COPIES:
-        counts = rounded([x / sum(copies) for x in copies], count)
-        yield tuple(sorted(x for x, n in zip(shares, counts, strict=True) for _ in range(n)))
-
-
-def rounded(shares: Sequence[float], total: int) -> list[int]:
-    """Whole numbers in proportion, which add up to ``total`` (largest remainders).
-
-    >>> rounded([0.5, 0.3, 0.2], 4)
-    [2, 1, 1]
+    All times are in units of ``unit_s``: the solver takes 1e-9 for nothing.
     """
-    counts = [int(share * total) for share in shares]
-    order = sorted(range(len(shares)), key=lambda i: counts[i] - shares[i] * total)
-    for i in order[: total - sum(counts)]:
-        counts[i] += 1
-    return counts
+
+    def __init__(
+        self, garden: Garden, turns: int, nbytes: int, idle_s: Floats, unit_s: float
+    ) -> None:
+        self.garden, self.turns, self.nbytes, self.unit_s = garden, turns, nbytes, unit_s
+        self.idle_s, self.idle = idle_s, np.tile(idle_s / unit_s, (turns, 1))
+        self.columns: dict[Start, tuple[Indices, Floats]] = {}
+
+    def begin(self, programs: Sequence[int]) -> None:
+        """Take these programs, beginning in each turn in which they can."""
+        most = MOST_ENTRIES // self.idle.size
+        for which in programs[:most]:
+            for start in range(self.turns + 1 - len(self.garden.shapes[which].busy_s)):
+                self._add((which, start))
+
+    def solved(self) -> tuple[float, Shares]:
+        """The time of the turns, and the shares of the data that make it the least."""
+        roots = len(self.garden.symmetry.roots())
+        growths = GROWTHS if self.idle.size * roots <= MOST_TO_GROW else 0
+        center, times = np.zeros(self.idle.shape), [math.inf] * LAST
+        while True:
+            time, shares, prices = self._solve()
+            times.append(time)
+            if len(times) > growths + LAST or time > times[-1 - LAST] * (1 - LITTLE):
+                break
+            # The prices jump; those half-way lead to good trees sooner.
+            center = prices if not center.any() else 0.3 * prices + 0.7 * center
+            if not self._grow(prices, center, time):
+                break
+        return time * self.unit_s, shares
+
+    def in_copies(self, shares: Shares) -> Iterator[Mixture]:
+        begun = [Begun(start, self._busy_s(which), shares[which, start]) for which, start in shares]
+        shards = [self.garden.shapes[which].shards for which, _ in shares]
+        for count in COPIES:
+            counts = copies_of(begun, shards, self.idle_s, count)
+            yield tuple(sorted(x for x, n in zip(shares, counts, strict=True) for _ in range(n)))
+
+    def _busy_s(self, which: int) -> Floats:
+        """How long the links of each orbit are busy with all of the data, turn by turn."""
+        shape = self.garden.shapes[which]
+        return self.garden.symmetry.means(shape.busy_s) * (self.nbytes / shape.shards)
+
+    def _add(self, begins: Start) -> None:
+        which, start = begins
+        busy = self._busy_s(which).ravel() / self.unit_s
+        rows = np.flatnonzero(busy)
+        self.columns[begins] = rows + start * self.idle.shape[1], busy[rows]
+
+    def _solve(self) -> tuple[float, Shares, Floats]:
+        from scipy.sparse import csc_array
+
+        rows, busy = (np.concatenate(x) for x in zip(*self.columns.values(), strict=True))
+        ends = np.cumsum([0, *(len(x) for x, _ in self.columns.values())])
+        matrix = csc_array((busy, rows, ends), (self.idle.size, len(self.columns)))
+        time, found, prices = least_busy(matrix, self.idle)
+        shares = dict(zip(self.columns, found.tolist(), strict=True))
+        in_use = {x: share for x, share in shares.items() if share > LEAST_SHARE}
+        return time, in_use, prices.reshape(self.idle.shape)
+
+    def _grow(self, prices: Floats, center: Floats, time: float) -> bool:
+        """Take trees that cost less than what is in use; whether there are some."""
+        flat = prices.ravel()
+        costs = {x: float(busy @ flat[rows]) for x, (rows, busy) in self.columns.items()}
+        enough = (1 - ENOUGH) * (time - float((prices * self.idle).sum()))
+        of_bytes = enough * self.unit_s / self.nbytes
+        for guide in (prices, center):
+            for begins in self.garden.grown(prices, guide, of_bytes):
+                if begins not in costs:
+                    self._add(begins)
+                    costs[begins] = 0.0
+        kept = sorted(costs, key=costs.__getitem__)[: MOST_TIMES_ROWS * self.idle.size]
+        self.columns = {x: self.columns[x] for x in kept}
+        return costs[kept[0]] == 0.0

@@ -62,7 +62,7 @@ class Links:
         columns = np.array([number[link] for route in routes for link in route], dtype=np.intp)
         shape = len(self.pairs), len(self.bytes_per_s)
         self._uses: csr_array = csr_array((np.ones(len(rows)), (rows, columns)), shape)
-        self._lengths = [len(route) for route in routes]
+        self._routes = [[number[link] for link in route] for route in routes]
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
 
     def slow(self) -> Iterator[int]:
@@ -88,13 +88,30 @@ class Links:
         found[tuple(np.array(self.pairs).T)] = self._uses @ link_prices
         return found
 
+    def moved(self, image: Sequence[int]) -> NDArray[np.intp] | None:
+        """If rank r becomes ``image[r]``: which link each one becomes; None if that is not as good.
+
+        >>> from fastreduce.topology import preset
+        >>> Links(preset("pcie4-x8"), 8).moved([1, 2, 0, 3, 4, 5, 6, 7]) is None
+        True
+        """
+        found = np.full(len(self.names), -1)
+        for (i, j), route in zip(self.pairs, self._routes, strict=True):
+            other = self._routes[self._row[image[i], image[j]]]
+            if len(other) != len(route) or ((found[route] != -1) & (found[route] != other)).any():
+                return None
+            found[route] = other
+        same = (self.bytes_per_s[found] == self.bytes_per_s).all()
+        near = self.latency_s[np.ix_(image, image)] == self.latency_s
+        return found if same and near.all() and len({*found}) == len(found) else None
+
     def earliest_s(self, ramp_bytes: float) -> Floats:
         """For each link, how long after its launch the first message on it begins to move."""
         crossed, begins = self._uses.indices, self._uses.indptr[:-1]
         full_rate = np.minimum.reduceat(self.bytes_per_s[crossed], begins)
         delay_s = self.latency_s[tuple(np.array(self.pairs).T)] + ramp_bytes / full_rate
         found = np.full(len(self.bytes_per_s), math.inf)
-        np.minimum.at(found, crossed, np.repeat(delay_s, self._lengths))
+        np.minimum.at(found, crossed, np.repeat(delay_s, [len(x) for x in self._routes]))
         return found
 
     def busy_s(self, messages: Mapping[tuple[int, int], float]) -> Floats:

@@ -18,6 +18,7 @@ from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, estimate_s, shape_of
+from fastreduce.synthesis.growing import Garden
 from fastreduce.synthesis.mixing import mixtures
 from fastreduce.synthesis.packing import Links, Packing, pack
 from fastreduce.synthesis.seeds import Seed, seeds
@@ -98,8 +99,9 @@ def synthesize(
     packing = pack(links)
     found: list[tuple[float, Program, str]] = []
     for starting, packed in _starts(topology, k, links, packing):
-        chosen = _best(starting, links, packed, total, costs, ends, progress)
-        found += _judged(chosen, starting, topology, total, costs)
+        garden = Garden(starting, links)
+        chosen = _best(garden, packed, total, costs, ends, progress)
+        found += _judged(chosen, garden.seeds, topology, total, costs)
     found += _registered(topology, total, costs)
     time_s, program, made_of = min(found, key=_time_and_length)
     program.verify()
@@ -132,8 +134,7 @@ def _starts(
 
 
 def _best(
-    found: Sequence[Seed],
-    links: Links,
+    garden: Garden,
     packing: Packing,
     nbytes: int,
     costs: Costs,
@@ -143,21 +144,20 @@ def _best(
     """By the estimate: seeds as they are, and for each number of turns the best mixture."""
     from tqdm import tqdm
 
-    shapes = [shape_of(seed.program, links) for seed in found]
-    sizes = [len(seed.program.instructions) for seed in found]
-    earliest_s = links.earliest_s(costs.ramp_bytes)
+    shapes = garden.shapes
+    earliest_s = garden.links.earliest_s(costs.ramp_bytes)
 
     def time_s(mixture: Mixture) -> float:
         return estimate_s(shapes, mixture, nbytes, costs, earliest_s)
 
     def fits(mixture: Mixture) -> bool:
         shards = sum(shapes[which].shards for which, _ in mixture)
-        instructions = sum(sizes[which] for which, _ in mixture)
+        instructions = sum(len(garden.seeds[which].program.instructions) for which, _ in mixture)
         return shards * LEAST_SHARD_BYTES <= nbytes and instructions <= MOST_INSTRUCTIONS
 
-    whole = sorted((((which, 0),) for which in range(len(found))), key=time_s)
+    whole = sorted((((which, 0),) for which in range(len(shapes))), key=time_s)
     mixed = []
-    turns = mixtures(shapes, nbytes, costs, earliest_s, nbytes * packing.bound_s)
+    turns = mixtures(garden, nbytes, costs, earliest_s, nbytes * packing.bound_s)
     for same_turns in tqdm(turns, disable=not progress, desc="numbers of turns"):
         timed = [(time_s(x), x) for x in same_turns if fits(x)]
         least_s = min((found_s for found_s, _ in timed), default=0.0)
@@ -177,7 +177,10 @@ def _judged(
 ) -> Iterator[tuple[float, Program, str]]:
     """The simulated times of what was chosen."""
     for mixture in chosen:
-        program = replace(staggered([seed.program for seed in found], mixture), sliced=1)
+        used = sorted({which for which, _ in mixture})
+        copies = [(used.index(which), start) for which, start in mixture]
+        programs, steps = zip(*((found[x].program, found[x].in_turns) for x in used), strict=True)
+        program = replace(staggered(programs, copies, steps), sliced=1)
         time_s = simulated_s(program, topology, nbytes, costs=costs_of(program, costs))
         yield time_s, program, _in_words(found, mixture)
 

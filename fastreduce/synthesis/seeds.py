@@ -12,6 +12,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry, sharded
+from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
@@ -26,8 +27,16 @@ MOST_INSTRUCTIONS = 20_000
 
 
 class Seed(NamedTuple):
+    """A program, and the turn of each of its instructions, if that is not the first one in which it
+    can be."""
+
     name: str
     program: Program
+    steps: tuple[int, ...] = ()
+
+    @property
+    def in_turns(self) -> Sequence[int]:
+        return self.steps or steps_of(self.program)
 
 
 def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:

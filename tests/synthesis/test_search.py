@@ -132,8 +132,8 @@ def test_every_seed_proves_and_its_estimate_is_near(topology):
     k = len(topology.devices)
     links = Links(topology, k)
     found = list(seeds(topology, k, pack(links)))
-    assert len({name for name, _ in found}) > 12
-    for name, program in found:
+    assert len({seed.name for seed in found}) > 12
+    for name, program, _ in found:
         program.verify()
         shapes, earliest_s = [shape_of(program, links)], links.earliest_s(0)
         reckoned_s = estimate_s(shapes, ((0, 0),), 64 * MIB, EVENTS, earliest_s)
