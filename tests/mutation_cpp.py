@@ -75,8 +75,8 @@ MODES = {
 }  # fmt: skip
 
 
-# The same for the backend of torch.distributed. Of the files that test_flags.py compiles, its tests
-# with threads follow.
+# The same for the backend of torch.distributed. Of the files that test_flags.py or test_heap.py
+# compiles, its tests with threads follow.
 PROCESSES = {
     f"csrc/processes/{name}.cpp": tuple(f"distributed/test_{test}.py" for test in tests)
     for name, tests in {
@@ -179,9 +179,12 @@ class Processes(Extension):
         folders = ("tests/csrc/processes", "tests/csrc", "tests", "")
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         import test_flags as threads  # and with it the extension, as it is now
+        import test_heap as heap
         from builds import Build
         from program_files import write_programs
 
+        if changed == heap.FILE:
+            return runs(heap.built(Path(tempfile.mkdtemp(dir=self.folder))))
         if changed and changed not in threads.PARTS:
             return True
         build = Build("thread", self.folder / "objects")
