@@ -8,7 +8,8 @@ It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is dow
 the most telling first:
 
     build      for this GPU's architecture, on all cores
-    smoke      the smallest file of tests, with every engine, program and collective
+    smoke      the smallest file of tests, with both engines of one GPU, and every program,
+               collective, type and operation
     memcheck   the same under compute-sanitizer. Not racecheck: it looks only at shared memory,
                which the kernels do not use
     tests      all tests that need a GPU, side by side

@@ -34,7 +34,8 @@ TESTS = {
            "tasks": ("simulation/test_simulate", "simulation/test_random_programs"),
            "play": ("simulation/test_simulate", "simulation/test_random_programs",
                     "simulation/test_overheads", "simulation/test_predict"),
-           "simulation": ("simulation/test_simulate", "simulation/test_predict"),
+           "simulation": ("simulation/test_simulate", "simulation/test_predict",
+                          "simulation/test_run"),
            "paths": ("simulation/test_simulate", "simulation/test_overheads",
                      "simulation/test_predict"),
            "network": ("simulation/test_flows", "simulation/test_simulate"),
@@ -74,8 +75,8 @@ MODES = {
 }  # fmt: skip
 
 
-# The same for the backend of torch.distributed. Of the files that test_flags.py compiles, its tests
-# with threads follow.
+# The same for the backend of torch.distributed. Of the files that test_flags.py or test_heap.py
+# compiles, its tests with threads follow.
 PROCESSES = {
     f"csrc/processes/{name}.cpp": tuple(f"distributed/test_{test}.py" for test in tests)
     for name, tests in {
@@ -178,9 +179,12 @@ class Processes(Extension):
         folders = ("tests/csrc/processes", "tests/csrc", "tests", "")
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         import test_flags as threads  # and with it the extension, as it is now
+        import test_heap as heap
         from builds import Build
         from program_files import write_programs
 
+        if changed == heap.FILE:
+            return runs(heap.built(Path(tempfile.mkdtemp(dir=self.folder))))
         if changed and changed not in threads.PARTS:
             return True
         build = Build("thread", self.folder / "objects")

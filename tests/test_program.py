@@ -166,6 +166,20 @@ class TestSlices:
         program.verify()
         assert program.flat.idle_shards == 4 - 2
 
+    @pytest.mark.parametrize(
+        ("steps", "shards"),
+        [
+            # One after the other pass two shards, and at once one.
+            ([I(1, 0, (0,), (1,)), I(2, 0, (1,), (2,))], 2 - 1),
+            # What rank 2 gets in the second step is not added to what it got in the first.
+            ([I(0, 0, (0,), (2,)), I(1, 0, (1,), (2,))], 2 - 2),
+        ],
+    )
+    def test_where_one_instruction_alone_waits(self, steps, shards):
+        program = Program(3, 1, steps)
+        assert program.dependencies() == [(), (0,)]
+        assert program.flat.idle_shards == shards
+
     def test_follow_the_root_of_the_size(self):
         """In a tree of 8 a rank has 3 launches and waits in 6 more, for 2 shards a launch."""
         assert tree(8).flat.idle_shards == pytest.approx(2)

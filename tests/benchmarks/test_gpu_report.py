@@ -93,6 +93,24 @@ class TestSteps:
         assert needs["build"] is None and needs["kernels"] is None
 
     @pytest.mark.parametrize(
+        ("tool", "left_out"),
+        [
+            ("pytest", ["smoke", "memcheck", "tests"]),
+            ("compute-sanitizer", ["memcheck"]),
+            ("ncu", ["ncu"]),
+            ("xdist", []),
+        ],
+    )
+    def test_without_one_tool(self, monkeypatch, tmp_path, tool, left_out):
+        monkeypatch.setattr(gpu_steps, "cuda_tool", lambda name: None if name == tool else "/x")
+        monkeypatch.setattr(gpu_steps, "find_spec", lambda name: name != tool)
+        monkeypatch.setattr(gpu_steps, "nccl_lacks", lambda: None)
+        needs = {x.name: x.needs for x in steps(tmp_path) if x.needs}
+        assert needs == dict.fromkeys(left_out, f"{tool} is not installed")
+        [tests] = [x for x in steps(tmp_path) if x.name == "tests"]
+        assert ("-n" in tests.command) == (tool != "xdist")  # else one test after the other
+
+    @pytest.mark.parametrize(
         ("version", "needs"), [((2, 28, 9), "it takes NCCL 2.30, found 2.28.9"), ((2, 30, 4), None)]
     )
     def test_with_a_version_of_nccl(self, monkeypatch, version, needs):

@@ -52,8 +52,10 @@ class Build:
                 self._call(*FLAGS, *includes, *options, "-x", "c++", "-c", source, "-o", made)
         return made
 
-    def link(self, objects: list[Path], folder: Path) -> Path:
-        self._call("-pthread", *objects, "-ldl", *LIBC10, "-o", folder / "test")
+    def link(self, objects: list[Path], folder: Path, *libraries: str) -> Path:
+        """``libraries`` are torch's, beside c10."""
+        named = [f"-l{name}" for name in libraries]
+        self._call("-pthread", *objects, "-ldl", *LIBC10, *named, "-o", folder / "test")
         return folder / "test"
 
     def library(self, source: Path, folder: Path, name: str) -> Path:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from places import ALGORITHMS, serves
-from reference import assert_same, noise, origin
+from reference import OPS, assert_same, noise, origin
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
 
@@ -23,6 +23,17 @@ def test_allreduce(place, algorithm, dtype, op):
             allreduce(tensors, op, algorithm=algorithm)
             for tensor, other in zip(tensors, wanted, strict=True):
                 assert_same(tensor.cpu(), other)
+
+
+@pytest.mark.parametrize("dtype", OPS, ids=str)
+def test_allreduce_with_every_kernel(place, dtype):
+    for op in OPS[dtype]:
+        wanted = noise(3, (4099,), dtype)
+        tensors = place.put(wanted)
+        allreduce(wanted, op)
+        allreduce(tensors, op)
+        for tensor, other in zip(tensors, wanted, strict=True):
+            assert_same(tensor.cpu(), other)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 5])

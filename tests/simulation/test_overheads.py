@@ -58,6 +58,13 @@ class TestOverheads:
         assert self.time_us(program, route_s / 2) == pytest.approx(expected_us, abs=0.01)
 
 
+def test_who_fetches_a_result_waits_for_all_that_it_is_made_of():
+    """Rank 0 reads three shards in 3 s, and writes their sum meanwhile, in 1 s."""
+    fetched = run((0, 0, (1, 2, 3), (1,)), (2, 0, (1,), (2,)))
+    costs = BOOK._replace(by_kernels=True)
+    assert timed(fetched, star(4), GB, costs=costs).time_s == pytest.approx(3 + 1)
+
+
 class TestCosts:
     """A chain of two copies, 2 ms of latency each, at 1 GB/s."""
 

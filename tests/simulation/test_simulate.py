@@ -242,6 +242,11 @@ class TestErrors:
             "'gpu0' -> 'switch', whose bandwidth is unknown",
         ),
         (
+            "the first link of the first instruction, unknown",
+            lambda: timed(run((1, 0, (0,), (1,))), without(star(4), ("gpu0", "switch")), 1),
+            "'gpu0' -> 'switch', whose bandwidth is unknown",
+        ),
+        (
             "an unknown memory",
             lambda: simulate(algorithms.ring(4), star(4, memory_bytes_per_s=None), 1),
             "memory of 'gpu0'",

@@ -107,6 +107,11 @@ void expect_errors_of_keys() {
   }
 }
 
+int64_t properties_asked() {
+  const auto calls = virtual_cuda::calls();
+  return std::count(calls.begin(), calls.end(), "cudaGetDeviceProperties");
+}
+
 // A second process finds the proofs of the first and tries nothing out; a line that is cut off, or of
 // other devices, counts for nothing.
 void engines_test::kept_proofs(const std::string& path) {
@@ -117,7 +122,11 @@ void engines_test::kept_proofs(const std::string& path) {
   const int64_t without = process("no file");
   keep_proofs_in(path);
   expect_errors_of_keys();
+  const int64_t asked = properties_asked();
   if (process("an empty file") != without) fail("an empty file changes what is tried out");
+  // The names of four devices, of which each is in six pairs. CUDA takes long to tell a device's properties.
+  if (properties_asked() != asked + 4)
+    fail("not asked once for each device, but " + std::to_string(properties_asked() - asked) + " times");
   const std::string proofs = text_of(path);
   if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line a pair:\n" + proofs);
   std::string boot;

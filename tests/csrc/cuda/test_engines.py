@@ -113,6 +113,24 @@ def test_engines(mode, tests, programs):
     assert int(count) >= least and rest == "cases right\n"
 
 
+@pytest.fixture(scope="module")
+def before_cuda_13(object_files, tmp_path_factory):
+    """The oldest CUDA that the package is built with; there, arguments take at most 4 KB."""
+    old = {
+        name: source._replace(options=(*source.options, "-DCUDART_VERSION=12040"))
+        for name, source in SOURCES.items()
+    }
+    build = Build("plain", object_files)
+    return build.link([*compile_all(build, old).values()], tmp_path_factory.mktemp("older"))
+
+
+@pytest.mark.sweep("an older CUDA")
+@pytest.mark.parametrize("mode", ["limits", "capture", "graphs", "orders"])
+def test_engines_before_cuda_13(mode, before_cuda_13, programs):
+    done = run(before_cuda_13, mode, programs, str(MODES[mode][1]))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.sweep("sanitizers")
 @pytest.mark.parametrize(("mode", "count"), [("kept proofs", 13), ("kept failures", 2)])
 def test_proofs_are_kept_for_later_processes(mode, count, tests, programs, tmp_path):

@@ -23,4 +23,11 @@ enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEn
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long flags, cudaDriverEntryPointQueryResult* result);
+#if CUDART_VERSION < 12050
+constexpr unsigned long long cudaEnableDefault = 0;
+inline cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
+                                           cudaDriverEntryPointQueryResult* result) {
+  return cudaGetDriverEntryPointByVersion(symbol, function, 12000, flags, result);
+}
+#endif
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol);

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 
+#ifndef CUDART_VERSION  // else a build for an older one
 #define CUDART_VERSION 13000
+#endif
 
 enum cudaError {
 #define VC_ERROR(name, value, text) name = value,
@@ -169,6 +171,12 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id = nullptr, cudaGraph_t* graph = nullptr);
+#if CUDART_VERSION < 13000
+inline cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                               unsigned long long* id, cudaGraph_t* graph) {
+  return cudaStreamGetCaptureInfo(stream, status, id, graph);
+}
+#endif
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);

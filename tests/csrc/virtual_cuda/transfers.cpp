@@ -6,7 +6,8 @@ using namespace virtual_cuda;
 namespace virtual_cuda {
 namespace {
 
-constexpr size_t kParameterBytes = 32764, kDefaultSharedMemory = 48 * 1024;
+// Before CUDA 13 more than 4 KB is not captured, and old drivers refuse it altogether.
+constexpr size_t kParameterBytes = CUDART_VERSION >= 13000 ? 32764 : 4096, kDefaultSharedMemory = 48 * 1024;
 
 uintptr_t address(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
