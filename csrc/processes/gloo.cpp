@@ -8,12 +8,15 @@
 
 namespace fastreduce {
 
-Tensors bytes_of(const Tensors& tensors) {
+at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor) {
   const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
+  const auto elems = static_cast<int64_t>(tensor.nbytes() / c10::elementSize(type));
+  return at::from_blob(tensor.data_ptr(), {elems}, [tensor](void*) {}, at::TensorOptions(type).device(tensor.device()));
+}
+
+Tensors bytes_of(const Tensors& tensors) {
   Tensors found;
-  for (const at::Tensor& tensor : tensors)
-    found.push_back(at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, [tensor](void*) {},
-                                  at::TensorOptions(at::kByte).device(tensor.device())));
+  for (const at::Tensor& tensor : tensors) found.push_back(memory_as(at::kByte, tensor));
   return found;
 }
 

@@ -14,6 +14,7 @@ using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 // The memory of contiguous tensors, whatever else torch knows about them: Gloo does not know all dtypes.
 Tensors bytes_of(const Tensors& tensors);
+at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor);
 
 // Bytes that Gloo's threads write, perhaps after a call that has failed.
 at::Tensor memory_of_gloo(int64_t bytes);

@@ -1,6 +1,6 @@
-// An allreduce over several machines: ours inside each, bytes through Gloo between them, which the kernels sum.
+// An allreduce over several machines: ours inside each, Gloo's between them. What Gloo cannot add it gathers, and the
+// kernels reduce it.
 #include <algorithm>
-#include <utility>
 
 #include "cpu/kernels.h"
 #include "processes/flags.h"
@@ -18,6 +18,21 @@ constexpr int64_t kChunkBytes = 2 << 20;
 // Inside a machine. An average is divided once, in the last sum.
 Op op_inside(const c10d::ReduceOp& op) { return op.op_ == c10d::ReduceOp::AVG ? Op::sum : op_of(op); }
 
+// The type as which Gloo adds such elements; none for those that it does not know or adds in another way: it wraps
+// bools. Of the other operations it is not known what they make of NaN.
+std::optional<at::ScalarType> gloo_adds(const Arithmetic& kernel) {
+  if (kernel.op != Op::sum) return std::nullopt;
+  switch (kernel.dtype) {
+    case DType::f16: return at::kHalf;
+    case DType::bf16: return at::kBFloat16;
+    case DType::f32: return at::kFloat;
+    case DType::f64: return at::kDouble;
+    case DType::i32: return at::kInt;
+    case DType::i64: return at::kLong;
+    default: return std::nullopt;
+  }
+}
+
 }  // namespace
 
 struct Machines::Chunk {
@@ -28,18 +43,8 @@ struct Machines::Chunk {
   std::chrono::milliseconds timeout;
   std::chrono::milliseconds timeout_inside;
   at::Tensor shard{};     // this rank's, which it sums with those of its number in other machines
-  at::Tensor received{};  // of each machine as many bytes
+  at::Tensor gathered{};  // the same shard of all machines, where Gloo does not sum it
   Work across{};
-
-  // Each machine sums one part of the shard, of so many bytes; the last parts may be shorter, or empty.
-  int64_t part_bytes(int64_t machines) const {
-    const int64_t elems = (shard.numel() + machines - 1) / machines;
-    return elems * static_cast<int64_t>(shard.element_size());
-  }
-  int64_t part_bytes(int64_t machine, int64_t machines) const {
-    const int64_t all = static_cast<int64_t>(shard.nbytes()), begin = machine * part_bytes(machines);
-    return std::clamp<int64_t>(all - begin, 0, part_bytes(machines));
-  }
 };
 
 void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
@@ -47,23 +52,18 @@ void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, con
   const at::Tensor flat = tensor.view({-1});
   const Arithmetic kernel = *find_arithmetic(flat.scalar_type(), op_inside(op));
   const int64_t chunk_elems = kChunkBytes / flat.element_size();
-  std::optional<Chunk> scattered, gathered;
-  const auto advance = [&](std::optional<Chunk> next) {
-    if (scattered) gather(*scattered);
-    if (gathered) finish(*gathered);
-    gathered = std::exchange(scattered, std::move(next));
-  };
+  std::optional<Chunk> before;
   for (int64_t begin = 0; begin < flat.numel(); begin += chunk_elems) {
     const int64_t elems = std::min(chunk_elems, flat.numel() - begin);
     // Who waits inside for one that waits outside must not be the first to give up.
     Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout, timeout + 2 * kAnswer};
     announce(chunk.tensor, chunk.announcement);
     run_inside(reduce_scatter_, chunk);
-    scatter(chunk);
-    advance(chunk);
+    start_across(chunk);
+    if (before) finish(*before);
+    before = chunk;
   }
-  advance({});
-  advance({});
+  if (before) finish(*before);
 }
 
 void Machines::run_inside(const RankPlan& plan, Chunk& chunk) {
@@ -84,36 +84,19 @@ void Machines::run_inside(const RankPlan& plan, Chunk& chunk) {
     chunk.shard = chunk.tensor.narrow(0, span.offset_elems / chunk.kernel.per_elem, span.elems / chunk.kernel.per_elem);
 }
 
-void Machines::scatter(Chunk& chunk) {
+void Machines::start_across(Chunk& chunk) {
   if (!chunk.shard.defined()) return;
-  const int64_t machines = settings_.across->getSize();
-  const int64_t mine = chunk.part_bytes(settings_.across->getRank(), machines);
-  std::vector<int64_t> sent, taken(machines, mine);
-  for (int64_t machine = 0; machine < machines; ++machine) sent.push_back(chunk.part_bytes(machine, machines));
-  chunk.received = memory_of_gloo(machines * chunk.part_bytes(machines));
-  at::Tensor in = bytes_of({chunk.shard}).front(), out = chunk.received.narrow(0, 0, machines * mine);
-  c10d::AllToAllOptions options;
-  options.timeout = chunk.timeout;
-  chunk.across = settings_.across->alltoall_base(out, in, taken, sent, options);
-}
-
-void Machines::gather(Chunk& chunk) {
-  if (!chunk.across) return;
-  wait_between(chunk.across, chunk.announcement);
-  const int64_t machines = settings_.across->getSize();
-  const int64_t mine = chunk.part_bytes(settings_.across->getRank(), machines);
-  at::Tensor sum = memory_of_gloo(chunk.part_bytes(machines));
-  std::vector<const std::byte*> from;
-  for (int64_t machine = 0; machine < machines; ++machine)
-    from.push_back(static_cast<const std::byte*>(chunk.received.const_data_ptr()) + machine * mine);
-  std::byte* const to[] = {static_cast<std::byte*>(sum.mutable_data_ptr())};
-  const bool divides = chunk.op.op_ == c10d::ReduceOp::AVG;
-  const Reduce reduce = cpu_kernels().select(chunk.kernel.dtype, divides ? Op::avg : chunk.kernel.op);
-  const int64_t elem_bytes = static_cast<int64_t>(chunk.shard.element_size()) / chunk.kernel.per_elem;
-  reduce(from.data(), static_cast<int>(machines), to, 1, mine / elem_bytes,
-         divides ? static_cast<int>(machines) * group_.size() : 1);
-  std::vector<std::vector<at::Tensor>> out = {chunk.received.tensor_split(machines)};
-  std::vector<at::Tensor> in = {sum};
+  if (const auto type = gloo_adds(chunk.kernel)) {
+    std::vector<at::Tensor> tensors = {memory_as(*type, chunk.shard)};
+    c10d::AllreduceOptions options;
+    options.timeout = chunk.timeout;
+    chunk.across = settings_.across->allreduce(tensors, options);
+    return;
+  }
+  const auto machines = static_cast<int64_t>(settings_.names.size());
+  chunk.gathered = memory_of_gloo(machines * static_cast<int64_t>(chunk.shard.nbytes()));
+  std::vector<std::vector<at::Tensor>> out = {chunk.gathered.tensor_split(machines)};
+  std::vector<at::Tensor> in = bytes_of({chunk.shard});
   c10d::AllgatherOptions options;
   options.timeout = chunk.timeout;
   chunk.across = settings_.across->allgather(out, in, options);
@@ -122,9 +105,25 @@ void Machines::gather(Chunk& chunk) {
 void Machines::finish(Chunk& chunk) {
   if (chunk.across) {
     wait_between(chunk.across, chunk.announcement);
-    std::memcpy(chunk.shard.mutable_data_ptr(), chunk.received.const_data_ptr(), chunk.shard.nbytes());
+    reduce_between(chunk);
   }
   run_inside(all_gather_, chunk);
+}
+
+void Machines::reduce_between(Chunk& chunk) {
+  const int ranks = static_cast<int>(settings_.names.size()) * group_.size();
+  const bool divides = chunk.op.op_ == c10d::ReduceOp::AVG;
+  if (!chunk.gathered.defined()) {  // Gloo has summed
+    if (divides) memory_as(*gloo_adds(chunk.kernel), chunk.shard).div_(ranks);
+    return;
+  }
+  std::vector<const std::byte*> from;
+  for (size_t machine = 0; machine < settings_.names.size(); ++machine)
+    from.push_back(static_cast<const std::byte*>(chunk.gathered.const_data_ptr()) + machine * chunk.shard.nbytes());
+  std::byte* const to[] = {static_cast<std::byte*>(chunk.shard.mutable_data_ptr())};
+  const Reduce reduce = cpu_kernels().select(chunk.kernel.dtype, divides ? Op::avg : chunk.kernel.op);
+  reduce(from.data(), static_cast<int>(from.size()), to, 1, chunk.shard.numel() * chunk.kernel.per_elem,
+         divides ? ranks : 1);
 }
 
 }  // namespace fastreduce

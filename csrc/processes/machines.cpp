@@ -13,6 +13,13 @@ RankPlan plan_of(Collective collective, const Group& group) {
   return RankPlan(schedule_of({collective, "auto", group.size(), 0, "processes", 0}), group.rank());
 }
 
+template <size_t N>
+std::array<char, N> text_of(const std::string& words) {
+  std::array<char, N> text{};
+  std::strncpy(text.data(), words.c_str(), N - 1);
+  return text;
+}
+
 // The tag of question and answer.
 constexpr int kTag = 0x66617374;
 
@@ -77,30 +84,37 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
 }
 
 // What is announced by the first rank of each machine, and then by one of its ranks that announces something else, if
-// there is one. A machine whose group has failed says so to the others, which would wait for it until the timeout.
+// there is one. Only first ranks ask other machines: the others wait for theirs, which costs them less.
 std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, std::chrono::milliseconds timeout) {
-  Said said;
+  group_.begin(timeout);
+  const bool asks = group_.rank() == 0;
+  std::vector<Said> all(settings_.names.size());
+  if (all.size() * sizeof(Said) > group_.staging_bytes())
+    throw GroupError("shared_bytes is too little for a call of " + std::to_string(all.size()) + " machines");
   std::optional<GroupError> here;
-  group_.begin(timeout);  // raises by itself where the others have heard of it, or where it is not for them
   try {
     group_.arrive(mine);
     group_.wait_for_all();
-    said = say();
   } catch (const GroupError& error) {
-    if (group_.is_aborted()) throw;
+    if (!asks || group_.is_aborted()) throw;
     here = error;
-    std::strncpy(said.failure.data(), error.what(), said.failure.size() - 1);
   }
-  const std::vector<Said> all = exchange(said, mine, timeout + kAnswer);
+  // A machine whose group has failed says so to the others, which would wait for it until the timeout.
+  if (asks) all = exchange(here ? Said{{}, text_of<Said::kText>(here->what())} : say(), mine, timeout + kAnswer);
   if (here) throw *here;
+  group_.begin(timeout + 3 * kAnswer);  // for those who wait for one that waits
+  if (asks) std::memcpy(group_.staging(0), all.data(), all.size() * sizeof(Said));
+  group_.arrive(mine);
+  group_.wait_for_all();
+  std::memcpy(all.data(), group_.staging(0), all.size() * sizeof(Said));
   std::vector<Said::Call> calls;
   for (size_t machine = 0; machine < all.size(); ++machine) {
     calls.insert(calls.end(), all[machine].calls.begin(), all[machine].calls.end());
-    const std::string failure = all[machine].failure.data();
-    if (failure.empty()) continue;
-    const std::string what = "on machine " + settings_.names[machine] + ": " + failure;
-    group_.fail(what);
-    throw GroupError(what);
+    if (const std::string failure = all[machine].failure.data(); !failure.empty()) {
+      const std::string what = "on machine " + settings_.names[machine] + ": " + failure;
+      group_.fail(what);
+      throw GroupError(what);
+    }
   }
   return calls;
 }
@@ -108,25 +122,22 @@ std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, 
 Machines::Said Machines::say() const {
   const auto call_of = [&](int rank) {
     const Announcement& of = group_.announced(rank);
-    Said::Call call{of.fingerprint, {}, of.text};
-    std::strncpy(call.rank.data(), group_.name(rank).c_str(), call.rank.size() - 1);
-    return call;
+    return Said::Call{of.fingerprint, text_of<Said::kRank>(group_.name(rank)), of.text};
   };
   return {{call_of(0), call_of(group_.different())}, {}};
 }
 
 std::vector<Machines::Said> Machines::exchange(const Said& said, const Announcement& call,
                                                std::chrono::milliseconds timeout) {
-  std::vector<at::Tensor> in = {memory_of_gloo(sizeof(Said))};
-  std::memcpy(in[0].mutable_data_ptr(), &said, sizeof(said));
-  std::vector<std::vector<at::Tensor>> out(1);
-  for (size_t machine = 0; machine < settings_.names.size(); ++machine) out[0].push_back(memory_of_gloo(sizeof(Said)));
-  c10d::AllgatherOptions options;
+  std::vector<Said> all(settings_.names.size(), said);
+  const size_t bytes = all.size() * sizeof(Said);
+  at::Tensor in = memory_of_gloo(static_cast<int64_t>(bytes)), out = memory_of_gloo(static_cast<int64_t>(bytes));
+  std::memcpy(in.mutable_data_ptr(), all.data(), bytes);
+  std::vector<int64_t> alike;
+  c10d::AllToAllOptions options;  // one step, where Gloo's all_gather goes round a ring
   options.timeout = timeout;
-  wait_between(settings_.across->allgather(out, in, options), call);
-  std::vector<Said> all(settings_.names.size());
-  for (size_t machine = 0; machine < all.size(); ++machine)
-    std::memcpy(&all[machine], out[0][machine].const_data_ptr(), sizeof(Said));
+  wait_between(settings_.across->alltoall_base(out, in, alike, alike, options), call);
+  std::memcpy(all.data(), out.const_data_ptr(), bytes);
   return all;
 }
 

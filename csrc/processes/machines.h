@@ -9,10 +9,9 @@
 
 namespace fastreduce {
 
-// An allreduce is a reduce_scatter inside each machine, then one of each rank's shard between the ranks of its number,
-// then an all_gather inside. So all ranks of a machine send and receive at the same time. Between machines each sums a
-// part of the shard: it gets that part from all, and all get the sum; all dtypes and operations, in the order of the
-// machines. Large tensors go in chunks: while some are between machines, the next is reduced.
+// An allreduce is a reduce_scatter inside each machine, then an allreduce of each rank's shard between the ranks of its
+// number, then an all_gather inside. So all ranks of a machine send and receive at the same time. Large tensors go in
+// chunks: while one is between machines, the next is reduced.
 class Machines {
  public:
   struct Settings {
@@ -46,19 +45,20 @@ class Machines {
   struct Chunk;
   // What one machine says to the others: what two of its ranks announce, or why its ranks cannot be asked.
   struct Said {
+    static constexpr size_t kRank = 16, kText = 512;
     struct Call {
       uint64_t fingerprint = 0;
-      std::array<char, 16> rank{};
+      std::array<char, kRank> rank{};
       decltype(Announcement::text) text{};
     };
     std::array<Call, 2> calls{};
-    std::array<char, 512> failure{};
+    std::array<char, kText> failure{};
   };
 
   void run_inside(const RankPlan& plan, Chunk& chunk);
-  void scatter(Chunk& chunk);  // its shard's parts to the machines that sum them
-  void gather(Chunk& chunk);   // the sums of these
+  void start_across(Chunk& chunk);
   void finish(Chunk& chunk);
+  void reduce_between(Chunk& chunk);
   std::vector<Said::Call> announced(const Announcement& mine, std::chrono::milliseconds timeout);
   Said say() const;
   std::vector<Said> exchange(const Said& said, const Announcement& call, std::chrono::milliseconds timeout);

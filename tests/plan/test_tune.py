@@ -24,6 +24,10 @@ class TestMeasure:
         assert found.times_s["cpu"]["ring"].keys() == {2, 3}
         assert load(save(found)) == found
 
+    def test_unless_told_from_1_kib_to_64_mib_in_steps_of_4(self):
+        assert tune.KS == (2, 4, 8) and tune.SIZES_BYTES[0] == 1 << 10
+        assert tune.SIZES_BYTES[-1] == 64 << 20 and len(tune.SIZES_BYTES) == 9
+
     def test_leaves_out_what_users_registered(self, monkeypatch):
         monkeypatch.setitem(registry, "mine", lambda k: registry["leader"](k))
         assert "mine" not in quick(places=["cpu"]).times_s["cpu"]
