@@ -95,9 +95,7 @@ def test_in_a_row_of_ranks_the_ends_are_joined_by_those_between():
     latency_s = np.full((5, 5), math.inf)
     for rank in range(4):
         latency_s[rank, rank + 1] = latency_s[rank + 1, rank] = 1 << rank
-    found = [
-        _farthest_s(latency_s[:k, :k], EVENTS._replace(launch_s=100.0)) for k in range(2, 6)
-    ]
+    found = [_farthest_s(latency_s[:k, :k], EVENTS._replace(launch_s=100.0)) for k in range(2, 6)]
     assert found == [1, 3, 107, 115]
 
 
