@@ -58,7 +58,7 @@ def killed(folder, scenario, *args, shape, victim, timeout_s=300):
     one_in(3, [("in", LARGE), ("before", 5), ("after", 5), ("before", LARGE)], "kills"),
 )
 def test_one_is_killed(tmp_path, when, elems):
-    killed(tmp_path, failures.one_is_killed, when, elems, shape=(4, 2), victim=3)
+    killed(tmp_path, failures.one_is_killed, when, elems, 2, shape=(4, 2), victim=3)
 
 
 @pytest.mark.sweep("kills")
