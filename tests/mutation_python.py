@@ -24,7 +24,26 @@ TESTS = {
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
     "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
     "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
-}
+    **{f"fastreduce/plan/{name}.py": tuple(f"{test}.py" for test in tests)
+       for name, tests in {
+           "bounds": ("plan/test_bounds",),
+           "calibrate": ("plan/test_calibrate",),
+           "calibration": ("plan/test_calibrate",),
+           "costs": ("plan/test_costs",),
+           "defaults": ("plan/test_choose", "test_rank_order", "plan/test_table"),
+           "explain": ("plan/test_explain", "plan/test_bounds", "plan/test_table"),
+           "machine": ("plan/test_tune", "plan/test_table_files", "plan/test_choose"),
+           "models": ("plan/test_models", "plan/test_step"),
+           "noise": ("plan/test_noise", "plan/test_tune"),
+           "parameters": ("plan/test_parameters", "plan/test_calibrate"),
+           "plan": ("plan/test_explain", "plan/test_bounds", "plan/test_page"),
+           "runs": ("plan/test_runs", "plan/test_calibrate"),
+           "sizes": ("plan/test_sizes",),
+           "step": ("plan/test_step",),
+           "table_files": ("plan/test_table_files", "plan/test_choose"),
+           "tune": ("plan/test_tune", "plan/test_noise"),
+       }.items()},
+}  # fmt: skip
 
 
 class Workspace:

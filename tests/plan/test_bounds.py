@@ -1,8 +1,10 @@
 """The lower bound: no program beats it, and some come close."""
 
+import math
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from programs import right_program
 
 from fastreduce import Instruction, Program, explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
-from fastreduce.plan.bounds import lower_bound
+from fastreduce.plan.bounds import _farthest_s, lower_bound
 from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import cluster, names, preset
@@ -86,6 +88,15 @@ def test_latency_counts_where_bytes_are_few():
     network = cluster("dgx-h100", machines=2, gbit=400, nics=8)
     assert lower_bound(network, 16, 1).what == "latency"
     assert lower_bound(network, 16, MB * 1000).what == "cut"
+
+
+def test_in_a_row_of_ranks_the_ends_are_joined_by_those_between():
+    """By one of them within a launch; by two or three in a second launch, at 100 s."""
+    latency_s = np.full((5, 5), math.inf)
+    for rank in range(4):
+        latency_s[rank, rank + 1] = latency_s[rank + 1, rank] = 1 << rank
+    found = [_farthest_s(latency_s[:k, :k], EVENTS._replace(launch_s=100.0)) for k in range(2, 6)]
+    assert found == [1, 3, 107, 115]
 
 
 def test_one_rank_has_nothing_to_do():

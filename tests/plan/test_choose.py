@@ -15,6 +15,18 @@ from fastreduce.plan.machine import device
 from fastreduce.plan.table_files import save, tuned
 
 
+@pytest.mark.parametrize(
+    ("place", "most_bytes", "names"),
+    [
+        ("nvlink", 64 * 1024, ("leader", "sharded")),
+        ("pcie", 64 * 1024, ("leader", "ring")),
+        ("processes", 32 * 1024, ("pulled-leader", "sharded")),
+    ],
+)
+def test_the_defaults_change_where_the_page_on_planning_says(place, most_bytes, names):
+    assert (default(place, most_bytes), default(place, most_bytes + 1)) == names
+
+
 class TestAuto:
     def test_without_a_table_takes_the_defaults_in_silence(self):
         with warnings.catch_warnings():

@@ -63,6 +63,13 @@ class TestAsMeasured:
             found = simulate(program, machine, nbytes, slices=1, costs=costs_of(program, costs))
             assert found.time_s == pytest.approx(curve.time_s(nbytes, 8), rel=0.03)
 
+    @pytest.mark.parametrize("call_s", [25e-6, 90e-6])
+    def test_a_small_message_tells_the_call(self, call_s):
+        program, curve = algorithms.sharded(8), Curve(call_s, 0.0, (Pair(0.0, 180e9),))
+        machine, costs = calibrated(preset("dgx-h100"), program, curve)
+        found = simulate(program, machine, 1, slices=1, costs=costs_of(program, costs))
+        assert found.time_s == pytest.approx(call_s)
+
     def test_control_as_it_is_it_does_not(self):
         found = simulate(algorithms.sharded(8), "dgx-h100", 1 << 33, slices=1)
         assert found.time_s < 0.6 * self.CURVE.time_s(1 << 33, 8)

@@ -115,6 +115,7 @@ class TestWhatIf:
         assert title.startswith("resnet50, 25,557,032 parameters: 102.2 MB of gradients (float32)")
         assert machine == "book-pcie4, joined by 1 x 100 Gbit/s each; all predicted"
         assert "efficiency" in headings and rows[0].split()[0] == "1" and len(rows) == 11
+        assert rows[0].split()[1:3] == ["-", "-"] and "-" not in rows[1].split()
         assert resnet._repr_html_().count("<tr>") == 12
 
     def test_a_module_is_a_model(self):

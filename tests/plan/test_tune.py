@@ -24,6 +24,10 @@ class TestMeasure:
         assert found.times_s["cpu"]["ring"].keys() == {2, 3}
         assert load(save(found)) == found
 
+    def test_unless_told_from_1_kib_to_64_mib_in_steps_of_4(self):
+        assert tune.KS == (2, 4, 8) and tune.SIZES_BYTES[0] == 1 << 10
+        assert tune.SIZES_BYTES[-1] == 64 << 20 and len(tune.SIZES_BYTES) == 9
+
     def test_leaves_out_what_users_registered(self, monkeypatch):
         monkeypatch.setitem(registry, "mine", lambda k: registry["leader"](k))
         assert "mine" not in quick(places=["cpu"]).times_s["cpu"]
@@ -100,3 +104,10 @@ class TestMachine:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: the package is not installed
         assert device().endswith(f" threads{gpus}")
         assert nvml is None or nvml.open == 0
+
+    def test_a_cpu_is_named_by_its_first_processor(self, monkeypatch):
+        """The second, as where a machine has two kinds of them, is another."""
+        text = "model name\t: {}\ncpu family\t: 6\nmodel\t\t: {}\n\n"
+        both = text.format("Fast", 1) + text.format("Small", 2)
+        monkeypatch.setattr(machine.Path, "read_text", lambda path: both)
+        assert machine.cpu.__wrapped__() == "Fast (family 6, model 1)"
