@@ -25,6 +25,7 @@ class TestFiles:
     def test_default_is_the_users_data_folder(self, home):
         path = save(table())
         assert path.parent == home == folders.data()
+        assert f"-fastreduce-{table().fastreduce}-torch-{table().torch}.json" in path.name
         assert load() == table()
 
     def test_devices_and_versions_have_files_of_their_own(self, home):

@@ -104,3 +104,10 @@ class TestMachine:
         monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: the package is not installed
         assert device().endswith(f" threads{gpus}")
         assert nvml is None or nvml.open == 0
+
+    def test_a_cpu_is_named_by_its_first_processor(self, monkeypatch):
+        """The second, as where a machine has two kinds of them, is another."""
+        text = "model name\t: {}\ncpu family\t: 6\nmodel\t\t: {}\n\n"
+        both = text.format("Fast", 1) + text.format("Small", 2)
+        monkeypatch.setattr(machine.Path, "read_text", lambda path: both)
+        assert machine.cpu.__wrapped__() == "Fast (family 6, model 1)"
