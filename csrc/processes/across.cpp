@@ -7,36 +7,33 @@
 
 namespace fastreduce {
 
-ProcessBackend::Work ProcessBackend::across(const Kind& kind, const Tensors& read, const Tensors& written,
-                                            const Lists& inputs, const Lists& outputs) {
-  return enqueue(kind, read.empty() ? written : read, written, [=, this] {
-    const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
-    Usable usable(written.front().is_cpu());
-    const Announcement mine = announcement(kind, 0, inputs, outputs);
-    group_.do_call(kind.timeout, [&] {
-      Lists from, to;
-      for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
-      for (const Tensors& list : outputs)
-        to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
-      machines_->agree(mine, kind.timeout);
-      if (moves_only(kind.collective)) {
-        hand_over(moves_across(kind, from, to));
-      } else {
-        for (size_t i = 0; i < to.size(); ++i) sum_across(kind, mine, from.empty() ? to[i] : from[i], to[i].front());
-      }
-      return true;
-    });
-    usable.write_back();
+void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& outputs) {
+  const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
+  Usable usable(outputs.front().front().is_cpu());
+  const Announcement mine = announcement(kind, 0, inputs, outputs);
+  group_.do_call(kind.timeout, [&] {
+    const auto [from, to] = memory_of(kind, inputs, outputs, usable);
+    machines_->agree(mine, kind.timeout);
+    if (moves_only(kind.collective)) {
+      hand_over(moves_across(kind, from, to));
+    } else {
+      for (size_t i = 0; i < to.size(); ++i) sum_across(kind, mine, from.empty() ? to[i] : from[i], to[i].front());
+    }
+    return true;
   });
+  usable.write_back();
 }
 
 // What no rank shall keep of the sum is summed in a copy.
-void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, at::Tensor& to) {
-  const bool here =
-      kind.collective == Collective::allreduce || (kind.collective == Collective::reduce && kind.root == getRank());
-  at::Tensor sum = here ? to : at::empty({elems_of(from)}, to.options());
-  for (int64_t i = 0, begin = 0; !here && i < static_cast<int64_t>(from.size()); begin += from[i++].numel())
-    sum.narrow(0, begin, from[i].numel()).copy_(from[i].view({-1}));
+void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, const at::Tensor& to) {
+  if (kind.collective == Collective::allreduce || (kind.collective == Collective::reduce && kind.root == getRank()))
+    return machines_->allreduce(to, kind.op, mine, kind.timeout);
+  const at::Tensor sum = at::empty({elems_of(from)}, to.options());
+  int64_t begin = 0;
+  for (const at::Tensor& part : from) {
+    sum.narrow(0, begin, part.numel()).copy_(part.view({-1}));
+    begin += part.numel();
+  }
   machines_->allreduce(sum, kind.op, mine, kind.timeout);
   if (kind.collective == Collective::reduce_scatter)
     to.view({-1}).copy_(sum.narrow(0, getRank() * to.numel(), to.numel()));

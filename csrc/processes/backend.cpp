@@ -86,13 +86,26 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   if (inputs.empty()) check_apart(std::stoi(group_.name()), written);
   check_root(kind.root);
-  if (machines_) return across(kind, read, written, inputs, outputs);
   // Here, and not in the other thread: a program that is new is built in Python.
-  const RankPlan& plan = plan_of(kind, elems_of(written) * static_cast<int64_t>(written.front().element_size()));
+  const int64_t nbytes = elems_of(written) * static_cast<int64_t>(written.front().element_size());
+  const RankPlan* plan = machines_ ? nullptr : &plan_of(kind, nbytes);
   return enqueue(kind, read.empty() ? written : read, written,
-                 [this, kind, kernel, &plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
-    execute(kind, kernel, plan, inputs, outputs);
+                 [this, kind, kernel, plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
+    if (plan)
+      execute(kind, kernel, *plan, inputs, outputs);
+    else
+      across(kind, inputs, outputs);
   });
+}
+
+std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_of(const Kind& kind, const Lists& inputs,
+                                                                                  const Lists& outputs,
+                                                                                  Usable& usable) {
+  Lists from, to;
+  for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
+  for (const Tensors& list : outputs)
+    to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
+  return {std::move(from), std::move(to)};
 }
 
 const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
@@ -128,10 +141,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
   FlagsCall call{plan,        kernel.dtype, kernel.op,
                  elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
                  kind.timeout};
-  Lists from, to;  // the memory that the items point to
-  for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
-  for (const Tensors& list : outputs)
-    to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
+  auto [from, to] = memory_of(kind, inputs, outputs, usable);  // that the items point to
   const bool gathers = kind.collective == Collective::all_gather;
   if (by_shard(kind.collective) && in_the_way(gathers ? to : from, gathers ? from : to, getRank()))
     for (Tensors& list : from)

@@ -98,10 +98,12 @@ class ProcessBackend final : public c10d::Backend {
   bool run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs, const Lists& outputs,
            Usable& usable);
   // Over several machines.
-  Work across(const Kind& kind, const Tensors& read, const Tensors& written, const Lists& inputs, const Lists& outputs);
-  void sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, at::Tensor& to);
+  void across(const Kind& kind, const Lists& inputs, const Lists& outputs);
+  void sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, const at::Tensor& to);
   Works moves_across(const Kind& kind, const Lists& from, const Lists& to);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
+  // What is read and written in place of these.
+  static std::pair<Lists, Lists> memory_of(const Kind& kind, const Lists& inputs, const Lists& outputs, Usable& usable);
   const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
 
   // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.

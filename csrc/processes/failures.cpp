@@ -14,6 +14,14 @@ namespace {
 // are closed before it counts as ended, and ranks reach one timeout at slightly different times.
 constexpr std::chrono::seconds kBlame{1};
 
+template <class Known, class Look>
+void await_cause(const Known& known, const Look& look) {
+  for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end && !known();) {
+    look();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 std::string Group::trouble_with(int awaited) const {
@@ -41,12 +49,12 @@ bool Group::has_ended(int peer) const {
 }
 
 int Group::first_ended_soon() const {
-  for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end;) {
-    for (int peer = 0; peer < size(); ++peer)
-      if (has_ended(peer)) return peer;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return -1;
+  int ended = -1;
+  await_cause([&] { return ended >= 0; }, [&] {
+    for (int peer = size() - 1; peer >= 0; --peer)
+      if (has_ended(peer)) ended = peer;
+  });
+  return ended;
 }
 
 // A peer that has finished may leave while this rank's device still works.
@@ -82,10 +90,7 @@ void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends
   }
   advance_done(1);
   if (problem.empty()) return;
-  for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end && !unfinished().empty();) {
-    look(problem);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  await_cause([this] { return unfinished().empty(); }, [&] { look(problem); });
   const std::string missing = unfinished();
   raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + problem);
 }
@@ -102,10 +107,7 @@ void Group::wait_outside(const std::function<bool(std::chrono::milliseconds)>& e
   } catch (const GroupError&) {
     throw;
   } catch (const std::exception&) {
-    for (const Clock::time_point end = Clock::now() + kBlame; Clock::now() < end;) {
-      look();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    await_cause([] { return false; }, look);
     throw;
   }
 }

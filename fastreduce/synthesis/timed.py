@@ -77,44 +77,60 @@ class Prices:
 
     def _up(self, root: int, turn: int) -> Iterator[tuple[int, int, int]]:
         """Backwards in time: a rank sums before it is read."""
-        k = self.ranks
-        cost, to, at = np.full(k, math.inf), np.zeros(k, np.intp), np.zeros(k, np.intp)
-        left = np.full(k, True)
+        outside = _Outside(self.ranks)
         rank, until = root, turn
-        for _ in range(k):
-            left[rank] = False
+        while True:
+            outside.take(rank)
             if until >= 0:
-                offered = self.until[until, :, rank]
-                better = (offered < cost) & left
-                cost[better], to[better] = offered[better], rank
-                at[better] = self.until_at[until, better, rank]
-            rank = int(np.argmin(np.where(left, cost, math.inf)))
-            if not left[rank] or cost[rank] == math.inf:
+                outside.offer(rank, self.until[until, :, rank], self.until_at[until, :, rank])
+            nearest = outside.nearest()
+            if nearest is None:
                 return
-            until = int(at[rank]) - 1
-            yield int(at[rank]), rank, int(to[rank])
+            at, rank, reader = nearest
+            until = at - 1
+            yield at, rank, reader
 
     def _down(self, root: int, turn: int) -> Iterator[tuple[int, int, int]]:
         """Forwards: a rank passes on what it fetched in the same turn, what it was sent later."""
-        k = self.ranks
-        cost, of, at = np.full(k, math.inf), np.zeros(k, np.intp), np.zeros(k, np.intp)
-        left = np.full(k, True)
-        written = np.zeros(k, np.intp)  # from when on others may fetch from the rank
+        outside = _Outside(self.ranks)
+        written = np.zeros(self.ranks, np.intp)  # from when on others may fetch from the rank
         written[root] = turn + 1
         rank, since = root, turn
-        for _ in range(k):
-            left[rank] = False
+        while True:
+            outside.take(rank)
             if since < self.turns:
-                offered = self.since[since, rank]
-                better = (offered < cost) & left
-                cost[better], of[better] = offered[better], rank
-                at[better] = self.since_at[since, rank, better]
-            rank = int(np.argmin(np.where(left, cost, math.inf)))
-            if not left[rank] or cost[rank] == math.inf:
+                outside.offer(rank, self.since[since, rank], self.since_at[since, rank])
+            nearest = outside.nearest()
+            if nearest is None:
                 return
-            written[rank] = at[rank] + 1
-            since = int(at[rank]) if at[rank] >= written[of[rank]] else int(at[rank]) + 1
-            yield int(at[rank]), int(of[rank]), rank
+            at, rank, source = nearest
+            written[rank] = at + 1
+            since = at if at >= written[source] else at + 1
+            yield at, source, rank
+
+
+class _Outside:
+    """The ranks that a tree has not reached yet: the cheapest edge to each, and its turn."""
+
+    def __init__(self, ranks: int) -> None:
+        self.left = np.full(ranks, True)
+        self.cost = np.full(ranks, math.inf)
+        self.to, self.at = np.zeros(ranks, np.intp), np.zeros(ranks, np.intp)
+
+    def take(self, rank: int) -> None:
+        self.left[rank] = False
+
+    def offer(self, rank: int, prices: Floats, turns: Numbers) -> None:
+        """Edges between ``rank``, which is in the tree, and each other rank."""
+        better = (prices < self.cost) & self.left
+        self.cost[better], self.at[better], self.to[better] = prices[better], turns[better], rank
+
+    def nearest(self) -> tuple[int, int, int] | None:
+        """The turn of the cheapest edge, the rank outside and that in the tree."""
+        rank = int(np.argmin(np.where(self.left, self.cost, math.inf)))
+        if not self.left[rank] or self.cost[rank] == math.inf:
+            return None
+        return int(self.at[rank]), rank, int(self.to[rank])
 
 
 def _least_so_far(prices: Floats) -> tuple[Floats, Numbers]:

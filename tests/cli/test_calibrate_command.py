@@ -55,7 +55,7 @@ def test_small_sizes_have_no_rate(tmp_path, capsys, output):
     _, of_node, of_tiny, why, _ = capsys.readouterr().out.splitlines()
     *who, latency_us, rate = of_tiny.split()[:5]
     assert (who, rate) == (["tiny", "NCCL", "8"], "-")
-    assert float(latency_us) == pytest.approx(20, abs=0.2)  # a fit: its last digit is the CPU's
+    assert latency_us in ("19.9", "20.0")  # a fit: its last digit is the CPU's
     assert why.startswith("no rate: tiny, NCCL: from 8 B to 4.096 KB bytes make up less than half")
     assert of_node.split()[4] == "100.00"  # the control
 

@@ -27,7 +27,7 @@ def made(lie):
 
 
 def shared_memory_held():
-    return Path("/proc/self/maps").read_text().count("memfd:fastreduce")
+    return Path("/proc/self/maps").read_text().count("memfd:")
 
 
 def text(*numbers):
