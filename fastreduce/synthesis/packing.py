@@ -92,8 +92,9 @@ class Links:
         """If rank r becomes ``image[r]``: which link each one becomes; None if that is not as good.
 
         >>> from fastreduce.topology import preset
-        >>> Links(preset("pcie4-x8"), 8).moved([1, 2, 0, 3, 4, 5, 6, 7]) is None
-        True
+        >>> links = Links(preset("pcie4-x8"), 8)  # ranks 0 to 3 on one socket, 4 to 7 on the other
+        >>> [links.moved(x) is None for x in ([1, 2, 0, 3, 4, 5, 6, 7], [0, 1, 2, 4, 3, 5, 6, 7])]
+        [False, True]
         """
         found = np.full(len(self.names), -1)
         for (i, j), route in zip(self.pairs, self._routes, strict=True):
