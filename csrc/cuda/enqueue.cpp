@@ -23,8 +23,13 @@ Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, con
       issued_(layout.lanes.size(), 0) {
   for (const Instruction& instruction : schedule.instructions) {
     direct_.push_back(reaches_all(instruction));
-    const size_t scratch = direct_.back() ? 0 : instruction.srcs.size() + 1;
-    expect_fits({&instruction}, schedule.buffers + static_cast<int>(scratch));
+    if (direct_.back()) {
+      expect_fits({&instruction});
+      continue;
+    }
+    Instruction staged = instruction;
+    staged.dsts.push_back(schedule.buffers);  // scratch memory, so what is staged is not in place
+    expect_fits({&staged});
   }
   std::vector<int> launch_of(schedule.instructions.size());
   for (size_t launch = 0; launch < schedule.launches.size(); ++launch) {
@@ -135,7 +140,7 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
       if (is_copy && bytes >= layout_.copy_engine_bytes)
         line.copy(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice);
       else
-        launcher.add(only, schedule_.ranks, pointers.data(), schedule_.buffers, elems);
+        launcher.add(only, schedule_.ranks, pointers.data(), elems);
     });
   }
   launcher.flush();
@@ -183,7 +188,7 @@ void Enqueue::execute_stage(const Instruction& instruction, const Table& table, 
 
   const std::vector<const Instruction*> only{&local};
   Launcher launcher(table.dtype, table.op, table.elem_bytes, line);
-  launcher.add(only, schedule_.ranks, pointers.data(), static_cast<int>(pointers.size()), elems);
+  launcher.add(only, schedule_.ranks, pointers.data(), elems);
   launcher.flush();
 
   const int result_device = result < schedule_.buffers ? device_of(result) : lane.device;

@@ -53,7 +53,7 @@ std::vector<LaneStep> lane_steps(const Schedule& schedule, const std::vector<int
 
 bool fits(const Schedule& schedule, const LaneSteps& steps) {
   return std::all_of(schedule.by_shard.begin(), schedule.by_shard.end(),
-                     [&](const auto& instructions) { return fits_one_launch(instructions, schedule.buffers, &steps); });
+                     [&](const auto& instructions) { return fits_one_launch(instructions, &steps); });
 }
 
 }  // namespace

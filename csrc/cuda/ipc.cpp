@@ -96,7 +96,6 @@ class IpcStaging::OnStream final : public Executor {
       : staging_(staging),
         plan_(call.plan),
         ranks_(call.plan.schedule->ranks),
-        buffers_(call.plan.schedule->buffers),
         stream_(stream),
         line_(staging.device_, stream),
         launcher_(call.dtype, call.op, call.elem_bytes, line_) {}
@@ -107,13 +106,13 @@ class IpcStaging::OnStream final : public Executor {
 
   void copy(std::byte* to, const std::byte* from, int64_t elems) override {
     std::byte* const pointers[] = {const_cast<std::byte*>(from), to};
-    launcher_.add(copies_, ranks_, pointers, 2, elems);
+    launcher_.add(copies_, ranks_, pointers, elems);
   }
 
   void execute(const Instruction& instruction, std::byte* const* pointers, int64_t elems) override {
     if (only_.front() != &instruction) flush();  // the launcher knows lists by their addresses
     only_.front() = &instruction;
-    launcher_.add(only_, ranks_, pointers, buffers_, elems);
+    launcher_.add(only_, ranks_, pointers, elems);
   }
 
   void flush() override { launcher_.flush(); }
@@ -150,7 +149,6 @@ class IpcStaging::OnStream final : public Executor {
   const IpcStaging& staging_;
   const RankPlan& plan_;
   const int ranks_;
-  const int buffers_;
   const cudaStream_t stream_;
   const Instruction copy_{0, 0, {0}, {1}, false};
   const std::vector<const Instruction*> copies_{&copy_};

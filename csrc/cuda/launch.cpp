@@ -12,20 +12,28 @@ namespace {
 
 // Vectors can be used if, after the same few single elements, all buffers are at multiples of 16 bytes. torch's
 // allocations always are; otherwise all elements are handled one by one.
-void align(RowArg& row, std::byte* const* pointers, std::span<const uint16_t> used, int64_t elem_bytes) {
-  const auto address = [&](int buffer) { return reinterpret_cast<uintptr_t>(pointers[buffer]); };
+void align(RowArg& row, std::span<std::byte* const> pointers, int64_t elem_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(pointers.front());
   uintptr_t differing = 0;
-  for (int buffer : used) differing |= address(buffer) ^ address(used.front());
+  for (const std::byte* pointer : pointers) differing |= reinterpret_cast<uintptr_t>(pointer) ^ first;
   row.vectors = differing % kVectorBytes == 0;
-  const auto before = static_cast<int64_t>((kVectorBytes - address(used.front()) % kVectorBytes) % kVectorBytes);
+  const auto before = static_cast<int64_t>((kVectorBytes - first % kVectorBytes) % kVectorBytes);
   row.head_elems = static_cast<uint8_t>(row.vectors ? std::min(row.elems, before / elem_bytes) : 0);
 }
 
+// The destinations, if they are not the sources.
+std::span<const int> other_dsts(const Instruction& x) { return x.srcs == x.dsts ? std::span<const int>() : x.dsts; }
+
+size_t operands_of(const std::vector<const Instruction*>& instructions) {
+  size_t operands = 0;
+  for (const Instruction* x : instructions) operands += x->srcs.size() + other_dsts(*x).size();
+  return operands;
+}
+
 size_t bytes_of(const std::vector<const Instruction*>& instructions, const LaneSteps* steps) {
-  size_t bytes = instructions.size() * (sizeof(InstructionArg) + (steps ? sizeof(StepArg) : 0));
-  for (const Instruction* x : instructions)
-    bytes +=
-        (x->srcs.size() + x->dsts.size()) * sizeof(uint16_t) + (steps ? (*steps)[x].waits.size() * sizeof(WaitArg) : 0);
+  size_t bytes = instructions.size() * sizeof(InstructionArg);
+  if (steps)
+    for (const Instruction* x : instructions) bytes += sizeof(StepArg) + (*steps)[x].waits.size() * sizeof(WaitArg);
   return bytes;
 }
 
@@ -38,34 +46,35 @@ bool fit_table(size_t rows, size_t lists_bytes, size_t pointers, const LaneSteps
 
 }  // namespace
 
-bool fits_one_launch(const std::vector<const Instruction*>& instructions, int num_pointers, const LaneSteps* steps) {
-  return fit_table(1, bytes_of(instructions, steps), num_pointers, steps);
+bool fits_one_launch(const std::vector<const Instruction*>& instructions, const LaneSteps* steps) {
+  return fit_table(1, bytes_of(instructions, steps), operands_of(instructions), steps);
 }
 
-void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers) {
-  if (!fits_one_launch(instructions, num_pointers))
-    throw std::invalid_argument("fastreduce: " + std::to_string(num_pointers) +
-                                " buffers and their instructions do not fit one launch; use fewer ranks per call");
+void expect_fits(const std::vector<const Instruction*>& instructions) {
+  if (!fits_one_launch(instructions))
+    throw std::invalid_argument("fastreduce: a shard's " + std::to_string(instructions.size()) + " instructions with " +
+                                std::to_string(operands_of(instructions)) +
+                                " operands do not fit one launch; use fewer ranks per call");
 }
 
 Launcher::Launcher(DType dtype, Op op, int64_t elem_bytes, Launch launch, const LaneSteps* steps)
     : dtype_(dtype), op_(op), elem_bytes_(elem_bytes), launch_(std::move(launch)), steps_(steps) {}
 
-bool Launcher::fits(const std::vector<const Instruction*>& instructions, int num_pointers) const {
+bool Launcher::fits(const std::vector<const Instruction*>& instructions) const {
   const auto bytes = [](const auto&... entries) { return (std::span(entries).size_bytes() + ...); };
-  const size_t held = bytes(instructions_, operands_, row_steps_, waits_);
+  const size_t held = bytes(instructions_, row_steps_, waits_);
   const size_t more = &instructions == last_instructions_ ? 0 : bytes_of(instructions, steps_);
-  return fit_table(rows_.size() + 1, held + more, pointers_.size() + num_pointers, steps_);
+  return fit_table(rows_.size() + 1, held + more, pointers_.size() + operands_of(instructions), steps_);
 }
 
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
+  size_t operands = 0;
   for (const Instruction* instruction : instructions) {
     const int divisor = op_ == Op::avg && instruction->completes ? ranks : 1;
-    instructions_.push_back({static_cast<uint16_t>(operands_.size()), static_cast<uint16_t>(instruction->srcs.size()),
-                             static_cast<uint16_t>(instruction->dsts.size()), static_cast<uint16_t>(divisor),
-                             static_cast<uint16_t>(instruction->srcs == instruction->dsts)});
-    for (const auto* buffers : {&instruction->srcs, &instruction->dsts})
-      for (int buffer : *buffers) operands_.push_back(static_cast<uint16_t>(buffer));
+    const size_t srcs = instruction->srcs.size(), dsts = other_dsts(*instruction).size();
+    instructions_.push_back({static_cast<uint16_t>(operands), static_cast<uint16_t>(srcs), static_cast<uint16_t>(dsts),
+                             static_cast<uint16_t>(divisor)});
+    operands += srcs + dsts;
     if (!steps_) continue;
     const LaneStep& step = (*steps_)[instruction];
     row_steps_.push_back({static_cast<uint16_t>(step.lane), static_cast<uint16_t>(waits_.size()),
@@ -75,25 +84,28 @@ void Launcher::add_instructions(const std::vector<const Instruction*>& instructi
   last_instructions_ = &instructions;
 }
 
-void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers,
-                   int num_pointers, int64_t elems) {
+void Launcher::add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* buffers,
+                   int64_t elems) {
   if (elems == 0 || instructions.empty()) return;
-  if (!fits(instructions, num_pointers)) {
-    expect_fits(instructions, num_pointers);
+  if (!fits(instructions)) {
+    expect_fits(instructions);
     flush();
   }
   if (&instructions != last_instructions_) add_instructions(instructions, ranks);
-  const size_t first_instruction = instructions_.size() - instructions.size();
+  const size_t first_pointer = pointers_.size();
+  for (const Instruction* x : instructions) {
+    for (int src : x->srcs) pointers_.push_back(buffers[src]);
+    for (int dst : other_dsts(*x)) pointers_.push_back(buffers[dst]);
+  }
   RowArg row{elems,
              0,
-             static_cast<uint16_t>(pointers_.size()),
-             static_cast<uint16_t>(first_instruction),
+             static_cast<uint16_t>(first_pointer),
+             static_cast<uint16_t>(instructions_.size() - instructions.size()),
              static_cast<uint16_t>(instructions_.size()),
              false,
              0};
-  align(row, pointers, std::span(operands_).subspan(instructions_[first_instruction].first_operand), elem_bytes_);
+  align(row, std::span(pointers_).subspan(first_pointer), elem_bytes_);
   rows_.push_back(row);
-  pointers_.insert(pointers_.end(), pointers, pointers + num_pointers);
 }
 
 // Takes the largest tiles that are enough for all processors, or the smallest. Returns their number.
@@ -127,7 +139,6 @@ size_t Launcher::pack(LaunchArgs& args) const {
   args.elem_bytes = static_cast<uint16_t>(elem_bytes_);
   put(rows_);
   args.instructions_at = put(instructions_);
-  args.operands_at = put(operands_);
   args.steps_at = put(row_steps_);
   args.waits_at = put(waits_);
   at = (at + sizeof(std::byte*) - 1) / sizeof(std::byte*) * sizeof(std::byte*);
@@ -150,7 +161,6 @@ void Launcher::flush() {
   launch_({kernel, blocks, kThreads, &args, args_bytes});
   rows_.clear();
   instructions_.clear();
-  operands_.clear();
   row_steps_.clear();
   waits_.clear();
   pointers_.clear();
@@ -162,8 +172,7 @@ void launch_rows(const Schedule& schedule, const std::vector<Table>& tables, con
   for (const Table& table : tables) {
     Launcher launcher(table.dtype, table.op, table.elem_bytes, launch, steps);
     for (const Row& row : table.rows)
-      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer,
-                   schedule.buffers, row.elems);
+      launcher.add(schedule.by_shard[row.shard], schedule.ranks, table.pointers.data() + row.first_pointer, row.elems);
     launcher.flush();
   }
 }

@@ -15,19 +15,18 @@ namespace fastreduce {
 struct RowArg {
   int64_t elems;
   int32_t first_tile;
-  uint16_t first_pointer;
+  uint16_t first_pointer;  // of its instructions' operands
   uint16_t first_instruction;
   uint16_t end_instruction;
   bool vectors;        // of 16 bytes behind the head; else element by element
   uint8_t head_elems;  // before the first address that is a multiple of 16
 };
 
-struct InstructionArg {
-  uint16_t first_operand;  // the sources, then the destinations
+struct alignas(8) InstructionArg {
+  uint16_t first_operand;  // of its sources, then its destinations, counted from the row's first pointer
   uint16_t num_srcs;
-  uint16_t num_dsts;
+  uint16_t num_dsts;  // 0: the destinations are the sources
   uint16_t divisor;   // of an average where its sum is complete: the number of ranks; else 1
-  uint16_t in_place;  // 1 if the destinations are the sources, else 0
 };
 
 // What an instruction needs in a launch whose lanes wait for each other (cuda/signals.cuh).
@@ -55,7 +54,7 @@ struct LaunchArgs {
   int32_t num_rows;
   int32_t tile_elems;
   uint16_t elem_bytes;
-  uint16_t instructions_at, operands_at, pointers_at;  // in bytes of the table, which begins with the rows
+  uint16_t instructions_at, pointers_at;  // in bytes of the table, which begins with the rows
   // Of launches whose lanes wait for each other. The signals of each lane are pointers from `first_signals` on; behind
   // them is their WaitEnd.
   uint16_t steps_at, waits_at, first_signals;
@@ -69,10 +68,10 @@ struct LaunchArgs {
   }
   C10_HOST_DEVICE const RowArg& row(int i) const { return entries<RowArg>()[i]; }
   C10_HOST_DEVICE const InstructionArg& instruction(int i) const { return entries<InstructionArg>(instructions_at)[i]; }
+  // The first instruction of a launch of one row, which lies right behind it: known without `instructions_at`.
+  C10_HOST_DEVICE const InstructionArg& behind_one_row() const { return *entries<InstructionArg>(sizeof(RowArg)); }
   C10_HOST_DEVICE const StepArg& step(int i) const { return entries<StepArg>(steps_at)[i]; }
   C10_HOST_DEVICE const WaitArg& wait(int i) const { return entries<WaitArg>(waits_at)[i]; }
-  // A buffer, relative to the row's first pointer.
-  C10_HOST_DEVICE int operand(int i) const { return entries<uint16_t>(operands_at)[i]; }
   C10_HOST_DEVICE std::byte* pointer(int i) const { return entries<std::byte*>(pointers_at)[i]; }
 };
 static_assert(sizeof(LaunchArgs) == kMaxArgsBytes);
@@ -123,11 +122,10 @@ struct LaneSteps {
 };
 
 // Whether a row with these instructions fits a launch of its own.
-bool fits_one_launch(const std::vector<const Instruction*>& instructions, int num_pointers,
-                     const LaneSteps* steps = nullptr);
+bool fits_one_launch(const std::vector<const Instruction*>& instructions, const LaneSteps* steps = nullptr);
 
 // Throws if it does not. An engine asks before it launches anything.
-void expect_fits(const std::vector<const Instruction*>& instructions, int num_pointers);
+void expect_fits(const std::vector<const Instruction*>& instructions);
 
 // Collects rows, and launches them when a launch is full or `flush` is called.
 class Launcher {
@@ -137,14 +135,13 @@ class Launcher {
   Launcher(DType dtype, Op op, int64_t elem_bytes, Line& line)
       : Launcher(dtype, op, elem_bytes, [&line](const KernelLaunch& launch) { line.launch(launch); }) {}
 
-  // A row's instructions: those of one shard, in program order. `pointers` holds one address for
+  // A row's instructions: those of one shard, in program order. `buffers` holds one address for
   // each buffer; the row covers `elems` elements from there.
-  void add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* pointers, int num_pointers,
-           int64_t elems);
+  void add(const std::vector<const Instruction*>& instructions, int ranks, std::byte* const* buffers, int64_t elems);
   void flush();
 
  private:
-  bool fits(const std::vector<const Instruction*>& instructions, int num_pointers) const;
+  bool fits(const std::vector<const Instruction*>& instructions) const;
   void add_instructions(const std::vector<const Instruction*>& instructions, int ranks);
   int cut_into_tiles();
   size_t pack(LaunchArgs& args) const;
@@ -156,7 +153,6 @@ class Launcher {
   const LaneSteps* steps_;
   std::vector<RowArg> rows_;
   std::vector<InstructionArg> instructions_;
-  std::vector<uint16_t> operands_;
   std::vector<StepArg> row_steps_;
   std::vector<WaitArg> waits_;
   std::vector<std::byte*> pointers_;

@@ -73,15 +73,14 @@ __device__ C10_ALWAYS_INLINE void store(const T (&values)[V], PackPointer<T, Byt
   store(pack, dst);
 }
 
-// An instruction's operands, looked up at each use, which is cheap: kernel parameters are in the constant cache.
+// An instruction's operands, read at each use, which is cheap: kernel parameters are in the constant cache.
 template <class T, int Bytes, int Vectors>
 struct Operands {
   const LaunchArgs& args;
-  int first_operand;
   int first_pointer;
   int64_t begin;
   __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const {
-    return {reinterpret_cast<T*>(args.pointer(first_pointer + args.operand(first_operand + i))) + begin};
+    return {reinterpret_cast<T*>(args.pointer(first_pointer + i)) + begin};
   }
 };
 
@@ -106,13 +105,16 @@ struct Step {
   const InstructionArg& instruction;
   int64_t begin;  // all that follows counts from here: fewer registers than addresses take
 
+  __device__ bool in_place() const { return instruction.num_dsts == 0; }
+  __device__ int num_dsts() const { return in_place() ? instruction.num_srcs : instruction.num_dsts; }
   template <int Bytes, int Vectors>
   __device__ Operands<T, Bytes, Vectors> srcs() const {
-    return {args, instruction.first_operand, row.first_pointer, begin};
+    return {args, row.first_pointer + instruction.first_operand, begin};
   }
   template <int Bytes, int Vectors>
   __device__ Operands<T, Bytes, Vectors> dsts() const {
-    return {args, instruction.first_operand + instruction.num_srcs, row.first_pointer, begin};
+    const int before = in_place() ? 0 : instruction.num_srcs;
+    return {args, row.first_pointer + instruction.first_operand + before, begin};
   }
 
   // The functions below handle this thread's packs from `at` to `end`. Every instruction gives an element to the same
@@ -126,7 +128,7 @@ struct Step {
     FASTREDUCE_NO_UNROLL
     for (; at + (Vectors - 1) * width < end; at += Vectors * width) {
       const auto pack = load(srcs<Bytes, Vectors>()[0] + at);
-      for (int d = 0; d < instruction.num_dsts; ++d) store(pack, dsts<Bytes, Vectors>()[d] + at);
+      for (int d = 0; d < num_dsts(); ++d) store(pack, dsts<Bytes, Vectors>()[d] + at);
     }
     return at;
   }
@@ -157,14 +159,14 @@ struct Step {
     constexpr int V = kVectorElems<T, Bytes>;
     FASTREDUCE_NO_UNROLL
     for (; at < end; at += block_threads() * V)
-      reduce_vector<T, O, 0, V>(srcs<Bytes, 1>(), instruction.num_srcs, dsts<Bytes, 1>(), instruction.num_dsts, at,
+      reduce_vector<T, O, 0, V>(srcs<Bytes, 1>(), instruction.num_srcs, dsts<Bytes, 1>(), num_dsts(), at,
                                 instruction.divisor);
   }
 
   __device__ int unrolled(int at, int end) const {
     if (instruction.num_srcs == 1) return copy<16, 1>(copy<16, vectors_at_a_time(1)>(at, end), end);
     if constexpr (pays_unrolled<T, O>) {
-      switch (instruction.in_place * instruction.num_srcs) {
+      switch (in_place() ? instruction.num_srcs : 0) {
         case 2: return in_place<2, 1>(in_place<2, vectors_at_a_time(2)>(at, end), end);
         case 3: return in_place<3, vectors_at_a_time(3)>(at, end);
         case 4: return in_place<4, vectors_at_a_time(4)>(at, end);
@@ -183,7 +185,8 @@ struct Step {
 // A tile of a row is a body of vectors, with a head of single elements before it, up to the first aligned address (in
 // the first tile only), and a tail of single elements. Where vectors cannot be used, all is tail.
 template <class T, class O>
-__device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
+__device__ C10_ALWAYS_INLINE void run_tile(const LaunchArgs& args, const RowArg& row, const InstructionArg& first,
+                                           int tile) {
   const int64_t begin = row.head_elems + static_cast<int64_t>(tile) * args.tile_elems;
   const int64_t rest = row.elems - begin;
   const int elems = rest < args.tile_elems ? static_cast<int>(rest) : args.tile_elems;
@@ -196,7 +199,7 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
       if (args.step(i).lane != args.lane) continue;
       if (!signals.wait(args.step(i))) return;
     }
-    const InstructionArg& instruction = args.instruction(i);
+    const InstructionArg instruction = i == row.first_instruction ? first : args.instruction(i);
     if (body > 0) Step<T, O>{args, row, instruction, begin}.vectors(body);
     FASTREDUCE_NO_UNROLL
     for (int edge = 0; edge < 2; ++edge) {
@@ -208,18 +211,45 @@ __device__ void run_tile(const LaunchArgs& args, const RowArg& row, int tile) {
   if (args.num_lanes > 0) signals.end(row.end_instruction - row.first_instruction);
 }
 
-template <class T, class O>
-__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(const __grid_constant__ LaunchArgs args) {
-  const int tile = static_cast<int>(blockIdx.x);
+// The compiler may not put off reading a part of it until something else is known.
+template <class Entry>
+__device__ C10_ALWAYS_INLINE Entry read_now(const Entry& from) {
+  uint64_t words[sizeof(Entry) / sizeof(uint64_t)];
+  std::memcpy(words, &from, sizeof from);
+#ifdef __CUDA_ARCH__
+  FASTREDUCE_UNROLL
+  for (uint64_t& word : words) asm volatile("" : "+l"(word));
+#endif
+  Entry entry;
+  std::memcpy(&entry, words, sizeof entry);
+  return entry;
+}
+
+// The last row that begins at or before this tile.
+__device__ inline int row_of(const LaunchArgs& args, int tile) {
   int low = 0, high = args.num_rows - 1;
-  while (low < high) {  // the last row that begins at or before this tile
+  while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (args.row(middle).first_tile <= tile)
       low = middle;
     else
       high = middle - 1;
   }
-  run_tile<T, O>(args, args.row(low), tile - args.row(low).first_tile);
+  return low;
+}
+
+template <class T, class O>
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(const __grid_constant__ LaunchArgs args) {
+  const int tile = static_cast<int>(blockIdx.x);
+  // A small call is most often one row, which is read without waiting for any other parameter: each wait for one would
+  // be a part of its time (predicted; tests/csrc/cuda/test_machine_code.py counts them).
+  RowArg row = read_now(args.row(0));
+  InstructionArg first = read_now(args.behind_one_row());
+  if (args.num_rows > 1) {
+    row = args.row(row_of(args, tile));
+    first = args.instruction(row.first_instruction);
+  }
+  run_tile<T, O>(args, row, first, tile - row.first_tile);
 }
 
 struct CudaKernel {

@@ -97,7 +97,7 @@ class Trial {
                                    static_cast<std::byte*>(dst.memory.get())};
     Line line(here_.device, here_.stream.get());
     Launcher launcher(DType::u8, Op::sum, 1, line);
-    launcher.add(instructions, 1, pointers, 2, kTrialBytes);
+    launcher.add(instructions, 1, pointers, kTrialBytes);
     launcher.flush();
     finish(here_);
   }

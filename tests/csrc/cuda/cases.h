@@ -109,6 +109,7 @@ void lanes_of_captures();
 
 // limits_test.cpp
 void limits_of_a_launch();
+void limits_without_peers();
 
 // peers_test.cpp
 void kept_proofs(const std::string& path);

@@ -208,8 +208,8 @@ MUTANTS = PEER_MUTANTS | {
     ),
     "one wrong source": Mutant(
         "cuda/launch.cpp",
-        "for (int buffer : *buffers) operands_",
-        "for (int buffer : *buffers) buffer ^= 1, operands_",
+        "for (int src : x->srcs) pointers_",
+        "for (int src : x->srcs) src ^= 1, pointers_",
         "orders",
         "",
     ),
@@ -225,15 +225,15 @@ MUTANTS = PEER_MUTANTS | {
     ),
     "a launch that does not fit found out behind others": Mutant(
         "cuda/tiles.cpp",
-        "expect_fits(instructions, schedule.buffers);",
+        "expect_fits(instructions);",
         "static_cast<void>(instructions);",
         "limits",
         "launched all the same",
     ),
     "a launch on several GPUs that does not fit found out behind others": Mutant(
         "cuda/enqueue.cpp",
-        "expect_fits({&instruction},",
-        "static_cast<void>(",
+        "expect_fits({&instruction});",
+        "",
         "limits",
         "launched all the same",
     ),
@@ -264,12 +264,19 @@ MUTANTS = PEER_MUTANTS | {
     "a row's instructions taken from the launch before": Mutant(
         "cuda/launch.cpp", "  last_instructions_ = nullptr;\n}", "}", "limits", "a row in vectors"
     ),
-    "a buffer's number of 8 bits": Mutant(
+    "a pointer's number of 8 bits": Mutant(
         "cuda/launch.cpp",
-        "operands_.push_back(static_cast<uint16_t>(buffer))",
-        "operands_.push_back(static_cast<uint8_t>(buffer))",
+        "static_cast<uint16_t>(first_pointer)",
+        "static_cast<uint8_t>(first_pointer)",
         "limits",
-        "wrong bytes",
+        "",
+    ),
+    "what is staged taken for in place": Mutant(
+        "cuda/enqueue.cpp",
+        "staged.dsts.push_back(schedule.buffers);",
+        "",
+        "limits, no peers",
+        "launched all the same",
     ),
     "a graph replayed for another program": Mutant(
         "cuda/events.cpp", "key{schedule.id, ", "key{schedule.id * 0, ", "same addresses", ""

@@ -224,6 +224,8 @@ int main(int argc, char** argv) {
     calls_at_the_same_addresses();
   } else if (mode == "limits") {
     limits_of_a_launch();
+  } else if (mode == "limits, no peers") {
+    limits_without_peers();
   } else if (mode == "interruptions" || mode == "interruptions, no peers") {
     interruptions(mode == "interruptions" ? 3 : 2);
   } else if (mode == "kept proofs") {

@@ -1,4 +1,4 @@
-// What fits one launch: the last row, pointer, operand and instruction, and one more.
+// What fits one launch: the last row, operand and instruction, and one more.
 #include "cases.h"
 #include "cuda/launch.h"
 #include "cuda/peers.h"
@@ -17,16 +17,18 @@ struct Form {
     if (more_in_last_shard == 0) return static_cast<int>(row) % shards;
     return row + 1 == rows ? shards - 1 : 0;
   }
-  size_t operands() const { return instructions * (srcs + dsts); }
+  // Then the sources and the destinations are the same buffers in the same order.
+  bool in_place() const { return srcs == dsts && buffers <= 2; }
+  size_t operands() const { return instructions * (srcs + (in_place() ? 0 : dsts)); }
   std::string name() const {
     return std::to_string(rows) + " rows, " + std::to_string(buffers) + " buffers, " + std::to_string(instructions) +
            " instructions of " + std::to_string(srcs) + " sources, " + std::to_string(shards) + " shards";
   }
-  // Neighbours of one shard share its instructions. Behind the operands, up to 8 bytes are left out.
+  // Neighbours of one shard share its instructions. Before the pointers, up to 8 bytes are left out.
   size_t bytes() const {
     const size_t lists = shards > 1 ? rows : 1;
-    return rows * sizeof(RowArg) + lists * (instructions * sizeof(InstructionArg) + operands() * sizeof(uint16_t)) +
-           (rows * buffers + 1) * sizeof(std::byte*);
+    return rows * sizeof(RowArg) + lists * instructions * sizeof(InstructionArg) +
+           (rows * operands() + 1) * sizeof(std::byte*);
   }
   bool fits() const { return bytes() <= sizeof(LaunchArgs::table); }
 };
@@ -125,13 +127,11 @@ void expect_refusal(const std::string& where, const Run& run) {
     fail(where + ": thrown: " + thrown);
 }
 
-// One of two GPUs sums up more buffers than a launch can name, after a copy that is right.
-void expect_refused_on_two_gpus() {
+// One of two GPUs has an instruction with more operands than a launch can name, after a copy that is right.
+void expect_refused_on_two_gpus(const std::vector<int>& srcs, const std::vector<int>& dsts) {
   const Setting setting{.devices = 2};
   const Machine machine(2, setting);
-  const size_t many = largest({1, 2, 1, 1, 1}, &Form::srcs).srcs + 1;
-  const Schedule schedule(2, 2, 1, {{0, 0, {0}, {1}, false}, {1, 0, buffers_in_turn(0, many, 2), {1}, false}},
-                          {{}, {0}}, {{0}, {1}});
+  const Schedule schedule(2, 2, 1, {{0, 0, {0}, {1}, false}, {1, 0, srcs, dsts, false}}, {{}, {0}}, {{0}, {1}});
   const DeviceMemory memory[] = {allocate_device(0, 64), allocate_device(1, 64)};
   Table table{DType::u8, Op::sum, 1, {{0, 64, 0}}, {}};
   for (const DeviceMemory& each : memory) table.pointers.push_back(static_cast<std::byte*>(each.get()));
@@ -181,10 +181,11 @@ void limits_of_a_launch() {
   const Form one{1, 2, 1, 2, 1};
   expect_refused(
       {2 * largest(one, &Form::rows).rows + 1, 2, 1, 2, 1, 2, largest(one, &Form::instructions).instructions});
-  expect_refused_on_two_gpus();
-  // What one row needs must fit one launch.
-  const std::pair<Form, size_t Form::*> numbers[] = {{{1, 1, 1, 2, 1}, &Form::buffers},
-                                                     {{1, 4, 1, 1, 2}, &Form::srcs},
+  const Form two{1, 2, 1, 1, 1};
+  expect_refused_on_two_gpus(buffers_in_turn(0, largest(two, &Form::srcs).srcs + 1, 2), {1});
+  // What one row needs must fit one launch: its operands, however many buffers there are.
+  expect_launches({1, 5000, 1, 2, 1}, 1);
+  const std::pair<Form, size_t Form::*> numbers[] = {{{1, 4, 1, 1, 2}, &Form::srcs},
                                                      {{1, 5, 3, 1, 1}, &Form::srcs},
                                                      {{1, 4, 1, 1, 1}, &Form::instructions},
                                                      {{1, 3, 1, 2, 2}, &Form::instructions}};
@@ -192,9 +193,16 @@ void limits_of_a_launch() {
     const Form most = largest(form, number);
     expect_launches(most, 1);
     expect_refused(with_more(most, number, 1));
-    // A second row, whose pointers are no longer free.
+    // A second row, for whose pointers there is no room.
     expect_launches(with_more(most, &Form::rows, 1), 2);
   }
+}
+
+// What fits in place does not fit where its results pass through scratch memory.
+void limits_without_peers() {
+  const size_t in_place = largest({1, 2, 1, 1, 1}, &Form::srcs).srcs + 1;
+  const std::vector<int> buffers = buffers_in_turn(0, in_place, 2);
+  expect_refused_on_two_gpus(buffers, buffers);
 }
 
 }  // namespace engines_test

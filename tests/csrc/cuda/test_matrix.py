@@ -111,8 +111,8 @@ MUTANTS = {
     ),
     "the last source first": Mutant(
         "cuda/launch.cpp",
-        "for (int buffer : *buffers) operands_",
-        "for (int buffer : std::vector<int>(buffers->rbegin(), buffers->rend())) operands_",
+        "for (int src : x->srcs) pointers_",
+        "for (int src : std::vector<int>(x->srcs.rbegin(), x->srcs.rend())) pointers_",
         "float",
         "tiles on one GPU",
     ),
@@ -125,8 +125,8 @@ MUTANTS = {
     ),
     "destinations that are not the sources taken for them": Mutant(
         "cuda/launch.cpp",
-        "(instruction->srcs == instruction->dsts)",
-        "(instruction->srcs.size() > 1)",
+        "return x.srcs == x.dsts ?",
+        "return x.srcs.size() == x.dsts.size() ?",
         "float",
         "wrong byte",
     ),
@@ -157,8 +157,8 @@ MUTANTS = {
     ),
     "an alignment believed that only most buffers have": Mutant(
         "cuda/launch.cpp",
-        "for (int buffer : used) differing",
-        "for (int buffer : {used.front(), used.back()}) differing",
+        "for (const std::byte* pointer : pointers) differing",
+        "for (const std::byte* pointer : {pointers.front(), pointers.back()}) differing",
         "float",
         "",
     ),

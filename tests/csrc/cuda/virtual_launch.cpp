@@ -39,13 +39,14 @@ void declare_accesses(const LaunchArgs& args, int, Out& out) {
     for (int i = row.first_instruction; i < row.end_instruction; ++i) {
       const InstructionArg& instruction = args.instruction(i);
       for (int o = 0; o < instruction.num_srcs + instruction.num_dsts; ++o) {
-        std::byte* const memory = args.pointer(row.first_pointer + args.operand(instruction.first_operand + o));
+        std::byte* const memory = args.pointer(row.first_pointer + instruction.first_operand + o);
         addresses.insert(reinterpret_cast<uintptr_t>(memory));
         if (args.num_lanes > 0) {
           if (memory && lane_of(memory) == args.lane) out.reads(memory, bytes), out.writes(memory, bytes);
           continue;
         }
-        o < instruction.num_srcs ? out.reads(memory, bytes) : out.writes(memory, bytes);
+        if (o < instruction.num_srcs) out.reads(memory, bytes);
+        if (o >= instruction.num_srcs || instruction.num_dsts == 0) out.writes(memory, bytes);
       }
     }
     expect_vectors(args, row, addresses);
