@@ -276,7 +276,7 @@ MUTANTS = PEER_MUTANTS | {
         "staged.dsts.push_back(schedule.buffers);",
         "",
         "limits, no peers",
-        "launched all the same",
+        "out of memory",  # scratch for each source, before the error
     ),
     "a graph replayed for another program": Mutant(
         "cuda/events.cpp", "key{schedule.id, ", "key{schedule.id * 0, ", "same addresses", ""
