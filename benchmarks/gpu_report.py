@@ -8,12 +8,12 @@ It needs torch with CUDA, nvcc, pytest and a GPU, but no network: nothing is dow
 the most telling first:
 
     build      for this GPU's architecture, on all cores
-    smoke      the smallest file of tests, with both engines of one GPU, and every program,
-               collective, type and operation
-    memcheck   the same under compute-sanitizer. Not racecheck: it looks only at shared memory,
-               which the kernels do not use
+    smoke      the smallest file of tests, with all engines that one GPU can run, and every
+               program, collective, type and operation
+    memcheck   the same under compute-sanitizer, without kernels that wait for each other. Not
+               racecheck: it looks only at shared memory, which the kernels do not use
     tests      all tests that need a GPU, side by side
-    kernels    allreduce of 1 KB to 256 MB against the loop, and against what the memory can do
+    kernels    allreduce of 1 KB to 1 GB against the loop, and against what the memory can do
     peers      the same against what a user could write: torch, CuPy, Triton
     lists      gradients of LeNet, ResNet-18, ResNet-50 and GPT-2 in one call
     train      LeNet, whole epochs, each step one CUDA graph; train_eager: without the graph

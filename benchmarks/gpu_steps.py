@@ -24,6 +24,9 @@ OF_PYTEST = r"^(?:FAILED|ERROR) .*|^.*\b[1-9]\d* passed.*"
 # Not the errors that CUDA calls return: torch and the engines check these themselves. With torch's
 # cache the sanitizer sees one allocation, and no access is out of its bounds.
 SANITIZER = "--tool memcheck --error-exitcode 86 --report-api-errors no"
+# It may let one kernel end before the next begins (NVIDIA/stdexec issue 964), and then those that
+# wait for each other never would.
+ALONE = "-k 'not flags'"
 NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 BENCHMARK = "benchmarks/allreduce.py"
 FEW = "-b 64K -e 256M -f 64 -n 5 -d float32 --lists"
@@ -105,7 +108,7 @@ def steps(work: Path, rehearsal: bool = False) -> list[Step]:
 
     nccl = run("nccl", f"{NCCL} {also['nccl']}", "--out", work / "nccl.json")
     nccl = replace(nccl, needs=None if rehearsal else nccl_lacks(), result=work / "nccl.json")
-    checked = tests("memcheck", SMALL, environment=NO_CACHE)
+    checked = tests("memcheck", f"{SMALL} {ALONE}", environment=NO_CACHE)
     profiled = run("ncu", f"{BENCHMARK} {PROFILED} {also['allreduce']}")
     return [
         run("build", INSTALL, environment=BUILD, needs="a rehearsal" if rehearsal else None),

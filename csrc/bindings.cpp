@@ -186,6 +186,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("is_read_only", &is_read_only, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));
+  module.def("copy_engine_bytes",
+             [] { return std::pair<int64_t, int64_t>(nvlink_copy_engine_bytes, pcie_copy_engine_bytes); });
+  module.def("set_copy_engine_bytes", [](int64_t nvlink, int64_t pcie) {
+    nvlink_copy_engine_bytes = nvlink;
+    pcie_copy_engine_bytes = pcie;
+  }, py::arg("nvlink"), py::arg("pcie"));
+  module.attr("default_copy_engine_bytes") = kCopyEngineBytes;
   module.def("set_lane_per_rank", [](bool on) {
     TORCH_CHECK(find_engine(c10::kCUDA), "this build of fastreduce has no CUDA engines");
     lane_per_rank = on;

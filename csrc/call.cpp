@@ -34,6 +34,7 @@ std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE
 }  // namespace
 
 std::function<std::string()> cache_folder;
+std::atomic<int64_t> nvlink_copy_engine_bytes{kCopyEngineBytes}, pcie_copy_engine_bytes{kCopyEngineBytes};
 std::atomic<bool> lane_per_rank{false};
 
 void register_engine(c10::DeviceType type, Engine& engine) { engines()[static_cast<size_t>(type)] = &engine; }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "copy_engine.h"
 #include "rows.h"
 #include "schedule.h"
 
@@ -45,6 +46,9 @@ Engine* find_engine(c10::DeviceType type);
 
 // The folder in which an engine may keep what it found out about this machine. Set before the first call.
 extern std::function<std::string()> cache_folder;
+
+// From which size on a copy between two devices is left to the copy engine, by what connects them (copy_engine.h).
+extern std::atomic<int64_t> nvlink_copy_engine_bytes, pcie_copy_engine_bytes;
 
 // Whether each rank gets a lane of its own, as if it had its own device. Tests and benchmarks use this to run the
 // engine for several GPUs on one GPU.

@@ -29,6 +29,7 @@ TESTS = {
            "bounds": ("plan/test_bounds",),
            "calibrate": ("plan/test_calibrate",),
            "calibration": ("plan/test_calibrate",),
+           "copies": ("plan/test_copies",),
            "costs": ("plan/test_costs",),
            "defaults": ("plan/test_choose", "test_rank_order", "plan/test_table"),
            "explain": ("plan/test_explain", "plan/test_bounds", "plan/test_table"),

@@ -17,6 +17,7 @@ namespace {
 Placement placement_of(const Devices& devices) {
   Placement placement;
   placement.lane_per_rank = lane_per_rank;
+  placement.copy_engine_bytes = {nvlink_copy_engine_bytes, pcie_copy_engine_bytes};
   for (const c10::Device& device : devices) {
     placement.device_of_rank.push_back(device.index());
     placement.current.push_back(c10::cuda::getCurrentCUDAStream(device.index()));

@@ -5,16 +5,11 @@
 
 #include <vector>
 
+#include "copy_engine.h"
 #include "rows.h"
 #include "schedule.h"
 
 namespace fastreduce {
-
-// From this size on a copy is left to the copy engine, which leaves the multiprocessors free. Predicted, not measured:
-// a copy takes 5 to 10 us before the first byte moves, in which a kernel moves 2 to 4 MiB over NVLink (400 GB/s); at 8
-// MiB (20 us) that is no more than what the multiprocessors gain. `fastreduce tune` does not measure it, because it
-// compares algorithms by whole calls: this needs one copy, once for each kind of link.
-constexpr int64_t kCopyEngineBytes = 8 << 20;
 
 // Where the ranks are. A lane executes in order: one per device, or one per rank to run the events engine on fewer
 // devices.
@@ -24,7 +19,7 @@ struct Placement {
   bool lane_per_rank = false;
   bool by_flags = false;  // small calls take one launch per lane, which wait for each other (cuda/flags.h)
   int slices = 0;         // of a shard; 0 chooses by size
-  int64_t copy_engine_bytes = kCopyEngineBytes;
+  CopyEngineBytes copy_engine_bytes;
 };
 
 // For ranks on one GPU: one launch on the current stream takes each tile through the whole program.

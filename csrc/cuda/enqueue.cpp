@@ -137,13 +137,19 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
                          (device_of(src) == line.device() || device_of(dst) == line.device());
     for_each_slice(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
-      if (is_copy && bytes >= layout_.copy_engine_bytes)
+      if (is_copy && bytes >= copy_engine_bytes(device_of(src), device_of(dst)))
         line.copy(pointers[dst], pointers[src], bytes, cudaMemcpyDeviceToDevice);
       else
         launcher.add(only, schedule_.ranks, pointers.data(), elems);
     });
   }
   launcher.flush();
+}
+
+// What connects the two is asked only where it matters: NVML may not be there to answer.
+int64_t Enqueue::copy_engine_bytes(int device, int other) const {
+  const auto& [nvlink, pcie] = layout_.copy_engine_bytes;
+  return nvlink == pcie || has_nvlink(device, other) ? nvlink : pcie;
 }
 
 void Enqueue::execute_staged(const Instruction& instruction, const Table& table, int slice, int lane) {

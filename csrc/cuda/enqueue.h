@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "copy_engine.h"
 #include "cuda/closed_memory.h"
 #include "cuda/lanes.h"
 
@@ -12,7 +13,7 @@ struct Layout {
   std::vector<Lane*> lanes;
   std::vector<int> lane_of_rank;
   int slices;
-  int64_t copy_engine_bytes;
+  CopyEngineBytes copy_engine_bytes;
   ClosedBuffers closed;
 };
 
@@ -36,6 +37,7 @@ class Enqueue {
   void execute_staged(const Instruction& instruction, const Table& table, int slice, int lane);
   void execute_stage(const Instruction& instruction, const Table& table, std::vector<std::byte*> pointers,
                      int64_t elems, int lane_index);
+  int64_t copy_engine_bytes(int device, int other) const;
   int device_of(int buffer) const { return layout_.lanes[layout_.lane_of_rank[buffer % schedule_.ranks]]->device; }
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;

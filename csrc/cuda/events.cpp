@@ -4,7 +4,6 @@
 
 #include "cuda/engines.h"
 #include "cuda/enqueue.h"
-#include "cuda/environment.h"
 #include "cuda/flags.h"
 #include "cuda/graph_cache.h"
 #include "cuda/lane_sets.h"
@@ -12,11 +11,6 @@
 
 namespace fastreduce {
 namespace {
-
-bool graphs_wanted() {
-  static const bool wanted = !is_set_to("FASTREDUCE_GRAPHS", "0");
-  return wanted;
-}
 
 // A device and torch's current stream on it.
 struct Current {
@@ -141,8 +135,12 @@ void EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& t
 // All that decides which nodes the call's graph has, and on which devices.
 std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
                              const Layout& layout) {
-  std::vector<uint64_t> key{schedule.id, static_cast<uint64_t>(layout.slices), placement.lane_per_rank,
-                            static_cast<uint64_t>(placement.copy_engine_bytes), layout.closed.size()};
+  std::vector<uint64_t> key{schedule.id,
+                            static_cast<uint64_t>(layout.slices),
+                            placement.lane_per_rank,
+                            static_cast<uint64_t>(placement.copy_engine_bytes.nvlink),
+                            static_cast<uint64_t>(placement.copy_engine_bytes.pcie),
+                            layout.closed.size()};
   for (const auto& [device, buffer] : layout.closed)
     key.insert(key.end(), {static_cast<uint64_t>(device), static_cast<uint64_t>(buffer)});
   key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());

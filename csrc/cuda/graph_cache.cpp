@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cuda/environment.h"
+
 namespace fastreduce {
+
+bool graphs_wanted() {
+  static const bool wanted = !is_set_to("FASTREDUCE_GRAPHS", "0");
+  return wanted;
+}
 
 int64_t GraphCache::Call::bytes() const {
   return static_cast<int64_t>(key.size() * sizeof key[0] + addresses.size() * sizeof addresses[0]) +

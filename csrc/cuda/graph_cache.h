@@ -12,6 +12,9 @@
 
 namespace fastreduce {
 
+// False where the environment turns them off.
+bool graphs_wanted();
+
 // The graphs of repeated calls. A call's `key` is all that decides which nodes its graph has; calls of one key differ
 // in the addresses of their tensors. Graphs are made for calls that come again:
 // - the first call of a key has none;

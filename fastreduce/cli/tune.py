@@ -30,8 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _tune(args: argparse.Namespace) -> int:
+    from fastreduce.plan.noise import NoisyMeasurement
     from fastreduce.plan.table_files import save
-    from fastreduce.plan.tune import NoisyMeasurement, measure
+    from fastreduce.plan.tune import measure
 
     path = args.out or _default_path()
     try:

@@ -6,6 +6,7 @@ from fastreduce import _C
 from fastreduce.algorithms.collectives import goal, program
 from fastreduce.algorithms.registration import INTERNAL, find, on_change
 from fastreduce.plan.choose import choose
+from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 
 # Otherwise the program built for a name would still run after its algorithm was replaced.
@@ -16,6 +17,8 @@ def build(
     collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
 ) -> _C.Schedule:
     """Choose and verify. The extension calls this once per combination and keeps the answer."""
+    if _C.cuda_engines:
+        tuned()  # its sizes for the copy engine hold for every algorithm
     if algorithm in INTERNAL:  # named in a call
         find(algorithm)  # raises
     if algorithm == "auto" and collective == "allreduce":

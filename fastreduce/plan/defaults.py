@@ -22,6 +22,9 @@ DEFAULTS: dict[str, list[tuple[float, str]]] = {
     "pcie": [(64 * 1024, "leader"), (math.inf, "ring")],
 }
 
+# The places of several GPUs.
+BETWEEN_GPUS = ("nvlink", "pcie")
+
 
 def default(place: str, nbytes: int) -> str:
     """What "auto" stands for in a place that was not tuned.

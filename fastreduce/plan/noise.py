@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from fastreduce.plan.table import Table
 from fastreduce.units import duration
 
 # Measured on 2 virtual cores (Xeon, family 6, model 167) on which 2.5 other processes ran on
@@ -19,6 +20,8 @@ MOST_SPREAD = 0.5
 MOST_JUMP = 8.0
 # A larger size may take half the time of a smaller one, because more threads may share the work.
 MOST_DROP = 2.0
+# An error names so many entries and counts the others.
+MOST_NAMED = 3
 
 
 class Entry(NamedTuple):
@@ -77,3 +80,22 @@ def doubtful(samples_s: Mapping[Entry, Sequence[float]]) -> dict[Entry, str]:
                 found[larger] = why
                 found.setdefault(smaller, f"{duration(smaller_s)}, and the next size does not fit")
     return found
+
+
+class NoisyMeasurement(RuntimeError):
+    """Other work disturbed the measurement, also when it was repeated.
+
+    Args:
+        table: what was measured all the same.
+        entries: the entries that cannot be trusted, and why.
+    """
+
+    def __init__(self, table: Table, entries: Mapping[Entry, str]) -> None:
+        named = "; ".join(f"{x}: {entries[x]}" for x in list(entries)[:MOST_NAMED])
+        more = f"; and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
+        super().__init__(
+            f"{len(entries)} of the measured times cannot be trusted ({named}{more}); the "
+            "machine is busy: close other programs and tune again"
+        )
+        self.table = table
+        self.entries = entries

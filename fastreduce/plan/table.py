@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
 from fastreduce.algorithms import built_in, registry
-from fastreduce.plan.defaults import DEFAULTS, default
+from fastreduce.plan.defaults import BETWEEN_GPUS, DEFAULTS, default
 
 # Seconds by place, algorithm, number of ranks and bytes of one rank's tensors.
 Times: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Mapping[int, float]]]]
@@ -19,6 +19,8 @@ Times: TypeAlias = Mapping[str, Mapping[str, Mapping[int, Mapping[int, float]]]]
 # A choice, not a measurement. Smaller differences change from one measurement to the next; the
 # documented default then stays, so that "auto" does not change with every measurement.
 TIE = 1.05
+# A size that no copy has.
+NEVER_BYTES = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,12 @@ class Table:
         date: the day, such as 2026-11-21.
         times_s: seconds by place ("cpu", "gpu", "nvlink" or "pcie"), algorithm, number of ranks
             and bytes per rank.
+        copy_engine_bytes: by place of two GPUs, from which size on a copy between them is left to
+            the copy engine; None for never. The default holds where nothing was measured.
 
     Raises:
-        ValueError: a time is missing or is not seconds above zero; the message says where.
+        ValueError: a time is missing or is not seconds above zero, or a size is not one; the
+            message says where.
 
     >>> from fastreduce.algorithms import names
     >>> times = {name: {4: {1024: 3e-6, 4096: 4e-6}} for name in names()}
@@ -48,12 +53,15 @@ class Table:
     torch: str
     date: str
     times_s: Times
+    copy_engine_bytes: Mapping[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.times_s:
             raise ValueError("no place was measured")
         for place, by_algorithm in self.times_s.items():
             _check(place, by_algorithm)
+        for place, nbytes in self.copy_engine_bytes.items():
+            _check_copies(place, nbytes)
 
     def best(self, place: str, k: int, nbytes: int) -> str | None:
         """The fastest algorithm at the nearest measured size and number of ranks.
@@ -103,6 +111,9 @@ class Table:
                 lines += [columns("size", "best", "time", "algbw", "default", "ratio")]
                 lines += [columns("(B)", "", "(us)", "(GB/s)", "", "")]
                 lines += [columns(*self._cells(place, k, nbytes)) for nbytes in sorted(by_k[k])]
+        for place, from_bytes in self.copy_engine_bytes.items():
+            by = "never" if from_bytes is None else f"from {from_bytes} bytes on"
+            lines += ["", f"{place}, copies between two GPUs by the copy engine: {by}"]
         return "\n".join(lines)
 
     def _cells(self, place: str, k: int, nbytes: int) -> tuple[str, ...]:
@@ -114,9 +125,8 @@ class Table:
 
 def _may_serve(place: str, algorithm: str, k: int) -> bool:
     program = registry[algorithm](k)
-    between_gpus = place in ("nvlink", "pcie")
     return (place == "pcie" or program.in_rank_order()) and not (
-        between_gpus and program.whole_tensors
+        place in BETWEEN_GPUS and program.whole_tensors
     )
 
 
@@ -149,3 +159,11 @@ def _check(place: str, by_algorithm: Mapping[str, Mapping[int, Mapping[int, floa
             raise ValueError(f"{where}: no time, want one for every algorithm, k and size")
         if not isinstance(found, float) or not 0 < found < math.inf:
             raise ValueError(f"{where}: found {found!r}, want seconds above zero")
+
+
+def _check_copies(place: str, nbytes: int | None) -> None:
+    where = f"copy_engine_bytes, {place}"
+    if place not in BETWEEN_GPUS:
+        raise ValueError(f"{where}: not a place of two GPUs, want {' or '.join(BETWEEN_GPUS)}")
+    if nbytes is not None and (type(nbytes) is not int or not 0 < nbytes < NEVER_BYTES):
+        raise ValueError(f"{where}: found {nbytes!r}, want bytes above zero, or null for never")

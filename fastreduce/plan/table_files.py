@@ -14,12 +14,13 @@ from typing import Any
 
 from fastreduce import _C, folders
 from fastreduce.files import write_whole
+from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.table import Table
+from fastreduce.plan.table import NEVER_BYTES, Table
 
 FORMAT = "fastreduce table"
 VERSION = 1
-KEYS = {"format": str, "version": int, "times_s": dict} | dict.fromkeys(
+KEYS = {"format": str, "version": int, "times_s": dict, "copy_engine_bytes": dict} | dict.fromkeys(
     ("device", "fastreduce", "torch", "date"), str
 )
 
@@ -70,7 +71,8 @@ def load(path: str | PathLike[str] | None = None) -> Table:
 def tuned() -> Table | None:
     """The table by which "auto" chooses here; None if `fastreduce tune` never ran.
 
-    A file that is wrong gives one warning, and None.
+    When it is read, the engines get its sizes for the copy engine. A file that is wrong gives one
+    warning, and None.
 
     >>> tuned() is None or tuned().device == device()
     True
@@ -78,14 +80,22 @@ def tuned() -> Table | None:
     return _tuned(default_path(device(), *versions()))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)  # one, because the engines have one table's sizes at a time
 def _tuned(path: Path) -> Table | None:
+    table = _read(path)
+    measured = table.copy_engine_bytes if table else {}
+    found = (measured.get(place, _C.default_copy_engine_bytes) for place in BETWEEN_GPUS)
+    _C.set_copy_engine_bytes(*(NEVER_BYTES if x is None else x for x in found))
+    return table
+
+
+def _read(path: Path) -> Table | None:
     try:
         return load(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        warnings.warn(f"{error}; auto uses the defaults until `fastreduce tune` runs", stacklevel=3)
+        warnings.warn(f"{error}; auto uses the defaults until `fastreduce tune` runs", stacklevel=4)
         return None
 
 
@@ -111,6 +121,7 @@ def _table(found: Any) -> Table:
         raise ValueError(f'this is no table, want an object with "format": "{FORMAT}"')
     if found.get("version") != VERSION:
         raise ValueError(f"version is {found.get('version')!r}, want {VERSION}")
+    found = {"copy_engine_bytes": {}} | found  # which older files lack
     for key, kind in KEYS.items():
         if not isinstance(found.get(key), kind):
             raise ValueError(f"{key} is {found.get(key)!r}, want type {kind.__name__}")
@@ -118,7 +129,9 @@ def _table(found: Any) -> Table:
     for key, here in zip(about, (device(), *versions()), strict=False):
         if about[key] != here:
             raise ValueError(f"measured with {key} {about[key]!r}, but this is {here!r}")
-    return Table(**about, times_s=_times(found["times_s"]))
+    return Table(
+        **about, times_s=_times(found["times_s"]), copy_engine_bytes=found["copy_engine_bytes"]
+    )
 
 
 def _times(found: Any) -> dict[str, dict[str, dict[int, dict[int, float]]]]:

@@ -6,6 +6,7 @@ import datetime
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -17,8 +18,9 @@ from fastreduce.algorithms import built_in
 from fastreduce.arguments import check_flags
 from fastreduce.collectives import allreduce
 from fastreduce.names import listed
+from fastreduce.plan import copies
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.noise import Entry, doubtful
+from fastreduce.plan.noise import Entry, NoisyMeasurement, doubtful
 from fastreduce.plan.table import Table, Times
 
 BUDGET_S = 40.0
@@ -38,39 +40,19 @@ FEWEST_SAMPLES = 3
 MOST_SAMPLES = 25
 # Above this size a call's share of the time grows with its bytes; below, all shares are equal.
 CHEAP_BYTES = 4 << 20
-# An error names so many entries and counts the others.
-MOST_NAMED = 3
 
 
 class _Call(NamedTuple):
-    """Algorithms that are timed in turn, on one list of tensors per device of ``on``."""
+    """Algorithms, or ways to copy, that are timed in turn, on tensors on each device of ``on``."""
 
     place: str
     on: tuple[str, ...]
     nbytes: int  # per rank
-    algorithms: tuple[str, ...]
+    names: tuple[str, ...]
+    tensors: int = TENSORS
 
-    def entry(self, algorithm: str) -> Entry:
-        return Entry(self.place, algorithm, len(self.on), self.nbytes)
-
-
-class NoisyMeasurement(RuntimeError):
-    """Other work disturbed the measurement, also when it was repeated.
-
-    Args:
-        table: what was measured all the same.
-        entries: the entries that cannot be trusted, and why.
-    """
-
-    def __init__(self, table: Table, entries: Mapping[Entry, str]) -> None:
-        named = "; ".join(f"{x}: {entries[x]}" for x in list(entries)[:MOST_NAMED])
-        more = f"; and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
-        super().__init__(
-            f"{len(entries)} of the measured times cannot be trusted ({named}{more}); the "
-            "machine is busy: close other programs and tune again"
-        )
-        self.table = table
-        self.entries = entries
+    def entry(self, name: str) -> Entry:
+        return Entry(self.place, name, len(self.on), self.nbytes)
 
 
 def measure(
@@ -84,7 +66,8 @@ def measure(
     """Time the package's algorithms, in turn, and return the medians.
 
     Measures 2, 4 and 8 ranks on the CPU and on one GPU, and one rank per GPU on several GPUs, with
-    1 KiB to 64 MiB of float32 per rank, in lists of 8 tensors. Needs 512 MiB of memory. Takes three
+    1 KiB to 64 MiB of float32 per rank, in lists of 8 tensors; on several GPUs also from which size
+    on a copy between two of them is faster by the copy engine. Needs 512 MiB of memory. Takes three
     quarters of ``budget_s``; the rest is for measuring again what other work on the machine has
     disturbed (`fastreduce.plan.noise`).
 
@@ -110,21 +93,50 @@ def measure(
         _check(place, on)
     names = tuple(built_in())
     calls = [_Call(place, tuple(on), n, names) for place, on in ranks for n in sorted(_sizes_bytes)]
+    with copies.as_before():
+        samples = _measured([*calls, *_copies(places)], budget_s, progress)
+    times_s, copies_s = (
+        _times({x: samples[x] for x in samples if (x.algorithm in copies.WAYS) == wanted})
+        for wanted in (False, True)
+    )
+    about = (device(), *versions(), datetime.date.today().isoformat())
+    table = Table(*about, times_s, _copy_engine_bytes(copies_s))
+    if noisy := doubtful(samples):
+        raise NoisyMeasurement(table, noisy)
+    return table
+
+
+def _measured(calls: Sequence[_Call], budget_s: float, progress: bool) -> dict[Entry, list[float]]:
+    """Samples of all calls; while there is time, those that were disturbed are taken again."""
     begin_s = perf_counter()
     samples = _sampled(calls, begin_s + FIRST_PASS * budget_s, "tune", progress)
     while (noisy := doubtful(samples)) and perf_counter() < begin_s + budget_s:
         again = [
-            call._replace(algorithms=disturbed)
+            call._replace(names=disturbed)
             for call in calls
-            if (disturbed := tuple(name for name in names if call.entry(name) in noisy))
+            if (disturbed := tuple(name for name in call.names if call.entry(name) in noisy))
         ]
         second = _sampled(again, begin_s + budget_s, f"again, {len(noisy)} noisy", progress)
         # Other work only ever adds time: the faster of two measurements was disturbed less.
         samples |= {x: min(samples[x], fresh, key=statistics.median) for x, fresh in second.items()}
-    table = Table(device(), *versions(), datetime.date.today().isoformat(), _times(samples))
-    if noisy:
-        raise NoisyMeasurement(table, noisy)
-    return table
+    return samples
+
+
+def _copies(places: Collection[str] | None) -> list[_Call]:
+    """Of one tensor, between two GPUs of each place."""
+    return [
+        _Call(place, on, nbytes, tuple(copies.WAYS), tensors=1)
+        for place, on in copies.pairs(_gpus()).items()
+        if places is None or place in places
+        for nbytes in copies.SIZES_BYTES
+    ]
+
+
+def _copy_engine_bytes(times_s: Times) -> dict[str, int | None]:
+    return {
+        place: copies.copy_engine_bytes({way: by_k[2] for way, by_k in by_way.items()})
+        for place, by_way in times_s.items()
+    }
 
 
 def _times(samples: Mapping[Entry, Sequence[float]]) -> Times:
@@ -138,11 +150,10 @@ def _times(samples: Mapping[Entry, Sequence[float]]) -> Times:
 def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str, list[str]]]:
     """Each place with its ranks' devices, the costliest first."""
     here = {"cpu": [["cpu"] * k for k in sorted(ks, reverse=True)]}
-    count = torch.cuda.device_count() if _C.cuda_engines and torch.cuda.is_available() else 0
-    if count:
+    gpus = _gpus()
+    if gpus:
         here["gpu"] = [["cuda:0"] * k for k in sorted(ks, reverse=True)]
-    if count > 1:
-        gpus = [torch.device("cuda", i) for i in range(count)]
+    if len(gpus) > 1:
         here[_C.place(gpus)] = [[str(gpu) for gpu in gpus]]
     for place in places or ():
         if place not in here:
@@ -150,6 +161,11 @@ def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str,
     return [
         (place, on) for place in here if places is None or place in places for on in here[place]
     ]
+
+
+def _gpus() -> list[torch.device]:
+    count = torch.cuda.device_count() if _C.cuda_engines and torch.cuda.is_available() else 0
+    return [torch.device("cuda", i) for i in range(count)]
 
 
 def _check(place: str, on: Sequence[str]) -> None:
@@ -174,7 +190,7 @@ def _sampled(
     """Samples of the seconds per call. Calls with more bytes get more of the time that is left."""
     from tqdm import tqdm
 
-    weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.algorithms) for x in calls]
+    weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.names) for x in calls]
     most_bytes = max(call.nbytes for call in calls)
     samples: dict[Entry, list[float]] = {}
     on: tuple[str, ...] = ()
@@ -185,8 +201,8 @@ def _sampled(
             buffers.clear()  # freed first: memory may not hold two sets
             buffers += [torch.empty(most_bytes // 4, device=at).zero_() for at in on]
         share_s = (end_s - perf_counter()) * weights[i] / sum(weights[i:])
-        lists = [list(buffer[: call.nbytes // 4].chunk(TENSORS)) for buffer in buffers]
-        found = _in_turn(call.algorithms, _timer(lists), perf_counter() + share_s)
+        lists = [list(buffer[: call.nbytes // 4].chunk(call.tensors)) for buffer in buffers]
+        found = _in_turn(call.names, _timer(lists), perf_counter() + share_s)
         samples |= {call.entry(name): seconds for name, seconds in found.items()}
     return samples
 
@@ -194,10 +210,12 @@ def _sampled(
 def _timer(lists: list[list[Tensor]]) -> Callable[[str, int], float]:
     gpus = {tensors[0].device for tensors in lists} - {torch.device("cpu")}
 
-    def seconds_per_call(algorithm: str, repeats: int) -> float:
+    def seconds_per_call(name: str, repeats: int) -> float:
+        is_copy = name in copies.WAYS
+        call = partial(copies.copy, name) if is_copy else partial(allreduce, algorithm=name)
         begin_s = perf_counter()
         for _ in range(repeats):
-            allreduce(lists, algorithm=algorithm)
+            call(lists)
         for gpu in gpus:
             torch.cuda.synchronize(gpu)
         return (perf_counter() - begin_s) / repeats

@@ -15,7 +15,7 @@ import pytest
 import torch
 from gpu_report import Report, machine, read
 from gpu_steps import ALLREDUCE, OF_PYTEST, steps
-from step import Step, judge, run
+from step import ROOT, Step, judge, run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [step.name for step in steps(Path())]
@@ -81,6 +81,23 @@ class TestSteps:
         [step] = [x for x in steps(tmp_path) if x.name == name]
         monkeypatch.setattr(sys, "argv", step.command[1:])
         assert (arguments().n, arguments().out) == (5, tmp_path / name)
+
+    def test_kernels_are_measured_in_powers_of_8_up_to_1_gib(self, tmp_path, monkeypatch):
+        from allreduce import arguments, cases
+
+        [step] = [x for x in steps(tmp_path) if x.name == "kernels"]
+        monkeypatch.setattr(sys, "argv", step.command[1:])
+        sizes = sorted({case.size_bytes for case in cases(arguments()) if not case.model})
+        assert sizes == [1 << exponent for exponent in (10, 13, 16, 19, 22, 25, 28, 30)]
+
+    @pytest.mark.parametrize(("name", "has_flags"), [("smoke", True), ("memcheck", False)])
+    def test_kernels_that_wait_for_each_other_are_kept_from_the_sanitizer(self, name, has_flags):
+        [step] = [x for x in steps(Path()) if x.name == name]
+        at = step.command.index("pytest") + 1
+        command = [sys.executable, "-m", "pytest", "--collect-only", *step.command[at:]]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+        assert ("test_flags" in done.stdout) == has_flags
+        assert "test_allreduce" in done.stdout
 
     def test_without_tools(self, monkeypatch, tmp_path):
         monkeypatch.setattr(gpu_steps, "cuda_tool", lambda name: None)

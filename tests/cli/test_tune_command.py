@@ -6,7 +6,7 @@ from fastreduce.algorithms import built_in
 from fastreduce.cli import main
 from fastreduce.plan import tune
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.noise import Entry
+from fastreduce.plan.noise import Entry, NoisyMeasurement
 from fastreduce.plan.table import Table
 from fastreduce.plan.table_files import load, tuned
 
@@ -32,7 +32,7 @@ def busy(monkeypatch, measured):
     quiet = tune.measure
 
     def measure():
-        raise tune.NoisyMeasurement(quiet(), NOISY)
+        raise NoisyMeasurement(quiet(), NOISY)
 
     monkeypatch.setattr(tune, "measure", measure)
 

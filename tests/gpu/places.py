@@ -39,6 +39,11 @@ class Place:
         """Copies, one for each rank."""
         return [x.to(self.device(rank), copy=True) for rank, x in enumerate(tensors)]
 
+    @property
+    def by_flags(self) -> dict[str, str]:
+        """With this a call is one kernel for each GPU, which wait for each other; not on a CPU."""
+        return {"engine": "flags"} if self.on_gpu else {}
+
     def sleep(self) -> None:
         """Keeps every device's current stream busy; a CPU has done its work when a call returns."""
         for device in set(self.devices) if self.on_gpu else ():
@@ -80,7 +85,9 @@ class Place:
 
 # Names and device numbers; several GPUs may have several ranks each.
 SEVERAL = {"GPUs 0 1": (0, 1), "GPUs 1 0 0": (1, 0, 0), "GPUs 0 1 2 3": (0, 1, 2, 3)}
-ON_GPU = ("tiles", "events", *SEVERAL)
+# Where each rank, or each GPU, has a stream of its own, and may wait for the others'.
+LANES = ("events", *SEVERAL)
+ON_GPU = ("tiles", *LANES)
 
 
 def missing(name: str) -> str | None:

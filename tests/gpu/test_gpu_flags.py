@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from places import ALGORITHMS, SEVERAL, serves
+from places import ALGORITHMS, LANES, serves
 from reference import assert_same, noise
 
 from fastreduce import allreduce
 
-LANES = [pytest.param(name, marks=pytest.mark.gpu) for name in ("events", *SEVERAL)]
-lanes = pytest.mark.parametrize("place", ["cpu", *LANES], indirect=True)
+ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in LANES]
+lanes = pytest.mark.parametrize("place", ["cpu", *ON_GPU], indirect=True)
 
 
 def by_flags(place, tensors, **how):
-    allreduce(tensors, **how, **({"engine": "flags"} if place.on_gpu else {}))
+    allreduce(tensors, **how, **place.by_flags)
 
 
 def wanted(values, **how):

@@ -1,8 +1,12 @@
-"""A little of everything, quick enough to be run under compute-sanitizer."""
+"""A little of everything, quick enough to be run under compute-sanitizer.
+
+``engine="flags"`` comes last: kernels that wait for each other may end with an error after which
+CUDA does nothing more for this process.
+"""
 
 import pytest
 import torch
-from places import ALGORITHMS, serves
+from places import ALGORITHMS, LANES, serves
 from reference import OPS, assert_same, noise, origin
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
@@ -60,3 +64,34 @@ def test_the_other_collectives(place):
             reduce(ranks, root=k - 1, op="max")
         for tensor, other in zip(tensors + found, wanted + outputs, strict=True):
             assert_same(tensor.cpu(), other)
+
+
+ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in LANES]
+
+
+@pytest.mark.parametrize("place", ["cpu", *ON_GPU], indirect=True)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_flags(place, algorithm):
+    """On one GPU, a kernel for each rank."""
+    for k in (2, 3, 8):
+        for size in SIZES if serves(algorithm, k) else ():
+            wanted = noise(k, (size,), torch.float32)
+            tensors = place.put(wanted)
+            allreduce(wanted, algorithm=algorithm)
+            allreduce(tensors, algorithm=algorithm, **place.by_flags)
+            for tensor, other in zip(tensors, wanted, strict=True):
+                assert_same(tensor.cpu(), other)
+
+
+@pytest.mark.parametrize("place", ["cpu", *ON_GPU], indirect=True)
+def test_flags_captured(place):
+    values = noise(4, (4099,), torch.float32)
+    tensors, wanted = place.put(values), [x.clone() for x in values]
+    allreduce(tensors, **place.by_flags)
+    replay = place.capture(lambda: allreduce(tensors, **place.by_flags))
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+    replay()
+    allreduce(wanted)
+    for tensor, other in zip(tensors, wanted, strict=True):
+        assert_same(tensor.cpu(), other)

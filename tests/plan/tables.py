@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from fastreduce.algorithms import built_in
 from fastreduce.plan.defaults import DEFAULTS
 from fastreduce.plan.machine import device, versions
+from fastreduce.plan.noise import NoisyMeasurement
 from fastreduce.plan.table import Table
-from fastreduce.plan.tune import NoisyMeasurement, measure
+from fastreduce.plan.tune import measure
 
 BUILT_IN = built_in()
 KS, SIZES = (2, 4, 8), (1 << 10, 1 << 14, 1 << 18)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tables import BUILT_IN
 
 from fastreduce.plan import tune
-from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Entry, doubtful
-from fastreduce.plan.tune import NoisyMeasurement, measure
+from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Entry, NoisyMeasurement, doubtful
+from fastreduce.plan.tune import measure
 
 KIB = 1 << 10
 

@@ -28,6 +28,23 @@ class TestTable:
     def test_control_takes_the_grid_before_it_is_spoiled(self):
         assert table(times()).times_s == times()
 
+    @pytest.mark.parametrize("bad", [0, -1, 1 << 63, 2.0, True, "1 MiB", []])
+    def test_refuses_what_is_no_size_for_the_copy_engine(self, bad):
+        words = "copy_engine_bytes, nvlink: found .*, want bytes above zero, or null for never"
+        with pytest.raises(ValueError, match=words):
+            table(copy_engine_bytes={"nvlink": bad})
+        table(copy_engine_bytes={"nvlink": 1, "pcie": None})  # control
+
+    def test_refuses_copies_where_there_are_no_two_gpus(self):
+        with pytest.raises(ValueError, match=r"copy_engine_bytes, gpu: .*, want nvlink or pcie"):
+            table(copy_engine_bytes={"gpu": 1})
+
+    def test_prints_what_the_copy_engine_copies(self):
+        lines = str(table(copy_engine_bytes={"nvlink": 4 << 20, "pcie": None})).splitlines()
+        copies = "copies between two GPUs by the copy engine"
+        assert f"nvlink, {copies}: from 4194304 bytes on" in lines
+        assert f"pcie, {copies}: never" in lines
+
     def test_prints_what_auto_takes_at_each_size(self):
         lines = str(table(times(4e-6, ["cpu"], sharded=2e-6))).splitlines()
         assert (

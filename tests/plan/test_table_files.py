@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tables import WRONG_TIMES, grids, put, table, times, without
 
 from fastreduce import folders
+from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.table_files import load, save
 
 
@@ -21,6 +23,19 @@ class TestFiles:
             path = save(table(found), Path(folder, "some", "where.json"))
             assert load(path) == table(found)
             assert os.listdir(path.parent) == ["where.json"]
+
+    @given(st.dictionaries(st.sampled_from(BETWEEN_GPUS), st.none() | st.integers(1, 1 << 62)))
+    def test_round_trip_of_sizes_for_the_copy_engine(self, found):
+        with tempfile.TemporaryDirectory() as folder:
+            path = save(table(copy_engine_bytes=found), Path(folder, "mine.json"))
+            assert load(path).copy_engine_bytes == found
+
+    def test_a_file_from_before_there_were_any_is_as_good(self, tmp_path):
+        path = save(table(copy_engine_bytes={"pcie": 1 << 20}), tmp_path / "mine.json")
+        content = json.loads(path.read_text())
+        del content["copy_engine_bytes"]
+        path.write_text(json.dumps(content))
+        assert load(path) == table()
 
     def test_default_is_the_users_data_folder(self, home):
         path = save(table())
@@ -53,6 +68,14 @@ class TestFiles:
             (lambda c: put(c, 7, "date"), "date is 7, want type str"),
             (lambda c: without(c, "device"), "device is None, want type str"),
             (lambda c: put(c, [], "times_s"), r"times_s is \[\], want type dict"),
+            (
+                lambda c: put(c, 1 << 20, "copy_engine_bytes"),
+                "copy_engine_bytes is 1048576, want type dict",
+            ),
+            (
+                lambda c: put(c, -1, "copy_engine_bytes", "pcie"),
+                "copy_engine_bytes, pcie: found -1, want bytes above zero, or null for never",
+            ),
             (lambda c: put(c, 3, "times_s", "cpu"), "cpu: found 3, want an object"),
             (
                 lambda c: put(c, 3, "times_s", "cpu", "ring", "2"),

@@ -61,6 +61,8 @@ class TestMeasure:
         if count > 1:
             wanted += [(place, [f"cuda:{i}" for i in range(count)])]
         assert tune._ranks(None, (2, 4)) == wanted
+        pair = {("cuda:0", "cuda:1")} if count > 1 else set()
+        assert {(x.place, x.on) for x in tune._copies(None)} == {(place, on) for on in pair}
 
 
 class FakeNvml:

@@ -70,7 +70,7 @@ struct Machine {
     placement.lane_per_rank = setting.lane_per_rank;
     placement.by_flags = setting.by_flags;
     placement.slices = setting.slices;
-    placement.copy_engine_bytes = setting.copy_engine_bytes;
+    placement.copy_engine_bytes = {setting.copy_engine_bytes, setting.copy_engine_bytes};
     for (int r = 0; r < ranks; ++r) {
       const int device = setting.in_blocks ? r * devices / ranks : r % devices;
       placement.device_of_rank.push_back(device);

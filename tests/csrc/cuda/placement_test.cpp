@@ -16,6 +16,7 @@
 namespace fastreduce {
 
 std::function<std::string()> cache_folder;
+std::atomic<int64_t> nvlink_copy_engine_bytes{kCopyEngineBytes}, pcie_copy_engine_bytes{kCopyEngineBytes};
 std::atomic<bool> lane_per_rank{false};
 static Engine* engine = nullptr;
 void register_engine(c10::DeviceType type, Engine& registered) {
@@ -121,6 +122,41 @@ void expect_served(const Setting& setting, Serves serves) {
   ++cases;
 }
 
+constexpr int64_t kCopyBytes = 64;
+
+// A copy between two GPUs, where the copy engine is to have copies from so many bytes on.
+void expect_copies(const std::vector<int>& indices, CopyEngineBytes from_bytes, int wanted) {
+  nvlink_copy_engine_bytes = from_bytes.nvlink;
+  pcie_copy_engine_bytes = from_bytes.pcie;
+  std::vector<DeviceMemory> memory;
+  Table table{DType::u8, Op::sum, 1, {{0, kCopyBytes, 0}}, {}};
+  for (int device : indices)
+    table.pointers.push_back(static_cast<std::byte*>(memory.emplace_back(allocate_device(device, kCopyBytes)).get()));
+  for (const char* how : {"enqueued", "recorded", "replayed"}) {
+    virtual_cuda::take_traffic();
+    engine->run(devices_of(indices), program_of("broadcast", 2).program, {table}, false);
+    synchronize(4);
+    const virtual_cuda::Traffic traffic = virtual_cuda::take_traffic();
+    if (traffic.copies != wanted || traffic.kernels != 1 - wanted)
+      fail("devices " + text_of(indices) + how + ": " + std::to_string(traffic.copies) + " copies by the copy engine");
+  }
+  expect_clean("copies on devices " + text_of(indices));
+  ++cases;
+}
+
+// 0 and 1 have NVLink, 0 and 2 have not. Each call differs from the one before in one size only.
+void copies() {
+  constexpr int64_t never = kCopyBytes + 1;
+  expect_copies({0, 1}, {never, never}, 0);
+  expect_copies({0, 1}, {kCopyBytes, never}, 1);
+  expect_copies({0, 1}, {never, never}, 0);
+  expect_copies({0, 1}, {never, kCopyBytes}, 0);
+  expect_copies({0, 2}, {never, never}, 0);
+  expect_copies({0, 2}, {never, kCopyBytes}, 1);
+  expect_copies({0, 2}, {never, never}, 0);
+  expect_copies({0, 2}, {kCopyBytes, never}, 0);
+}
+
 void expect_flags(const std::vector<int>& indices, bool wanted) {
   if (engine->has_flags(devices_of(indices)) != wanted) fail("flags for ranks on devices " + text_of(indices));
   ++cases;
@@ -181,6 +217,7 @@ int main(int, char** argv) {
   } else {
     places(argv[3]);
     calls();
+    copies();
     questions();
   }
   expect_clean("at the end");

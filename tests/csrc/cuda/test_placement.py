@@ -37,11 +37,11 @@ def arguments(tmp_path):
     nvml = Build("plain", tmp_path).library(
         HERE / "virtual_nvml.cpp", tmp_path, "libnvidia-ml.so.1"
     )
-    rings = [x for x in every_program() if x.name == "ring"]
-    return [write_programs(tmp_path / "programs.txt", rings), nvml, tmp_path]
+    some = [x for x in every_program() if x.name in ("ring", "broadcast")]
+    return [write_programs(tmp_path / "programs.txt", some), nvml, tmp_path]
 
 
-@pytest.mark.parametrize(("first", "cases"), [("place", 20), ("run", 1)])
+@pytest.mark.parametrize(("first", "cases"), [("place", 28), ("run", 1)])
 def test_placement(first, cases, objects, arguments, tmp_path):
     done = run(Build("plain", tmp_path).link([*objects.values()], tmp_path), *arguments, first)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{cases} cases right\n", "")
@@ -68,6 +68,34 @@ MUTANTS = {
         "Stream(0)",
         "",
         "cudaErrorInvalidResourceHandle",
+    ),
+    "measured sizes for the copy engine are left out": Mutant(
+        "cuda/engine.cpp",
+        "placement.copy_engine_bytes = {nvlink_copy_engine_bytes, pcie_copy_engine_bytes};",
+        "",
+        "",
+        "devices 0 1 enqueued: 0 copies",
+    ),
+    "NVLink's size is taken without NVLink": Mutant(
+        "cuda/enqueue.cpp",
+        "has_nvlink(device, other) ? nvlink : pcie",
+        "can_reach(device, other) ? nvlink : pcie",
+        "",
+        "devices 0 2 enqueued: 0 copies",
+    ),
+    "a graph is replayed for another size over NVLink": Mutant(
+        "cuda/events.cpp",
+        "static_cast<uint64_t>(placement.copy_engine_bytes.nvlink),",
+        "",
+        "",
+        "devices 0 1",
+    ),
+    "a graph is replayed for another size over PCIe": Mutant(
+        "cuda/events.cpp",
+        "static_cast<uint64_t>(placement.copy_engine_bytes.pcie),",
+        "",
+        "",
+        "devices 0 2",
     ),
     "torch's guard is left out": Mutant(
         "cuda/engine.cpp",

@@ -57,10 +57,14 @@ class Mutant(NamedTuple):
     sanitizer: str = "plain"
 
     def build(
-        self, folder: Path, sources: Mapping[str, Source], objects: Mapping[str, Path]
+        self,
+        folder: Path,
+        sources: Mapping[str, Source],
+        objects: Mapping[str, Path],
+        *libraries: str,
     ) -> Path:
         """Headers are the kernels': nothing else is compiled again."""
         changed = self.file if self.file in sources else "kernels"
         build = Build(self.sanitizer, folder, mutated(folder, self.file, self.text, self.other))
         parts = {**objects, changed: sources[changed].compile(build)}
-        return build.link([*parts.values()], folder)
+        return build.link([*parts.values()], folder, *libraries)

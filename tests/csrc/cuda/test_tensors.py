@@ -1,0 +1,69 @@
+"""Calls with torch's tensors on virtual GPUs, and what they are refused with; and mutants that must
+not get through. No torch for CUDA is needed: the tensors only say where their memory is."""
+
+import pytest
+from builds import CSRC, Build, needs_compiler, run
+from program_files import every_program, write_programs
+from virtual_builds import (
+    CONTENT,
+    ENGINES,
+    HERE,
+    TEST_OPTIONS,
+    VIRTUAL_TORCH,
+    Mutant,
+    Source,
+    compile_all,
+)
+
+SOURCES = {
+    **ENGINES,
+    **CONTENT,
+    "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
+    "tables.cpp": Source(HERE / "virtual_calls.cpp", TEST_OPTIONS),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+    "test": Source(HERE / "tensors_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
+}
+
+pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
+
+
+@pytest.fixture(scope="module")
+def objects(object_files):
+    return compile_all(Build("plain", object_files), SOURCES)
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """A file of programs, and a folder."""
+    leaders = [x for x in every_program() if x.name == "leader"]
+    return [write_programs(tmp_path / "programs.txt", leaders), tmp_path]
+
+
+def test_tensors(objects, arguments, tmp_path):
+    test = Build("plain", tmp_path).link([*objects.values()], tmp_path, "torch_cpu")
+    done = run(test, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7 cases right\n", "")
+
+
+# There is one mode.
+MUTANTS = {
+    "a capture is asked for a copy": Mutant(
+        "tables.cpp", "call.engine().may_copy(call.devices())", "true", "", "captured: it says"
+    ),
+    "one GPU is refused a copy": Mutant(
+        "cuda/engine.cpp",
+        "if (on_one_device(placement.device_of_rank)) return true;",
+        "",
+        "",
+        "one GPU, captured: it says",
+    ),
+}
+
+
+@pytest.mark.sweep("mutants")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, objects, arguments, tmp_path):
+    mutant = MUTANTS[name]
+    done = run(mutant.build(tmp_path, SOURCES, objects, "torch_cpu"), *arguments)
+    assert done.returncode != 0
+    assert mutant.words in done.stdout + done.stderr
