@@ -14,7 +14,8 @@ from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.units import duration
 
 if TYPE_CHECKING:
-    from fastreduce.synthesis.packing import Floats, Links, Packing
+    from fastreduce.synthesis.links import Floats, Links
+    from fastreduce.synthesis.packing import Packing
     from fastreduce.topology import Topology
 
 
@@ -92,7 +93,8 @@ def lower_bound(
 @lru_cache(maxsize=8)
 def _packed(topology: Topology, k: int) -> tuple[Links, Packing]:
     """Kept, because plans are made for many sizes."""
-    from fastreduce.synthesis.packing import Links, pack
+    from fastreduce.synthesis.links import Links
+    from fastreduce.synthesis.packing import pack
 
     links = Links(topology, k)
     return links, pack(links, programs=PROGRAMS if k <= MANY else 0)

@@ -9,11 +9,12 @@ import numpy as np
 
 from fastreduce.instruction import Instruction
 from fastreduce.program import Program
+from fastreduce.synthesis.cheap import Prices
 from fastreduce.synthesis.estimate import shape_of
-from fastreduce.synthesis.packing import Floats, Links
+from fastreduce.synthesis.links import Floats, Links
 from fastreduce.synthesis.seeds import Seed
 from fastreduce.synthesis.symmetry import symmetry_of
-from fastreduce.synthesis.timed import Prices, TimedTree
+from fastreduce.synthesis.timed import TimedTree
 
 # Where links cost nothing, the shortest way is the best: this part of the mean price is added.
 NEVER_FREE = 1e-3
@@ -35,18 +36,19 @@ class Garden:
         """Programs and the turns in which they begin: trees that cost less than that where a second
         of orbit l in turn t costs ``prices[t, l]``, of those that are cheap at ``guide``."""
         of_pairs = self._of_pairs(prices)
-        for root, turn, hasty in self._tries(guide):
-            tree = hasty.cheapest(root, turn)
-            if tree and sum(float(of_pairs[edge]) for edge in tree.up + tree.down) < less_than:
+        for tree in self._cheap(guide):
+            if sum(float(of_pairs[x]) for x in tree.messages()) < less_than:
                 yield self._planted(tree)
 
-    def _tries(self, guide: Floats) -> Iterator[tuple[int, int, Prices]]:
+    def _cheap(self, guide: Floats) -> Iterator[TimedTree]:
         of_pairs = self._of_pairs(guide + NEVER_FREE * guide.mean())
+        prices = Prices(of_pairs)
         for haste in HASTE:
-            hasty = Prices(of_pairs, haste * of_pairs.mean())
             for root in self.symmetry.roots():
                 for turn in range(len(guide)):
-                    yield root, turn, hasty
+                    tree = prices.cheap(root, turn, haste * of_pairs.mean())
+                    if tree:
+                        yield tree
 
     def _of_pairs(self, prices: Floats) -> Floats:
         """What a byte from rank i to rank j costs, turn by turn."""

@@ -16,7 +16,8 @@ from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
-from fastreduce.synthesis.packing import Packing, Tree
+from fastreduce.synthesis.links import Tree
+from fastreduce.synthesis.packing import Packing
 from fastreduce.topology import Topology, rings
 from fastreduce.topology.rings import Ring, both_ways
 

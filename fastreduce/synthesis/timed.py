@@ -1,50 +1,59 @@
-"""Trees in time: which rank sends to which in which turn, as the prices of links and turns have it.
+"""Trees in time: which rank sends to which in which turn.
 
 A packing of trees says how much can be carried while all links are busy. But in the first turn no
 sum of sums can move, and in the last turn none can be passed on. A tree in time has a turn for each
 of its edges, so that other trees can fill the links that this one leaves idle in some turn.
+
+In a turn a rank reads, and in the same launch it may write what it has read or summed. So turn t
+has two moments: 2 t, in which ranks read, and 2 t + 1, in which they write.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from fastreduce.instruction import Instruction
-from fastreduce.synthesis.packing import Floats
-from fastreduce.synthesis.symmetry import Numbers
 
-# Turn, source and destination.
+# Moment, source and destination.
 Edges: TypeAlias = list[tuple[int, int, int]]
 
 
 class TimedTree(NamedTuple):
     """Sums go along ``up`` to the root, which has the result in turn ``turn``; it goes along
-    ``down`` to all others."""
+    ``down`` to all others, nearer ones first.
+
+    Along an edge of ``up`` whose moment is one of reading, the destination reads the source's sum.
+    If it is one of writing, the source hands its sum over: in the launch in which it sums it also
+    reads what the destination has, and writes the sum of both there. That is two messages, but the
+    destination has the sum a turn sooner.
+    """
 
     root: int
     turn: int
     up: Edges
     down: Edges
 
+    def messages(self) -> Iterator[tuple[int, int, int]]:
+        """Turn, source and destination of each."""
+        for moment, source, rank in self.up + self.down:
+            yield moment // 2, source, rank
+        for moment, source, rank in self.up:
+            if moment % 2:
+                yield moment // 2, rank, source
+
     def instructions(self) -> tuple[list[Instruction], list[int]]:
-        """What the ranks do, and in which turns: a rank that sums or fetches writes the result in
-        the same launch to those that have it in this turn."""
-        reads: dict[tuple[int, int], list[int]] = {}
-        for turn, source, rank in self.up:
-            reads.setdefault((turn, rank), [rank]).append(source)
-        writes: dict[tuple[int, int], list[int]] = {at: [at[1]] for at in reads}
-        had = {self.root: (self.turn, True)}  # since when, and whether it came by the rank's launch
-        for turn, source, rank in self.down:
-            since, own = had[source]
-            if turn == since and own:
+        """What the ranks do, and in which turns."""
+        reads, writes = self._sums()
+        has = {self.root: 2 * self.turn}  # the moment from which on
+        for moment, source, rank in self.down:
+            turn = moment // 2
+            if has[source] == 2 * turn:
                 writes[turn, source].append(rank)
+                has[rank] = 2 * turn + 1
             else:
                 reads[turn, rank], writes[turn, rank] = [source], [rank]
-            had[rank] = (turn, (turn, rank) in reads)
+                has[rank] = 2 * turn
         order = sorted(reads)
         found = [
             Instruction(rank, 0, tuple(sorted(reads[turn, rank])), tuple(writes[turn, rank]))
@@ -52,92 +61,14 @@ class TimedTree(NamedTuple):
         ]
         return found, [turn for turn, _ in order]
 
-
-class Prices:
-    """What a message from rank i to rank j costs in turn t, and the cheapest turns for it."""
-
-    def __init__(self, prices: Floats, haste: float = 0.0) -> None:
-        self.turns, self.ranks = prices.shape[:2]
-        later = haste * np.arange(self.turns)[:, None, None]
-        self.until, self.until_at = _least_so_far(prices - later)
-        backwards, at = _least_so_far((prices + later)[::-1])
-        self.since, self.since_at = backwards[::-1], self.turns - 1 - at[::-1]
-
-    def cheapest(self, root: int, turn: int) -> TimedTree | None:
-        """A cheap tree of which ``root`` has the result in ``turn``; None if there is no time for
-        it. As Prim finds the cheapest of all trees: rank by rank, the one for which
-        the next edge costs least. With turns that is a good tree, not always the best.
-        """
-        up = list(self._up(root, turn))
-        down = list(self._down(root, turn))
-        if min(len(up), len(down)) < self.ranks - 1:
-            return None
-        # The root's last sum is that of ``turn``, though nothing may be cheap then.
-        return TimedTree(root, turn, up, down) if max(up)[0] == turn else None
-
-    def _up(self, root: int, turn: int) -> Iterator[tuple[int, int, int]]:
-        """Backwards in time: a rank sums before it is read."""
-        outside = _Outside(self.ranks)
-        rank, until = root, turn
-        while True:
-            outside.take(rank)
-            if until >= 0:
-                outside.offer(rank, self.until[until, :, rank], self.until_at[until, :, rank])
-            nearest = outside.nearest()
-            if nearest is None:
-                return
-            at, rank, reader = nearest
-            until = at - 1
-            yield at, rank, reader
-
-    def _down(self, root: int, turn: int) -> Iterator[tuple[int, int, int]]:
-        """Forwards: a rank passes on what it fetched in the same turn, what it was sent later."""
-        outside = _Outside(self.ranks)
-        written = np.zeros(self.ranks, np.intp)  # from when on others may fetch from the rank
-        written[root] = turn + 1
-        rank, since = root, turn
-        while True:
-            outside.take(rank)
-            if since < self.turns:
-                outside.offer(rank, self.since[since, rank], self.since_at[since, rank])
-            nearest = outside.nearest()
-            if nearest is None:
-                return
-            at, rank, source = nearest
-            written[rank] = at + 1
-            since = at if at >= written[source] else at + 1
-            yield at, source, rank
-
-
-class _Outside:
-    """The ranks that a tree has not reached yet: the cheapest edge to each, and its turn."""
-
-    def __init__(self, ranks: int) -> None:
-        self.left = np.full(ranks, True)
-        self.cost = np.full(ranks, math.inf)
-        self.to, self.at = np.zeros(ranks, np.intp), np.zeros(ranks, np.intp)
-
-    def take(self, rank: int) -> None:
-        self.left[rank] = False
-
-    def offer(self, rank: int, prices: Floats, turns: Numbers) -> None:
-        """Edges between ``rank``, which is in the tree, and each other rank."""
-        better = (prices < self.cost) & self.left
-        self.cost[better], self.at[better], self.to[better] = prices[better], turns[better], rank
-
-    def nearest(self) -> tuple[int, int, int] | None:
-        """The turn of the cheapest edge, the rank outside and that in the tree."""
-        rank = int(np.argmin(np.where(self.left, self.cost, math.inf)))
-        if not self.left[rank] or self.cost[rank] == math.inf:
-            return None
-        return int(self.at[rank]), rank, int(self.to[rank])
-
-
-def _least_so_far(prices: Floats) -> tuple[Floats, Numbers]:
-    """For each turn the least price until then, and its turn (the last of equals)."""
-    least, at = prices.copy(), np.zeros(prices.shape, np.intp)
-    for turn in range(1, len(prices)):
-        before = least[turn - 1] < prices[turn]
-        least[turn] = np.where(before, least[turn - 1], prices[turn])
-        at[turn] = np.where(before, at[turn - 1], turn)
-    return least, at
+    def _sums(self) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
+        """By turn and rank: whose data are summed on the way up, and who gets the sum."""
+        reads: dict[tuple[int, int], list[int]] = {}
+        handed = {}
+        for moment, source, rank in self.up:
+            turn, writes = divmod(moment, 2)
+            executor, other = (source, rank) if writes else (rank, source)
+            reads.setdefault((turn, executor), [executor]).append(other)
+            if writes:
+                handed[turn, source] = [rank]
+        return reads, {at: [at[1]] for at in reads} | handed

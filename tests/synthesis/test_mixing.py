@@ -8,8 +8,9 @@ import pytest
 from fastreduce.simulation.costs import BOOK, EVENTS
 from fastreduce.synthesis.estimate import Shape, estimate_s
 from fastreduce.synthesis.growing import Garden
+from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.mixing import TURNS, _InTurns, mixtures
-from fastreduce.synthesis.packing import Links, pack
+from fastreduce.synthesis.packing import pack
 from fastreduce.synthesis.rounding import Begun, copies_of
 from fastreduce.synthesis.seeds import seeds
 from fastreduce.synthesis.symmetry import Symmetry

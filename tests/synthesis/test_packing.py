@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastreduce.synthesis.packing import Links, cheapest_tree, pack
+from fastreduce.synthesis.links import Links
+from fastreduce.synthesis.packing import cheapest_tree, pack
 from fastreduce.topology import Topology, cluster, names, preset
 
 NETWORK = cluster("dgx-h100", machines=4, gbit=400, nics=8)

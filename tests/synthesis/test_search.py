@@ -12,7 +12,8 @@ from fastreduce.algorithms.waves import staggered
 from fastreduce.simulation.costs import EVENTS
 from fastreduce.synthesis import synthesize
 from fastreduce.synthesis.estimate import estimate_s, shape_of
-from fastreduce.synthesis.packing import Links, pack
+from fastreduce.synthesis.links import Links
+from fastreduce.synthesis.packing import pack
 from fastreduce.synthesis.seeds import seeds
 from fastreduce.topology import Topology, cluster, preset
 
