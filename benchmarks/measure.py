@@ -160,10 +160,7 @@ def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
 
 
 def sizes_bytes(smallest: int, largest: int, factor: int) -> Iterator[int]:
-    """From size to size by the factor; the last step is a smaller one if it would lead too far."""
     size = smallest
-    while size < largest:
+    while size <= largest:
         yield size
         size *= factor
-    if smallest <= largest:
-        yield largest

@@ -82,14 +82,6 @@ class TestSteps:
         monkeypatch.setattr(sys, "argv", step.command[1:])
         assert (arguments().n, arguments().out) == (5, tmp_path / name)
 
-    def test_kernels_are_measured_in_powers_of_8_up_to_1_gib(self, tmp_path, monkeypatch):
-        from allreduce import arguments, cases
-
-        [step] = [x for x in steps(tmp_path) if x.name == "kernels"]
-        monkeypatch.setattr(sys, "argv", step.command[1:])
-        sizes = sorted({case.size_bytes for case in cases(arguments()) if not case.model})
-        assert sizes == [1 << exponent for exponent in (10, 13, 16, 19, 22, 25, 28, 30)]
-
     @pytest.mark.parametrize(("name", "has_flags"), [("smoke", True), ("memcheck", False)])
     def test_kernels_that_wait_for_each_other_are_kept_from_the_sanitizer(self, name, has_flags):
         [step] = [x for x in steps(Path()) if x.name == name]
