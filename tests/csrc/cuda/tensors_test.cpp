@@ -27,6 +27,7 @@ class Ranks {
                              .options(at::TensorOptions(at::kFloat).device(device))
                              .make_tensor());
     }
+    synchronize(2);
   }
 
   Call call() const {
