@@ -279,7 +279,7 @@ MUTANTS = PEER_MUTANTS | {
         "out of memory",  # scratch for each source, before the error
     ),
     "a graph replayed for another program": Mutant(
-        "cuda/events.cpp", "key{schedule.id, ", "key{schedule.id * 0, ", "same addresses", ""
+        "cuda/events.cpp", "key{schedule.id,", "key{schedule.id * 0,", "same addresses", ""
     ),
     "a graph replayed for another dtype": Mutant(
         "cuda/events.cpp",
