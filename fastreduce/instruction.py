@@ -27,6 +27,8 @@ class Instruction(NamedTuple):
     dsts: tuple[int, ...]
 
     def __str__(self) -> str:
+        if not (isinstance(self.srcs, tuple) and isinstance(self.dsts, tuple)):
+            return repr(self)  # malformed; a program says so when it is verified
         who = "the host" if self.rank == HOST else f"rank {self.rank}"
         verb = "copies" if len(self.srcs) == 1 else "reduces"
         return f"{who} {verb} shard {self.shard} of {list(self.srcs)} into {list(self.dsts)}"

@@ -151,6 +151,11 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("program", [x for x, _ in REFUSED.values()], ids=REFUSED)
+def test_what_is_refused_can_be_printed(program):
+    assert len(str(program).splitlines()) == 1 + len(program.instructions)
+
+
 @pytest.mark.parametrize(("program", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_verify_says(program, words):
     with pytest.raises(ValueError, match=re.escape(words)):
