@@ -2,24 +2,20 @@
 test's own on the virtual CUDA runtime; and mutants that must not get through."""
 
 import pytest
-from builds import CSRC, Build, needs_compiler, run
+from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
 from virtual_builds import (
-    CONTENT,
-    ENGINES,
     HERE,
     TEST_OPTIONS,
     VIRTUAL_TORCH,
+    WITH_TORCH,
     Mutant,
     Source,
     compile_all,
 )
 
 SOURCES = {
-    **ENGINES,
-    **CONTENT,
-    "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+    **WITH_TORCH,
     "test": Source(HERE / "placement_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
 }
 

@@ -2,25 +2,21 @@
 not get through. No torch for CUDA is needed: the tensors only say where their memory is."""
 
 import pytest
-from builds import CSRC, Build, needs_compiler, run
+from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
 from virtual_builds import (
-    CONTENT,
-    ENGINES,
     HERE,
     TEST_OPTIONS,
     VIRTUAL_TORCH,
+    WITH_TORCH,
     Mutant,
     Source,
     compile_all,
 )
 
 SOURCES = {
-    **ENGINES,
-    **CONTENT,
-    "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
+    **WITH_TORCH,
     "tables.cpp": Source(HERE / "virtual_calls.cpp", TEST_OPTIONS),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
     "test": Source(HERE / "tensors_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
 }
 

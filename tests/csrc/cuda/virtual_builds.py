@@ -38,6 +38,14 @@ ENGINES = {
 # It has no threads and touches no device.
 CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
 
+# Calls with torch's devices, with a torch of the tests' own.
+WITH_TORCH = {
+    **ENGINES,
+    **CONTENT,
+    "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
+    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
+}
+
 
 def compile_all(build: Build, sources: Mapping[str, Source]) -> dict[str, Path]:
     """The object files by source."""
