@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from fastreduce.units import duration
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -38,6 +36,8 @@ def show_sizes(axes: Axes, nbytes: Iterable[int], most: int) -> None:
 def show_times(axes: Axes) -> None:
     """Seconds, which may be microseconds for small sizes; to be called when all is drawn."""
     from matplotlib.ticker import LogLocator, NullFormatter
+
+    from fastreduce.units import duration  # here: gpu_report begins before fastreduce is built
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()

@@ -21,10 +21,8 @@ def build(
         tuned()  # its sizes for the copy engine hold for every algorithm
     if algorithm in INTERNAL:  # named in a call
         find(algorithm)  # raises
-    if algorithm == "auto" and collective == "allreduce":
-        algorithm = choose(place, k, nbytes)
-    elif algorithm == "auto":
-        algorithm = "pull" if place == "processes" else "direct"
+    if algorithm == "auto":
+        algorithm = choose(place, k, nbytes, collective)
     return compiled(proven(collective, algorithm, k, root))
 
 

@@ -15,8 +15,10 @@ from fastreduce.plan.table_files import tuned
 VARIABLE = "FASTREDUCE_ALGORITHM"
 
 
-def choose(place: str, k: int, nbytes: int) -> str:
+def choose(place: str, k: int, nbytes: int, collective: str = "allreduce") -> str:
     """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
+
+    Collectives other than allreduce have one algorithm each for a place, and nothing changes it.
 
     Args:
         place: "cpu", "gpu" (one), "nvlink" (several, with NVLink between all pairs), "pcie"
@@ -27,9 +29,11 @@ def choose(place: str, k: int, nbytes: int) -> str:
     Raises:
         ValueError: the environment names an unknown algorithm.
 
-    >>> choose("nvlink", 8, 1 << 20)
-    'sharded'
+    >>> choose("nvlink", 8, 1 << 20), choose("nvlink", 8, 1 << 20, "broadcast")
+    ('sharded', 'direct')
     """
+    if collective != "allreduce":
+        return "pull" if place == "processes" else "direct"
     named = os.environ.get(VARIABLE) or "auto"
     if named not in ("auto", *registry) and not named.startswith(FILE):
         known = listed(["auto", *names()], named)

@@ -87,21 +87,29 @@ def explain(
         raise ValueError(f"{count} ranks of {nbytes} bytes: want at least 1 rank and 1 byte")
     if machine is None:
         return _here(devices, tensor_bytes, more)
-    machine, costs = as_measured(machine, count)
-    found = sorted(_on_links(machine, costs, count, tensor_bytes, more), key=by_seconds)
+    return _on_topology(machine, count, tensor_bytes, more)
+
+
+def _on_topology(
+    machine: Topology, k: int, tensor_bytes: Sequence[int], more: Sequence[str]
+) -> Plan:
+    """The plan on a topology, with the bound that holds for every algorithm there."""
+    nbytes = sum(tensor_bytes)
+    machine, costs = as_measured(machine, k)
+    found = sorted(_on_links(machine, costs, k, tensor_bytes, more), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
     of = " of those whose time is known" if unknown else ""
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
-    title = f"{size(nbytes)} on each of {count} ranks, {machine.name}"
-    notes = _notes(machine.calibrations, found, nbytes, count)
+    title = f"{size(nbytes)} on each of {k} ranks, {machine.name}"
+    notes = _notes(machine.calibrations, found, nbytes, k)
     if found[0].fitted:
         notes += (
             f"{found[0].algorithm} is fitted to this machine: algorithm=plan.chosen.program "
             "is what was predicted, the name alone is not",
         )
-    bound = None if unknown else _bound(machine, count, nbytes, costs)
+    bound = None if unknown else _bound(machine, k, nbytes, costs)
     if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows
     return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
@@ -180,6 +188,9 @@ def _here(
     `fastreduce.topology.detect` finds.
     """
     k, nbytes, place = len(devices), sum(tensor_bytes), _C.place(devices)
+    chosen = choose(place, k, nbytes)
+    if chosen not in registry:  # the environment names a file
+        more = list(dict.fromkeys([*more, chosen]))
     calibrations: Sequence[Calibration] = ()
     tuned_on = ""
     if place in MEMORIES:
@@ -198,7 +209,7 @@ def _here(
         f"{size(nbytes)} on each of {k} ranks, {where}",
         nbytes,
         tuple(found),
-        choose(place, k, nbytes),
+        chosen,
         f'what "auto" stands for here (place: {place})',
         notes=() if tuned_on else _notes(calibrations, found, nbytes, k),
     )

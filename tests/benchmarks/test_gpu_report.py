@@ -32,6 +32,13 @@ def test_without_a_gpu_says_what_is_missing_in_one_line(monkeypatch, capsys, tmp
     assert not (tmp_path / "gpu").exists()
 
 
+@pytest.mark.parametrize(("module", "status"), [("gpu_report", 0), ("measure", 1)])
+def test_it_begins_before_fastreduce_and_torch_are_there(module, status):
+    code = f"import sys; sys.modules |= dict(fastreduce=None, torch=None); import {module}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, check=False)
+    assert done.returncode == status  # measure needs both
+
+
 class TestStep:
     def run(self, code, limit_s=60.0, **options):
         return run(Step("step", [sys.executable, "-c", code], **options), limit_s)

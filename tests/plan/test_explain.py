@@ -214,6 +214,11 @@ class TestInOneMemory:
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "tree")
         assert explain(MB).algorithm == "tree"
 
+    def test_a_file_that_the_environment_names_is_a_candidate(self, monkeypatch, tmp_path):
+        registry["ring"](2).save(tmp_path / "mine.json")
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", f"file:{tmp_path / 'mine.json'}")
+        assert explain(MB).chosen.program == registry["ring"](2)
+
     def test_algorithms_of_ones_own_are_candidates(self, request):
         request.addfinalizer(lambda: registry.pop("mine", None))
         fastreduce.algorithm("mine")(registry["leader"])
