@@ -230,7 +230,9 @@ def _title(config: Config, data: FashionMNIST) -> str:
         f"lr: {config.lr:g}",
         f"init: {config.init}",
     ]
+    falls = config.lr_schedule != "constant"
     others = {
+        "lr schedule": config.lr_schedule if falls else None,
         "allreduce": config.allreduce,
         "precision": config.precision if config.precision != "fp32" else None,
         "compile": config.compile,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fastreduce.training import Config
 
 SETTINGS = (
-    *("model", "batch_size", "lr", "steps", "init", "seed", "allreduce"),
+    *("model", "batch_size", "lr", "lr_schedule", "steps", "init", "seed", "allreduce"),
     *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
     *("kvstore", "staleness", "backend"),
 )

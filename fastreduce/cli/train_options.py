@@ -9,8 +9,10 @@ from pathlib import Path
 def add(train: argparse.ArgumentParser) -> None:
     """Add all of them. None stands for what was not asked for: a default depends on the model, on
     the data and on the run that goes on."""
-    _add_settings(train.add_argument_group("what is trained, and how"))
+    _add_settings(train.add_argument_group("what is trained"))
+    _add_execution(train.add_argument_group("how a step is computed"))
     _add_replicas(train.add_argument_group("replicas"))
+    _add_processes(train.add_argument_group("a key-value store, and the processes of torchrun"))
     _add_files(train.add_argument_group("files"))
     _add_looks(train.add_argument_group("a closer look"))
 
@@ -36,6 +38,12 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         "lenet, 0.05 for resnet18)",
     )
     group.add_argument(
+        "--lr-schedule",
+        metavar="NAME",
+        help="constant, or linear: the rate falls in equal steps, from --lr in the first epoch to "
+        "--lr / --epochs in the last (default: constant)",
+    )
+    group.add_argument(
         "--epochs",
         type=int,
         help="passes over the data (default: 10; on the shipped sample 3, and 1 for resnet18)",
@@ -52,6 +60,16 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         type=int,
         help="of the first weights and of the order of the images (default: 0)",
     )
+    group.add_argument(
+        "--skip-nonfinite",
+        action="store_true",
+        default=None,
+        help="leave out a step whose loss is not finite, and count it, instead of stopping (looks "
+        "at the losses before each update, so GPUs are waited for)",
+    )
+
+
+def _add_execution(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision", metavar="NAME", help="fp32, or bf16: autocast (default: fp32)"
     )
@@ -70,13 +88,6 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         action=argparse.BooleanOptionalAction,
         help="sum gradients while the backward pass goes on, or all of them after it (default: "
         "--overlap)",
-    )
-    group.add_argument(
-        "--skip-nonfinite",
-        action="store_true",
-        default=None,
-        help="leave out a step whose loss is not finite, and count it, instead of stopping (looks "
-        "at the losses before each update, so GPUs are waited for)",
     )
 
 
@@ -107,6 +118,9 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         "sum the gradients with auto, leader, sharded, ring or another algorithm that is "
         "registered, or with loop: the book's loop over the parameters",
     )
+
+
+def _add_processes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kvstore",
         metavar="KIND",
@@ -120,7 +134,6 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         help="by how many steps a process may be ahead of another with --kvstore dist_async "
         "(default: any number)",
     )
-
     group.add_argument(
         "--backend",
         metavar="NAME",

@@ -18,6 +18,7 @@ from .models import MODELS
 
 LARGEST_LR = torch.finfo(torch.float32).max  # the parameters' type
 PRECISIONS = ("fp32", "bf16")
+LR_SCHEDULES = ("constant", "linear")
 BACKENDS = ("fastreduce", "gloo")
 
 # What suits a model on the whole set: batch and learning rate of the book's sections on LeNet, on
@@ -43,12 +44,12 @@ class Config:
 
     ``devices`` names one device per replica, the same one several times if need be.
     ``batch_size`` counts the examples of all replicas together. ``steps`` bounds the steps of an
-    epoch. ``init`` is as in `initial_params`. ``model`` is one of `models.MODELS`, trained by
-    `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is "fp32" or "bf16" (autocast),
-    ``compile`` says whether `torch.compile` compiles it, ``graph`` whether a whole step is one
-    CUDA graph (`fastreduce.DataParallel.graphed`), ``overlap`` and ``reproducible`` are
-    DataParallel's, and ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run
-    would end.
+    epoch. ``lr_schedule`` is as in `lr_of_epoch`, ``init`` as in `initial_params`. ``model`` is one
+    of `models.MODELS`, trained by `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is
+    "fp32" or "bf16" (autocast), ``compile`` says whether `torch.compile` compiles it, ``graph``
+    whether a whole step is one CUDA graph (`fastreduce.DataParallel.graphed`), ``overlap`` and
+    ``reproducible`` are DataParallel's, and ``skip_nonfinite`` leaves a step out whose loss is not
+    finite, where the run would end.
 
     ``kvstore`` is the kind of a `fastreduce.KVStore` that keeps the parameters and updates them;
     its ``staleness``, too. Each process of a "dist" kind has ``devices`` of its own, and takes an
@@ -84,6 +85,7 @@ class Config:
     kvstore: str | None = None
     staleness: int | None = None
     backend: str | None = None
+    lr_schedule: str = "constant"
 
     def __post_init__(self) -> None:
         flags = ("compile", "graph", "overlap", "skip_nonfinite")
@@ -132,6 +134,7 @@ class Config:
             ("model", self.model, tuple(MODELS)),
             ("init", self.init, tuple(INITS)),
             ("precision", self.precision, PRECISIONS),
+            ("lr-schedule", self.lr_schedule, LR_SCHEDULES),
         ]
         if self.allreduce is not None:
             algorithms = ("auto", "loop", *fastreduce.algorithms.names())
@@ -142,8 +145,20 @@ class Config:
             if found not in known:
                 raise ValueError(f"{name}: found {found!r}, wanted one of {listed(known, found)}")
 
+    def lr_of_epoch(self, epoch: int) -> float:
+        """The rate of an epoch, the first of which is 0.
+
+        "linear" falls in equal steps from ``lr`` in the first epoch to ``lr / epochs`` in the last.
+
+        >>> config = Config(devices=(torch.device("cpu"),), lr=0.4, lr_schedule="linear", epochs=4)
+        >>> [round(config.lr_of_epoch(epoch), 1) for epoch in range(4)]
+        [0.4, 0.3, 0.2, 0.1]
+        """
+        return self.lr * (1 - epoch / self.epochs) if self.lr_schedule == "linear" else self.lr
+
     def _check_store(self) -> None:
         if self.kvstore is not None:
+            self._refuse(("lr_schedule",), f"kvstore {self.kvstore!r}, which updates at one rate")
             check_store(self.kvstore, "sum", self.staleness)
             for name in ("skip_nonfinite", "graph"):
                 if getattr(self, name):
@@ -173,8 +188,8 @@ class Config:
         if self.allreduce is not None:
             self._refuse(
                 (
-                    *("model", "precision", "compile", "graph", "overlap", "reproducible"),
-                    *("skip_nonfinite", "kvstore", "backend"),
+                    *("model", "lr_schedule", "precision", "compile", "graph", "overlap"),
+                    *("reproducible", "skip_nonfinite", "kvstore", "backend"),
                 ),
                 f"allreduce {self.allreduce!r}, which the book's functions use, and they train "
                 "LeNet as the book does",

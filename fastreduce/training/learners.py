@@ -148,6 +148,10 @@ class ModuleLearner(Learner):
         self.optimizer.step()
         return [loss * len(X)]
 
+    def set_lr(self, lr: float) -> None:
+        super().set_lr(lr)
+        self._graphed = None  # a graph repeats the rate with which it was captured
+
     def _graphed_step(self, X: Tensor, y: Tensor) -> Tensor:
         if self._graphed is None:
             self._graphed = self.model.graphed(F.cross_entropy, X, y, optimizer=self.optimizer)

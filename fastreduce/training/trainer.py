@@ -145,6 +145,8 @@ class Trainer:
             yield self._run_epoch()
 
     def _run_epoch(self) -> Epoch:
+        if self.config.lr_schedule != "constant":
+            self.learner.set_lr(self.config.lr_of_epoch(len(self._at.epochs)))
         batches = self._batches()
         self._train_on(batches)
         self.learner.check()

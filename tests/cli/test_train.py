@@ -66,7 +66,8 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
         [
             ([], {"devices": ["cpu"] * 2, "batch_size": 8, "allreduce": None, "seed": 0}),
             (["--init", "book"], {"init": "book"}),
-            (["--lr", "0.3"], {"lr": 0.3}),
+            (["--lr", "0.3"], {"lr": 0.3, "lr_schedule": "constant"}),
+            (["--lr-schedule", "linear"], {"lr": 0.08, "lr_schedule": "linear"}),
             (["--replicas", "3"], {"devices": ["cpu"] * 3}),
             (["--replicas", "1"], {"devices": ["cpu"]}),
             (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastreduce import DataParallel
+from fastreduce.training import Config, Trainer, load_fashion_mnist
+from fastreduce.training.data import SAMPLE
 
 K, ROWS, CLASSES = 3, 14, 5
 
@@ -152,6 +154,18 @@ class TestGraphed:
             assert_close(nets[0].state_dict().values(), nets[1].state_dict().values())
         assert_close([nets[0](X[:5])], [nets[1](X[:5])])
         nets[0].check()
+
+    def test_a_rate_that_falls_is_captured_anew(self, place):
+        config = Config(
+            (place.device(0),) * 2, 64, epochs=3, steps=4, model="mlp", lr_schedule="linear"
+        )
+        losses = []
+        for graph in (False, True):
+            trainer = Trainer(
+                config.changed(graph=graph), load_fashion_mnist(SAMPLE), progress=False
+            )
+            losses.append([epoch.loss for epoch in trainer.epochs()])
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
     def test_random_numbers_go_on(self, place):
         net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to(place.device(0))

@@ -33,6 +33,12 @@ def test_a_graph_cannot_leave_out_a_step():
         ({"init": "zeros"}, "init: found 'zeros', wanted one of kaiming, book"),
         ({"model": "vgg"}, "model: found 'vgg', wanted one of lenet, resnet18, mlp"),
         ({"precision": "fp8"}, "precision: found 'fp8', wanted one of fp32, bf16"),
+        ({"lr_schedule": "cosine"}, "lr-schedule: found 'cosine', wanted one of constant, linear"),
+        (
+            {"lr_schedule": "linear", "kvstore": "local"},
+            "lr-schedule: found 'linear' with kvstore 'local', which updates at one rate",
+        ),
+        ({"lr_schedule": "linear", "allreduce": "ring"}, "lr-schedule: .* with allreduce 'ring'"),
         ({"reproducible": 0}, "reproducible: found 0"),
         ({"reproducible": 1}, "reproducible: found 1 micro-shards for 2 replicas"),
         ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),

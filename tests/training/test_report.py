@@ -52,6 +52,7 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "kvstore": None,
         "staleness": None,
         "backend": None,
+        "lr_schedule": "constant",
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__

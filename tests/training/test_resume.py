@@ -27,6 +27,7 @@ CONFIGS = {
     "BatchNorm": dataclasses.replace(TWO, model="resnet18", batch_size=6, epochs=2),
     "a key-value store": dataclasses.replace(TWO, kvstore="local"),
     "micro-shards": dataclasses.replace(TWO, model="mlp", reproducible=2),
+    "a falling rate": dataclasses.replace(TWO, lr_schedule="linear"),
     "bf16": dataclasses.replace(TWO, precision="bf16"),
 }
 

@@ -105,6 +105,19 @@ def test_the_module_and_the_book_s_functions_learn_the_same(tiny):
 
 
 # On CPUs the convolutions of ResNet-18 take twelve times as long in bfloat16.
+def test_a_falling_rate_is_that_of_the_epoch(tiny):
+    config = TWO.changed(epochs=4, lr=0.4, lr_schedule="linear", backend=None)
+    trainer = Trainer(config, tiny, progress=False)
+    found = []
+    for _ in trainer.epochs():
+        [group] = trainer.learner.optimizer.param_groups
+        found.append(group["lr"])
+    assert found == pytest.approx([0.4, 0.3, 0.2, 0.1])
+    constant, _ = run(config.changed(lr_schedule="constant"), tiny)
+    with pytest.raises(ReplicasDiffer):
+        check_replicas([params(trainer), params(constant)])
+
+
 @pytest.mark.parametrize(
     ("model", "precision"), [("mlp", "bf16"), ("lenet", "bf16"), ("resnet18", "fp32")]
 )
