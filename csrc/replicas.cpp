@@ -84,8 +84,8 @@ class SumOfReplicas final : public autograd::Node {
   }
 
  private:
-  // Those on which the replicas' forward passes ran: their gradients come from there. Autograd has made the first
-  // replica's wait for all gradients, and here the others are made to wait for that one.
+  // The streams of the replicas' forward passes, on which their gradients arrive. Autograd has made the first one wait
+  // for all gradients; here the others wait for the first one.
   std::vector<c10::Stream> joined_streams() const {
     std::vector<c10::Stream> streams;
     for (uint32_t input = 0; input < num_inputs(); ++input) {

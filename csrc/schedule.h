@@ -59,7 +59,7 @@ class Schedule {
   // 8 GiB the fastest registered algorithm is as fast as with the best number; `tree` takes 3 % longer on average.
   static int slices_of(int64_t nbytes, int64_t shards, double idle_shards) {
     constexpr double kLaunchBytes = 1 << 18;
-    constexpr double kMaxSlices = 64;
+    constexpr double kMaxSlices = 64;  // predicted: more launches cost more than they hide
     const double idle_bytes = idle_shards * static_cast<double>(nbytes) / static_cast<double>(shards);
     return static_cast<int>(std::clamp(std::round(std::sqrt(idle_bytes / kLaunchBytes)), 1.0, kMaxSlices));
   }

@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 # Loaded when first asked for: an allreduce needs none of them, and networkx alone takes 0.3 s to
-# import on 2 cores.
+# import (2 cores, CPU not noted, 2026-11-21).
 _LAZY_NAMES = {
     "DataParallel": "fastreduce.parallel",
     "KVStore": "fastreduce.kvstore",

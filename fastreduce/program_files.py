@@ -38,7 +38,7 @@ def save(program: Program, path: str | PathLike[str]) -> None:
         "whole_tensors": program.whole_tensors,
         "sliced": program.sliced,
     }
-    # One instruction a line: rank, shard, sources, destinations.
+    # One instruction per line: rank, shard, sources, destinations.
     lines = ",\n".join(json.dumps(instruction) for instruction in program.instructions)
     text = f'{json.dumps(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
     path = Path(path)

@@ -181,7 +181,7 @@ class TestSlices:
         assert program.flat.idle_shards == shards
 
     def test_follow_the_root_of_the_size(self):
-        """In a tree of 8 a rank has 3 launches and waits in 6 more, for 2 shards a launch."""
+        """In a tree of 8 a rank has 3 launches and waits in 6 more, for 2 shards per launch."""
         assert tree(8).flat.idle_shards == pytest.approx(2)
         found = [tree(8).slices(size << 20) for size in (0, 1, 2, 8, 32, 128, 512, 1 << 20)]
         assert found == [1, 3, 4, 8, 16, 32, 64, 64]

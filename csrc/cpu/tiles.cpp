@@ -9,7 +9,7 @@ namespace fastreduce {
 namespace {
 
 // The tiles of all buffers together must fit into the L2 cache (8 ranks: 128 KiB). Larger tiles were no faster
-// (measured on 2 CPU cores, 2026-11-21), and smaller tiles need more calls.
+// (measured on 2 CPU cores, model and sizes not noted, 2026-11-21), and smaller tiles need more calls.
 constexpr int64_t kTileBytes = 16 * 1024;
 
 // Up to this size, of all buffers together, waking a second thread costs more than it saves. Two threads took 1.1 to

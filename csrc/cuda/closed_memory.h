@@ -18,7 +18,7 @@ using ClosedBuffers = std::set<std::pair<int, int>>;
 //
 // Nothing is kept between calls, because an address that is freed may belong to another allocator in the next call. One
 // question to the driver is asked for each allocation, and nothing more for that of cudaMalloc, in which torch has many
-// tensors. Predicted: 0.2 us a question, so 2 us for 8 ranks whose gradients lie in one allocation each.
+// tensors. Predicted: 0.2 us per question, so 2 us for 8 ranks whose gradients lie in one allocation each.
 ClosedBuffers closed_buffers(const Schedule& schedule, const std::vector<Table>& tables,
                              const std::vector<int>& device_of_rank);
 

@@ -17,8 +17,8 @@ namespace fastreduce {
 // What one rank stages at a time: large, because the CPU looks on between slices (predicted).
 constexpr int64_t kDeviceSliceBytes = 16 << 20;
 
-// Calls of so much from each rank are done at once: as much as a launch with signals has tiles for, where they are of 4
-// KiB (predicted: beyond that, what the CPU's looks cost is little beside the data).
+// Calls of at most this many bytes from each rank are one launch: what its tiles hold at 4 KiB each (predicted: beyond
+// that, the CPU's looks cost little beside the data).
 constexpr int64_t kAtOnceBytes = kMaxSignalTiles * kThreads * kVectorBytes;
 
 class IpcStaging final : public DeviceStaging {

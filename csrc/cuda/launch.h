@@ -88,8 +88,8 @@ constexpr int64_t kVectorBytes = 16;
 // an H100 (2026-11-22) 256 MiB from 2, 4 and 8 ranks took 0.95 of the time of longer tiles and as many blocks as fit.
 constexpr int vectors_at_a_time(int num_srcs) { return num_srcs <= 2 ? 2 : 1; }
 
-// A small call is cut finer, since a processor moves no more than 64 bytes a cycle: into at least one tile for each of
-// about 128 processors, but not below two warps of vectors (8 to 32 KiB from 8 ranks: 0.82 of the time; H100,
+// A small call is cut finer, since a processor moves no more than 64 bytes per cycle: into at least one tile for each
+// of about 128 processors, but not below two warps of vectors (8 to 32 KiB from 8 ranks: 0.82 of the time; H100,
 // 2026-11-23).
 constexpr int kEnoughTiles = 128;
 constexpr int64_t kMinTileBytes = 1024;

@@ -30,11 +30,10 @@ struct KernelBuffer {
   void* extra[5];
 };
 
-// A point in a line's work: an event of a stream, or the nodes of a graph that come last before it. Not a value in
-// memory that one stream writes and others wait for (cuStreamBatchMemOp), which would take fewer calls of the host:
-// CUDA does not see that order and wants it expressed by events as well, lest it serialize the work wrongly; a wait
-// would never end if the call failed before its write was queued; and what is replayed as a graph has no such calls to
-// save.
+// A point in a line's work: an event of a stream, or the nodes of a graph that come last before it. The alternative, a
+// value in memory that one stream writes and others wait for (cuStreamBatchMemOp), takes fewer calls of the host. But
+// CUDA wants that order expressed by events as well, or it may serialize the work wrongly; a wait would never end if
+// the call failed before its write was queued; and a replayed graph has no such calls to save.
 class Mark {
   friend class Line;
   Event event_;  // created when first needed, reused from then on

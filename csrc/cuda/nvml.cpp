@@ -17,7 +17,7 @@ using NvmlDevice = struct nvmlDevice_st*;
 constexpr int kP2PCapsIndexNvlink = 2;  // NVML_P2P_CAPS_INDEX_NVLINK
 constexpr int kP2PStatusOk = 0;         // NVML_P2P_STATUS_OK
 
-// Found when it is first needed, and kept: opening it takes milliseconds.
+// Found when it is first needed, and kept: opening it takes milliseconds (predicted).
 class Nvml {
  public:
   static const Nvml& instance() {

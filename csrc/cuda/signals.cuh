@@ -38,11 +38,11 @@ __device__ inline uint64_t now_ns() {
 #endif
 }
 
-// The signals of one tile in one launch. Every lane has, in its own memory, a word for each lane and tile. A lane tells
-// the others how far it has come by writing to its words in their memories, so that each of them waits on its own. Of a
-// launch whose row has n instructions, a word rises by n + 2: 1 says that the lane has begun, so all that its stream
-// did before is done; i + 2 that it has done instruction i; n + 2 that it touches no memory of the call any more. The
-// word for itself a lane changes only at its end: what all words of the tile were when the launch began.
+// The signals of one tile in one launch. Every lane has, in its own memory, a word for each lane and tile. A lane
+// reports progress by writing its word in the other lanes' memories, so each lane waits on its own memory. For a row of
+// n instructions a word rises by 1 when the lane has begun (what its stream did before is done), by i + 2 in all when
+// it has done instruction i, and by n + 2 when it touches no memory of the call any more. The word for itself changes
+// only at the end: until then it is the value from which the others count.
 struct Signals {
   const LaunchArgs& args;
   int tile;

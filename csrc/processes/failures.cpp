@@ -11,7 +11,7 @@ namespace fastreduce {
 namespace {
 
 // How long after a failure elsewhere its cause may become known: the files and connections of a process that is killed
-// are closed before it counts as ended, and ranks reach one timeout at slightly different times.
+// are closed before it counts as ended, and ranks reach one timeout at slightly different times (predicted).
 constexpr std::chrono::seconds kBlame{1};
 
 template <class Known, class Look>
@@ -27,7 +27,7 @@ void await_cause(const Known& known, const Look& look) {
 std::string Group::trouble_with(int awaited) const {
   for (const std::string& trouble : {aborted(), failed_peer()})
     if (!trouble.empty()) return trouble;
-  // Without any that has not arrived the call cannot be finished, even while another is waited for.
+  // If a peer that has not arrived is gone, the call cannot be finished, even if this rank waits for another one.
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank_ && (peer == awaited || !has_arrived(peer)))
       if (const std::string trouble = gone(peer); !trouble.empty() && (peer == awaited || !has_arrived(peer)))

@@ -122,8 +122,8 @@ class Group {
 
   // From this call on, every call of every rank raises these words. The first reason stays.
   void fail(const std::string& reason) { fail_since(round_, reason); }
-  // Does one call of this rank. What it raises before peers can have heard of the call, they hear of: else they would
-  // take this rank's next call for this one.
+  // Runs one call of this rank. An error raised before peers can have heard of the call is passed on to them; otherwise
+  // they would take this rank's next call for this one.
   bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
   // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
   void abort(const std::string& reason = "");

@@ -25,8 +25,9 @@ std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t par
 // Of a tensor that is one shard.
 std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel);
 
-// Of tensors that hold all shards (one, or one for each) and the one shard of each: whether what is written of one item
-// lies over what is still to be read. Where a rank's shard lies in its own place, nothing is.
+// Whether writing one item's result would overwrite what is still to be read. `wholes` are tensors that hold all shards
+// (one tensor, or one for each shard), `parts` those of this rank's shard. A part at its own place in its whole is not
+// in the way.
 bool in_the_way(const std::vector<Tensors>& wholes, const std::vector<Tensors>& parts, int rank);
 
 // Lets peers work on the tensor itself, if they can reach its memory.

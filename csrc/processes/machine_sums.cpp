@@ -55,7 +55,7 @@ void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, con
   std::optional<Chunk> before;
   for (int64_t begin = 0; begin < flat.numel(); begin += chunk_elems) {
     const int64_t elems = std::min(chunk_elems, flat.numel() - begin);
-    // Who waits inside for one that waits outside must not be the first to give up.
+    // A rank that waits inside for a peer must not give up before that peer, which may be waiting for another machine.
     Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout, timeout + 2 * kAnswer};
     announce(chunk.tensor, chunk.announcement);
     run_inside(reduce_scatter_, chunk);

@@ -83,8 +83,8 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
     throw group_.misfit(mine.text.data(), first->text.data());
 }
 
-// What is announced by the first rank of each machine, and then by one of its ranks that announces something else, if
-// there is one. Only first ranks ask other machines: the others wait for theirs, which costs them less.
+// For each machine: what its first rank announces, and what one of its other ranks announces, if that differs. Only
+// first ranks ask other machines; the others wait for their first rank, which costs less.
 std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, std::chrono::milliseconds timeout) {
   group_.begin(timeout);
   const bool asks = group_.rank() == 0;
@@ -102,7 +102,7 @@ std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, 
   // A machine whose group has failed says so to the others, which would wait for it until the timeout.
   if (asks) all = exchange(here ? Said{{}, text_of<Said::kText>(here->what())} : say(), mine, timeout + kAnswer);
   if (here) throw *here;
-  group_.begin(timeout + 3 * kAnswer);  // for those who wait for one that waits
+  group_.begin(timeout + 3 * kAnswer);  // longer than the first rank waits for other machines
   if (asks) std::memcpy(group_.staging(0), all.data(), all.size() * sizeof(Said));
   group_.arrive(mine);
   group_.wait_for_all();

@@ -9,9 +9,10 @@
 
 namespace fastreduce {
 
-// An allreduce is a reduce_scatter inside each machine, then an allreduce of each rank's shard between the ranks of its
-// number, then an all_gather inside. So all ranks of a machine send and receive at the same time. Large tensors go in
-// chunks: while one is between machines, the next is reduced.
+// An allreduce has three steps: a reduce_scatter inside each machine, after which each rank has the sum of one shard;
+// an allreduce of that shard with the ranks of the same number on the other machines; an all_gather inside. So all
+// ranks of a machine send and receive at the same time. Large tensors go in chunks: while one is between machines, the
+// next is reduced.
 class Machines {
  public:
   struct Settings {
@@ -40,7 +41,7 @@ class Machines {
 
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
-  // How long a machine may take to answer after something has failed.
+  // How long a machine may take to answer after something has failed (predicted).
   static constexpr std::chrono::milliseconds kAnswer{3000};
   struct Chunk;
   // What one machine says to the others: what two of its ranks announce, or why its ranks cannot be asked.

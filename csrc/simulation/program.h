@@ -50,15 +50,15 @@ Lists dependencies(const FlatProgram& program);
 // The first instruction of each launch (fastreduce.Program.launches), and the number of instructions as the last item.
 std::vector<int> launches(const FlatProgram& program, const Lists& waits);
 
-// What slices can win, as a number of shards for each launch of the rank that has the most. Without slices, steps
-// follow each other; with many, the busiest rank works all the time; shards pass a rank's port one by one. 0 if some
-// rank always works anyway, as in a ring.
+// What slices can save at most, in the time of one shard, divided by the launches of the rank that has the most.
+// Without slices steps follow each other; with many, the busiest rank works all the time: the difference is saved.
+// Shards pass a rank's port one by one. 0 if some rank always works, as in a ring.
 double idle_shards(const FlatProgram& program, const Lists& waits, const std::vector<int>& launches);
 
 // Called now and then by what takes long; it throws if the caller is to stop.
 using Pause = std::function<void()>;
 
-// Calls a pause after so many steps that a few milliseconds may have passed.
+// Calls a pause after so many steps that a few milliseconds may have passed (predicted).
 class Pacer {
  public:
   explicit Pacer(const Pause& pause) : pause_(pause) {}

@@ -37,10 +37,10 @@ class Stages {
   // How many stages must end before it begins.
   int waits(int stage) const;
 
-  // Calls `then` with each stage that waits for this one's end. A task's reads wait for the tasks that it depends on,
-  // for the lane's launch before it, and for its own reads of the slice before; its writes for its reads (for their
-  // first bytes where it streams), and for its writes of the slice before. So a lane reads the next slice while it
-  // writes the previous one.
+  // Calls `then` with each stage that waits for this one's end. Reads wait for the tasks that theirs depends on, for
+  // the lane's launch before, and for the task's reads of the slice before. Writes wait for the reads of their slice
+  // (if the task streams, for their first bytes only) and for the writes of the slice before. So a lane reads one slice
+  // while it writes the one before.
   template <class Then>
   void followers(int stage, const Then& then) const {
     const auto [number, slice, reads] = place(stage);

@@ -14,9 +14,9 @@ from datetime import timedelta
 
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-POLL_S = 0.005
+POLL_S = 0.005  # predicted: little work, and soon enough
 
-# How long a rank may take to notice what another one has noticed.
+# How long a rank may take to notice what another one has noticed (predicted).
 ANSWER = timedelta(seconds=3)
 
 NOTHING = "-"

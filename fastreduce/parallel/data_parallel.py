@@ -56,9 +56,9 @@ class DataParallel(nn.Module):
     joined on the first device; those without a batch dimension, as one loss per shard, are stacked.
     A batch smaller than the number of replicas leaves the last ones idle.
 
-    Gradients: replicas are summed in ascending order by one `reduce` over all parameters. A replica
-    that has not used a parameter adds nothing. Hooks of the module run once per replica; hooks of a
-    parameter see the summed gradient once.
+    Gradients: replicas are summed in ascending order by one `reduce` for each bucket of parameters.
+    A replica that has not used a parameter adds nothing. Hooks of the module run once per replica;
+    hooks of a parameter see the summed gradient once.
 
     Buffers: every replica begins a forward pass with the module's; what the first replica makes of
     them stays. So without ``sync_batchnorm`` BatchNorm normalizes with each replica's own

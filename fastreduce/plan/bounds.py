@@ -1,4 +1,4 @@
-"""How fast an allreduce can be at best on a topology, whatever the program."""
+"""How fast an allreduce without the host can be at best on a topology."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 
-# A plan should not take long: for more devices than so many, only prices that come to mind.
+# A plan should not take long: linear programs at most (predicted to be enough), and the number of
+# devices above which only prices that come to mind are tried.
 PROGRAMS, MANY = 10, 32
 # Some programs reach the bound: their simulated time may then be rounded to less.
 ROUNDED = 1 - 1e-9
 
 
 class Bound(NamedTuple):
-    """Seconds that no program can beat in the model of `fastreduce.simulate`, and what they are
-    for: "cut", "latency" or "memory"."""
+    """Seconds that no program without the host can beat in the model of `fastreduce.simulate`, and
+    what they are for: "cut", "latency" or "memory"."""
 
     time_s: float
     what: str

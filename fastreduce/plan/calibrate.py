@@ -16,7 +16,7 @@ from fastreduce.plan.runs import Run
 Floats = NDArray[np.float64]
 
 # NCCL has three protocols (LL, LL128, Simple). With two pairs the mean error on points that were
-# held out is 9.1 % instead of 7.4, with four 7.3 (721 published points, 2026-11).
+# held out is 9.1 % instead of 7.4, with four 7.3 (721 published points, 2026-11-23).
 PAIRS = 3
 # Fewer leave nothing to hold out: a curve has six figures, and seven with a hop's latency.
 LEAST_SIZES = LEAST_POINTS = 8

@@ -99,7 +99,7 @@ class Calibration:
 
 
 def to_json(calibrations: Sequence[Calibration]) -> list[dict[str, Any]]:
-    """As JSON has them: the fields by name, and rates in bytes a second."""
+    """As JSON has them: the fields by name, and rates in bytes per second."""
     return [
         asdict(x)
         | {"curve": _curve_to_json(x.curve), "error": x.error._asdict()}

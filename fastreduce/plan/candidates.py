@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
 # A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
-# overlap saves (predicted). A plan should not take long either.
+# overlap saves (predicted). A plan should not take long either: hence at
+# most so many waves and instructions (predicted).
 WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
 
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")

@@ -14,8 +14,8 @@ from fastreduce.plan.html_table import html_table
 class Plan:
     """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
 
-    ``bound`` is what no program can beat on the topology, where one is known. ``notes`` say how far
-    the times can be trusted, and what others have measured.
+    ``bound`` is what no program without the host can beat on the topology, where one is known.
+    ``notes`` say how far the times can be trusted, and what others have measured.
     """
 
     title: str

@@ -44,7 +44,7 @@ class Scale(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """Examples a second over what as many GPUs would do if sums took no time."""
+        """Examples per second over what as many GPUs would do if sums took no time."""
         return self.alone_s / self.step_s
 
     def cells(self) -> tuple[str, ...]:

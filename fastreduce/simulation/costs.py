@@ -49,7 +49,7 @@ class Costs(NamedTuple):
 #
 # event_wait_s: from the end of a kernel until another device's stream, which waits for its event,
 # continues. Predicted: between GPUs it was not measured. Between streams of one H100 each step of a
-# captured ring of 64 KiB took 2.8 us (4 ranks) and 3.5 us (8), which is 1.2 and 1.9 us beyond a
+# captured ring of 64 KiB took 2.7 us (4 ranks) and 3.6 us (8), which is 1.1 and 2.0 us beyond a
 # launch (2026-11-23, the same report).
 EVENTS = Costs(call_s=0.0, launch_s=1.6e-6, event_wait_s=1.5e-6, ramp_bytes=0.0, by_kernels=True)
 

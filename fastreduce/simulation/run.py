@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastreduce.topology.routes import Link
 
 # Events of all slices: these take about 10 s and 2 GB, and a program in the engine's own slices has
-# fewer (1,024 ranks, 5 million; measured on 2 virtual cores, 2026-11).
+# fewer (1,024 ranks, 5 million; measured on 2 virtual cores, CPU not noted, 2026-11-25).
 MOST_EVENTS = 100_000_000
 
 
@@ -146,7 +146,7 @@ def bytes_per_s(topology: Topology, link: Link) -> float:
     if found is None:
         raise ValueError(
             f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
-            "want it in bytes a second (save the topology, fill it in, load it)"
+            "want it in bytes per second (save the topology, fill it in, load it)"
         )
     return found
 

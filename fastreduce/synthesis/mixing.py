@@ -24,9 +24,10 @@ Indices: TypeAlias = NDArray[np.intp]
 TURNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 COPIES = (1, 2, 3, *(i << n for n in range(13) for i in (4, 6)))
 # No linear program has more turns times links times programs: it takes a few seconds (2 virtual
-# cores, 2026-11-23; one of 187,000 took 40 s).
+# cores, CPU not noted, 2026-11-23; one of 187,000 took 40 s).
 MOST_ENTRIES = 185_000
-# Where trees in time grow: turns times links times roots. With more a search would take minutes.
+# Where trees in time grow: turns times links times roots. With more a search would take minutes
+# (2 virtual cores, CPU not noted, 2026-11-25).
 MOST_TO_GROW = 30_000
 # How often they grow for a number of turns, at most. A gain is too little to go on if it is less
 # than a part of the time, over the last growths or over one more turn.

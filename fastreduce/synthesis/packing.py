@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 # Trees before the first linear program, and programs after it. Presets need 1 to 6 programs, and 64
-# GPUs on 8 machines less than 10.
+# GPUs on 8 machines less than 10 (counted on 2026-11-25).
 WARM_UP, PROGRAMS = 40, 40
 CLOSE = 1e-3  # the gap at which to stop
 # Times of a linear program, in its unit: the solver refuses what is beyond 1e15. A tree over a link

@@ -28,7 +28,7 @@ from fastreduce.units import duration, nbytes_of
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
-# What an engine can be given, and a simulation can judge in seconds.
+# What an engine can be given, and a simulation can judge in seconds (predicted).
 MOST_INSTRUCTIONS = 300_000
 # A mixture's shards have at least so many bytes, which a warp of a GPU loads at once.
 LEAST_SHARD_BYTES = 512

@@ -23,7 +23,7 @@ from fastreduce.topology.rings import Ring, both_ways
 
 # Links within a machine that join its halves.
 BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")
-# No seed may have more instructions: a search tries many copies of it.
+# No seed may have more instructions: a search tries many copies of it (predicted).
 MOST_INSTRUCTIONS = 20_000
 
 

@@ -58,7 +58,7 @@ def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, .
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 1e-30 <= value <= 1e30:  # beyond is a mistake, and overflows
-            unit = "bytes a second" if key.endswith("bytes_per_s") else "seconds"
+            unit = "bytes per second" if key.endswith("bytes_per_s") else "seconds"
             raise ValueError(
                 f"{where}: {key} is {value!r}, want {unit} above zero (1e-30 to 1e30), or None "
                 "where unknown"

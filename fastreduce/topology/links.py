@@ -8,7 +8,7 @@ import networkx as nx
 # pcie: NCCL assumes 12.0 of the 15.75 GB/s of 16 lanes PCIe 3.0 (src/graph/topo.h).
 # network: NCCL assumes 12.0 of 12.5 GB/s at 100 Gbit/s (the same file); 4 cards of 200 Gbit/s reach
 # at most 96 of 100 GB/s (nccl-tests issue 119).
-# memory: allreduce of 256 MiB on 2, 4 and 8 ranks of one H100 80 GB moves 2.9 to 3.0 of 3.35 TB/s,
+# memory: allreduce of 256 MiB on 2, 4 and 8 ranks of one H100 80 GB moves 2.8 to 3.0 of 3.35 TB/s,
 # read plus written, and nothing timed beside it more than 3 % faster (2026-11-23,
 # benchmarks/results/gpu/report.json).
 EFFICIENCY = {"pcie": 0.76, "network": 0.96, "memory": 0.88}
@@ -51,7 +51,7 @@ SOCKETS_BYTES_PER_S = {
 # and Blackwell: 4 links have 80, 6 have 150, 12 have 300, 18 have 450 and 18 have 900 GB/s.
 NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 
-# One lane, each way, by PCIe's generation: transfers a second and the line code of the PCI-SIG
+# One lane, each way, by PCIe's generation: transfers per second and the line code of the PCI-SIG
 # specifications (8b/10b, 128b/130b; generation 6 sends 242 of the 256 bytes of a flit as data).
 PCIE_LANE_BYTES_PER_S = {
     1: 2.5e9 * 8 / 10 / 8,

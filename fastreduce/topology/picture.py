@@ -29,7 +29,7 @@ ROWS_APART = 1.5  # where neighbours in a row are 1 apart
 BEND = 0.4  # of an arc's length: how far its control point is off the straight line
 ASIDE = 0.05  # how far each direction is off the middle where the two are drawn by themselves
 
-CHARACTERS_AN_INCH = 12  # at 9 points
+CHARACTERS_PER_INCH = 12  # at 9 points
 
 IDLE = "#d0d0d0"
 BUSY_COLORS = "YlOrRd"  # from yellow to dark red
@@ -104,7 +104,7 @@ def _figure(topology: Topology, links: Sequence[_Link], title: str) -> Figure:
     axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
     axes.set_ylim(min(ys) - 0.5 - low, max(ys) + 0.5 + high)
     axes.set_axis_off()
-    room = int(CHARACTERS_AN_INCH * figure.get_figwidth())
+    room = int(CHARACTERS_PER_INCH * figure.get_figwidth())
     lines = [fill(line, room) for line in title.splitlines()]
     axes.set_title("\n".join(lines), fontsize=9, loc="left")
     for link, bend in bends.items():

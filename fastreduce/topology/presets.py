@@ -19,7 +19,7 @@ from fastreduce.topology.links import (
     pcie_bytes_per_s,
 )
 
-# Nominal memory bandwidth in bytes a second: Nvidia's data sheets; for CPUs the channels of a
+# Nominal memory bandwidth in bytes per second: Nvidia's data sheets; for CPUs the channels of a
 # socket times their rate, from Intel's and AMD's product pages.
 MEMORY = {
     "K80": 240e9,  # one of the two GPUs on a board

@@ -22,7 +22,7 @@ from .learners import PROCESSES, Learner, network
 from .lenet import Generator
 from .state import bytes_of
 
-EVALUATED_ROWS = 256
+EVALUATED_ROWS = 256  # predicted: few passes, little memory
 
 
 class DDPLearner(Learner):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-# Shards of up to so many rows are computed on one thread. Measured with 8 rows on 2 cores,
-# 2026-11-21: a step takes 9 ms on one thread and 6 ms on two; but while other processes ran, an
-# epoch on two threads took 14 to 81 s instead of 4 s.
+# Shards of up to so many rows are computed on one thread. Measured with 8 rows on 2 cores, CPU not
+# noted, 2026-11-21: a step takes 9 ms on one thread and 6 ms on two; but while other processes ran,
+# an epoch on two threads took 14 to 81 s instead of 4 s.
 ONE_THREAD_ROWS = 16
 
 

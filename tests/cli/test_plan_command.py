@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_plan(capsys, tmp_pa
 
 
 BAD_MACHINES = {
-    "a rate of zero": (("links", 0, "bytes_per_s", 0), "bytes_per_s is 0, want bytes a second"),
+    "a rate of zero": (("links", 0, "bytes_per_s", 0), "bytes_per_s is 0, want bytes per second"),
     "no way": (("links", 0, "dst", "gpu1"), "no links lead from"),
     "an unknown kind": (("nodes", 0, "kind", "gup"), "kind"),
     "an unknown end": (("links", 0, "dst", "gpu77"), "gpu77"),

@@ -46,7 +46,7 @@ LAYOUTS = {
     "inner box": lambda x, r: within(x, tuple(slice(1, n + 1) for n in x.shape), (2,) * 4),
     "from a longer row": lambda x, r: within(x, (..., slice(10)), (0, 0, 0, 1)),
     "one element off": lambda x, r: shifted(x, 1),
-    "another offset a rank": lambda x, r: shifted(x, r),
+    "another offset per rank": lambda x, r: shifted(x, r),
 }
 DTYPES = (torch.float32, torch.float16, torch.uint8, torch.complex64)
 

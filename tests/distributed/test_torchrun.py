@@ -9,7 +9,7 @@ from processes import torchrun
 
 pytestmark = pytest.mark.sweep("processes")
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "distributed.md"
+DOCS = HERE.parents[1] / "docs"
 
 
 def test_a_killed_rank_is_started_again_and_ends_with_the_same_bits(tmp_path):
@@ -25,24 +25,27 @@ def test_a_killed_rank_is_started_again_and_ends_with_the_same_bits(tmp_path):
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def example(word):
-    """That of docs/distributed.md which has this word."""
-    found = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+def example(page, word):
+    """That of a page which has this word."""
+    text = (DOCS / page).read_text()
+    found = re.findall(r"^```py\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     return next(x for x in found if word in x)
 
 
 @pytest.mark.parametrize(
-    ("word", "needs", "said"),
+    ("page", "word", "needs", "said"),
     [
-        ("DistributedDataParallel", "torch", "rank 1: loss 0.0"),
-        ("accelerate", "accelerate", "2 processes, fastreduce: 0.0"),
-        ("lightning_fabric", "lightning_fabric", "2 processes, fastreduce: 0.0"),
+        ("distributed.md", "DistributedDataParallel", "torch", "rank 1: loss 0.0"),
+        ("distributed.md", "accelerate", "accelerate", "2 processes, fastreduce: 0.0"),
+        ("distributed.md", "lightning_fabric", "lightning_fabric", "2 processes, fastreduce: 0.0"),
+        ("kvstore.md", "dist_sync", "torch", "rank 1: [-0.5, -0.5]"),
+        ("kvstore.md", "dist_async", "torch", "rank 1: loss 0.0"),
     ],
 )
-def test_examples_of_the_docs(tmp_path, word, needs, said):
+def test_examples_of_the_docs(tmp_path, page, word, needs, said):
     pytest.importorskip(needs)
     script = tmp_path / "train.py"
-    script.write_text(example(word))
+    script.write_text(example(page, word))
     assert said in torchrun(script)
 
 

@@ -82,7 +82,7 @@ LAYOUTS = {
     "every other column": lambda x, r: x.repeat_interleave(2, dim=3)[..., ::2],
     "inner box": lambda x, r: torch.nn.functional.pad(x, (1, 1) * 4)[1:-1, 1:-1, 1:-1, 1:-1],
     "one element off": lambda x, r: shifted(x, 1),
-    "another offset a rank": lambda x, r: shifted(x, r),
+    "another offset per rank": lambda x, r: shifted(x, r),
     "ranks disagree": lambda x, r: x.transpose(0, 3).contiguous().transpose(0, 3) if r % 2 else x,
 }
 

@@ -41,7 +41,7 @@ def launches(program):
 
 
 def phases(program, group, by_kernels):
-    """(from, to, times a shard) of what a launch reads first, and then writes."""
+    """(from, to, times per shard) of what a launch reads first, and then writes."""
     reads, writes = [], []
     for x in (program.instructions[index] for index in group):
         if by_kernels and x.rank == HOST:

@@ -15,7 +15,7 @@ ROUND = Memory(call_s=1.0, bytes_per_s=10.0, cache_bytes_per_s=100.0, cache_byte
 @pytest.mark.parametrize(
     ("program", "nbytes", "time_s", "limit"),
     [
-        # 2 ranks, 1 byte: 4 bytes touched in a cache of 100 bytes a second.
+        # 2 ranks, 1 byte: 4 bytes touched in a cache of 100 bytes per second.
         (leader(2), 1, 1.04, "launch"),
         # 500 bytes on each rank fill the cache exactly: read twice, written twice.
         (leader(2), 500, 1 + 20, "cache"),

@@ -16,7 +16,7 @@ from fastreduce.synthesis.seeds import seeds
 from fastreduce.synthesis.symmetry import Symmetry
 from fastreduce.topology import preset
 
-# The first step keeps link 0 busy for a second a byte, the second step link 1.
+# The first step keeps link 0 busy for a second per byte, the second step link 1.
 TWO_STEPS = Shape(1, np.eye(2))
 # In one step, but its link is not as fast.
 ONE_STEP = Shape(1, np.array([[0.0, 0.0, 3.0]]))

@@ -77,7 +77,7 @@ class TestScaled:
             preset("dgx1").scaled(("gpu0", "gpu1"), factor)
 
     def test_beyond_any_machine(self):
-        with pytest.raises(ValueError, match=r"bytes_per_s is 4\.5e\+38, want bytes a second"):
+        with pytest.raises(ValueError, match=r"bytes_per_s is 4\.5e\+38, want bytes per second"):
             preset("dgx1").scaled(("gpu0", "gpu1"), 1e28)
 
     def test_an_unknown_bandwidth(self):

@@ -136,7 +136,7 @@ int run_matrix(const std::vector<Named>& programs, int every) {
 
 int main(int argc, char** argv) {
   if (argc < 3) fail("matrix_test PROGRAMS EVERY");
-  // Several threads a block, and not a power of two: whose element is whose must not matter.
+  // Several threads per block, and not a power of two: whose element is whose must not matter.
   virtual_cuda::reset({.devices = kMaxDevices, .linear = true, .block_threads = 3});
   std::printf("%d cases right\n", run_matrix(read_programs(argv[1]), std::atoi(argv[2])));
 }

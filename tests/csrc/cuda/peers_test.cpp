@@ -128,7 +128,7 @@ void engines_test::kept_proofs(const std::string& path) {
   if (properties_asked() != asked + 4)
     fail("not asked once for each device, but " + std::to_string(properties_asked() - asked) + " times");
   const std::string proofs = text_of(path);
-  if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line a pair:\n" + proofs);
+  if (std::count(proofs.begin(), proofs.end(), '\n') != 12) fail("not one line per pair:\n" + proofs);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   const std::string first = boot + " " + std::to_string(CUDART_VERSION) + " " + uuid_of(0) + " " + uuid_of(1) + " .\n";

@@ -175,7 +175,7 @@ TEST(copies_between_devices_without_peer_access) {
   in_many_orders({.peers = {{false, false}, {false, false}}}, peer_copies);
 }
 
-// dst[i] <- 10 threads a block + the thread.
+// dst[i] <- 10 threads per block + the thread.
 struct Who {
   int* dst;
 };
