@@ -17,6 +17,7 @@ from fastreduce import _C
 from fastreduce.algorithms import built_in
 from fastreduce.arguments import check_flags
 from fastreduce.collectives import allreduce
+from fastreduce.devices import usable_devices
 from fastreduce.names import listed
 from fastreduce.plan import copies
 from fastreduce.plan.machine import device, versions
@@ -164,8 +165,7 @@ def _ranks(places: Collection[str] | None, ks: Sequence[int]) -> list[tuple[str,
 
 
 def _gpus() -> list[torch.device]:
-    count = torch.cuda.device_count() if _C.cuda_engines and torch.cuda.is_available() else 0
-    return [torch.device("cuda", i) for i in range(count)]
+    return [device for device in usable_devices() if device.type == "cuda"]
 
 
 def _check(place: str, on: Sequence[str]) -> None:

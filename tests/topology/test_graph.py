@@ -63,7 +63,7 @@ BAD = {
     "no latency": (without("link", "latency_s"), f"{LINK} is without 'latency_s'"),
     "no medium": (without("link", "medium"), f"{LINK} is without 'medium'"),
     "an empty medium": (with_link(medium=""), f"{LINK}: medium is '', want a name"),
-    "zero bandwidth": (with_link(bytes_per_s=0.0), f"{LINK}: bytes_per_s is 0.0, want bytes a sec"),
+    "zero bandwidth": (with_link(bytes_per_s=0.0), f"{LINK}: bytes_per_s is 0.0, want bytes per"),
     "negative bandwidth": (with_link(bytes_per_s=-1), f"{LINK}: bytes_per_s is -1"),
     "NaN bandwidth": (with_link(bytes_per_s=math.nan), f"{LINK}: bytes_per_s is nan"),
     "infinite bandwidth": (with_link(bytes_per_s=math.inf), f"{LINK}: bytes_per_s is inf"),
