@@ -3,7 +3,7 @@
     python benchmarks/published.py     # needs scipy
 
 Reads results/published.json, whose points each name their source. Writes the curves that ship with
-the package (fastreduce/plan/published.json), a picture (results/published.png), and the tables
+the package (fastreduce/topology/published.json), a picture (results/published.png), and the tables
 of docs/calibration.md to the screen.
 """
 
@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fastreduce.plan.calibrate import HeldOut, calibrate
-from fastreduce.plan.calibration import Calibration
-from fastreduce.plan.calibration_files import PUBLISHED, save_calibrations
 from fastreduce.plan.runs import Run, read
+from fastreduce.topology.calibration import Calibration
+from fastreduce.topology.calibration_files import PUBLISHED, save_calibrations
 from fastreduce.units import busbw
 
 CORPUS = Path(__file__).parent / "results" / "published.json"

@@ -24,11 +24,13 @@ TESTS = {
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
     "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
     "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
+    "fastreduce/topology/calibration.py": (
+        "topology/test_calibration.py", "plan/test_calibrate.py",
+    ),
     **{f"fastreduce/plan/{name}.py": tuple(f"{test}.py" for test in tests)
        for name, tests in {
            "bounds": ("plan/test_bounds",),
            "calibrate": ("plan/test_calibrate",),
-           "calibration": ("plan/test_calibrate",),
            "copies": ("plan/test_copies",),
            "costs": ("plan/test_costs",),
            "defaults": ("plan/test_choose", "test_rank_order", "plan/test_table"),

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.plan.runs import Run
+from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
 
 Floats = NDArray[np.float64]
 

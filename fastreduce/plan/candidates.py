@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
-from fastreduce.plan.calibration import OURS
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
+from fastreduce.topology.calibration import OURS
 from fastreduce.units import busbw, duration
 
 if TYPE_CHECKING:

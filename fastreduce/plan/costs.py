@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from fastreduce.plan.calibration import Curve
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.topology.calibration import Curve
 from fastreduce.units import bus_bytes
 
 if TYPE_CHECKING:

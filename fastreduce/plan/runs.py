@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastreduce.plan.calibration import OURS
+from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.arguments import check_flags
-from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
+from fastreduce.topology.calibration import Calibration
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
-from fastreduce.plan.calibration_files import stored
+from fastreduce.topology.calibration_files import stored
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,

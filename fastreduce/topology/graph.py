@@ -15,7 +15,7 @@ from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, Routes
 
 if TYPE_CHECKING:
-    from fastreduce.plan.calibration import Calibration
+    from fastreduce.topology.calibration import Calibration
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastreduce.plan.calibration_files import PUBLISHED, load_calibrations
 from fastreduce.plan.runs import Point, Run, read
+from fastreduce.topology.calibration_files import PUBLISHED, load_calibrations
 
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
 RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
