@@ -11,6 +11,7 @@ from fastreduce.arguments import check_flags
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
+from fastreduce.topology import as_topology
 from fastreduce.topology.calibration import Calibration
 from fastreduce.units import duration, parse_size, size
 
@@ -96,8 +97,6 @@ def over_sizes(
     (None, ['sharded', 'sharded', 'sharded'])
     """
     from tqdm import tqdm
-
-    from fastreduce.topology import as_topology
 
     check_flags("over_sizes", progress=progress)
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))

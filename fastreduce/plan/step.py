@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.parameters import Source, parameters
 from fastreduce.plan.scaling import Network, Seconds, counts, in_machines, in_one_machine
+from fastreduce.topology import as_topology
 from fastreduce.units import duration, seconds_of, size
 
 if TYPE_CHECKING:
@@ -134,8 +135,6 @@ def what_if(
     >>> found.on(4).efficiency > 0.95
     True
     """
-    from fastreduce.topology import as_topology
-
     step_s, machine, found = seconds_of(step), as_topology(topology), parameters(model, dtype)
     if most_gpus < 1:
         raise ValueError(f"most_gpus is {most_gpus!r}, want 1 or more")

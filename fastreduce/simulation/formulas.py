@@ -13,7 +13,7 @@ import numpy as np
 
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.flows import max_min
-from fastreduce.simulation.run import bytes_per_s
+from fastreduce.topology.traffic import bytes_per_s
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology

@@ -19,10 +19,10 @@ from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, estimate_s, shape_of
 from fastreduce.synthesis.growing import Garden
-from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.mixing import mixtures
-from fastreduce.synthesis.packing import Packing, pack
 from fastreduce.synthesis.seeds import Seed, seeds
+from fastreduce.topology.packing import Packing, pack
+from fastreduce.topology.traffic import Links
 from fastreduce.units import duration, nbytes_of
 
 if TYPE_CHECKING:
