@@ -18,7 +18,9 @@ LIMIT_S = 200
 
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
-    "fastreduce/program.py": ("test_rank_order.py", "test_program.py", "test_proof.py"),
+    "fastreduce/program/program.py": (
+        "test_rank_order.py", "program/test_program.py", "program/test_proof.py",
+    ),
     "fastreduce/collectives.py": ("collectives",),
     "fastreduce/plan/build.py": ("plan/test_build.py", "collectives/test_lists.py"),
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),

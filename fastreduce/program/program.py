@@ -13,10 +13,12 @@ from functools import cached_property
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from fastreduce import _C, proof
+from fastreduce import _C
 from fastreduce.arguments import check_flags
-from fastreduce.instruction import Instruction, check_instruction
+from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
+from fastreduce.program import proof
+from fastreduce.program.check import check_instruction
 
 # Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
 MOST = 2**30
@@ -186,7 +188,7 @@ class Program:
             OSError: the file cannot be written.
             ValueError: the program is no allreduce.
         """
-        from fastreduce.program_files import save
+        from fastreduce.program.files import save
 
         save(self, path)
 
@@ -206,13 +208,13 @@ class Program:
         ...     Program.load(f"{folder}/mine.json") == ring(4)
         True
         """
-        from fastreduce.program_files import load
+        from fastreduce.program.files import load
 
         return load(path)
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write an allreduce for MSCCL or MSCCL++: see `fastreduce.algorithms.export`."""
-        from fastreduce.algorithms.export import export
+        """Write an allreduce for MSCCL or MSCCL++: see `fastreduce.program.export`."""
+        from fastreduce.program.export import export
 
         export(self, path)
 
