@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastreduce.colors import FAINT, INK
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
-from fastreduce.simulation.pictures import FAINT, INK
 from fastreduce.units import busbw, duration, size
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.arguments import check_flags
+from fastreduce.drawing import Drawable
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
@@ -16,13 +17,15 @@ from fastreduce.topology.calibration import Calibration
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fastreduce.plan.explain import Named
 
 FACTOR = 4  # from one size to the next
 
 
 @dataclass(frozen=True, repr=False)
-class Sizes:
+class Sizes(Drawable):
     """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
 
     ``others`` are curves of other engines for as many ranks, as others have measured them.
@@ -69,6 +72,11 @@ class Sizes:
     def _repr_html_(self) -> str:
         headings, *rows = self.rows()
         return html_table([self.title], headings, rows)
+
+    def _figure(self) -> Figure:
+        from fastreduce.plan.pictures import sizes_figure
+
+        return sizes_figure(self)
 
 
 def over_sizes(

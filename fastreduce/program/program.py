@@ -11,14 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastreduce import _C
 from fastreduce.arguments import check_flags
+from fastreduce.drawing import Drawable, Picture, at_a_glance
 from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
 from fastreduce.program import proof
 from fastreduce.program.check import check_instruction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
 MOST = 2**30
@@ -29,7 +33,7 @@ Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
 
 
 @dataclass(frozen=True, repr=False)
-class Program:
+class Program(Drawable):
     """A list of instructions for ``k`` ranks over buffers cut into ``shards`` equal parts.
 
     Buffers 0 to k-1 are the ranks' tensors. Collectives whose results lie in other tensors
@@ -66,10 +70,17 @@ class Program:
         instructions = f"{count:,} instruction{'s' * (count != 1)}"
         return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}{sliced}, {instructions})"
 
-    def _repr_svg_(self) -> str | None:
-        from fastreduce.simulation.pictures import at_a_glance
-
+    def _repr_svg_(self) -> Picture | None:
         return at_a_glance(self)
+
+    def _figure(self) -> Figure:
+        from fastreduce.program.picture import program_figure
+
+        return program_figure(self)
+
+    def _marks(self) -> int:
+        self.check_form()
+        return sum(1 + len(x.srcs) + len(x.dsts) for x in self.instructions) + self.k
 
     def __str__(self) -> str:
         of = " of whole tensors" if self.whole_tensors else ""

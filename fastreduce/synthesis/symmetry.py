@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fastreduce.topology.traffic import Floats, Links
+from fastreduce.topology.traffic import Floats, Links
 
 Numbers: TypeAlias = NDArray[np.intp]
 
