@@ -12,7 +12,7 @@ from fastreduce.cli.paths import to_write
 from fastreduce.units import size
 
 if TYPE_CHECKING:
-    from fastreduce.plan.runs import Run
+    from fastreduce.plan.runs import Measured
     from fastreduce.topology.calibration import Calibration
 
 
@@ -74,7 +74,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Run]) -> Iterator[str]:
+def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Measured]) -> Iterator[str]:
     """A line for each curve that is not in the table, and for each without a rate."""
     from fastreduce.plan.calibrate import LEAST_SIZES
 

@@ -7,7 +7,7 @@ from calibrations import CURVE, HOPS, calibration
 
 from fastreduce import explain
 from fastreduce.plan.calibrate import calibrate, errors_of, fit
-from fastreduce.plan.runs import Point, Run
+from fastreduce.plan.runs import Measured, Point
 from fastreduce.topology import preset
 from fastreduce.topology.calibration import Curve, Pair
 
@@ -18,7 +18,7 @@ SIZES = [1 << e for e in range(10, 31)]
 
 def run(curve, machine="a", ranks=8, sizes=SIZES, factor=1.0):
     points = (Point(nbytes, factor * curve.time_s(nbytes, ranks)) for nbytes in sizes)
-    return Run(machine, "NVLink", "NCCL", ranks, tuple(points), "made up")
+    return Measured(machine, "NVLink", "NCCL", ranks, tuple(points), "made up")
 
 
 class TestFit:
