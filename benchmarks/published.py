@@ -3,7 +3,7 @@
     python benchmarks/published.py     # needs scipy
 
 Reads results/published.json, whose points each name their source. Writes the curves that ship with
-the package (fastreduce/plan/published.json), a picture (results/published.png), and the tables
+the package (fastreduce/topology/published.json), a picture (results/published.png), and the tables
 of docs/calibration.md to the screen.
 """
 
@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fastreduce.plan.calibrate import HeldOut, calibrate
-from fastreduce.plan.calibration import Calibration
-from fastreduce.plan.calibration_files import PUBLISHED, save_calibrations
-from fastreduce.plan.runs import Run, read
+from fastreduce.plan.runs import Measured, read
+from fastreduce.topology.calibration import Calibration
+from fastreduce.topology.calibration_files import PUBLISHED, save_calibrations
 from fastreduce.units import busbw
 
 CORPUS = Path(__file__).parent / "results" / "published.json"
@@ -45,7 +45,7 @@ def table(held_out: Sequence[HeldOut]) -> str:
     return "\n".join(rows).replace("%", " %")
 
 
-def summary(runs: Sequence[Run], held_out: Sequence[HeldOut]) -> str:
+def summary(runs: Sequence[Measured], held_out: Sequence[HeldOut]) -> str:
     """Lines of a table: the mean and the worst of all, of each way to hold out, and without curves.
 
     Runs that their own sources call untuned have a line to themselves.
@@ -72,7 +72,7 @@ def _errors(held_out: Iterable[HeldOut], wanted: str = "") -> list[float]:
     return [e for x in held_out if wanted in ("", x.held_out) for e in x.errors]
 
 
-def between_machines(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
+def between_machines(runs: Sequence[Measured]) -> tuple[list[float], list[float]]:
     """By how much machines of one medium differ at the same size and number of ranks.
 
     For each point the error of the others' geometric mean, and of the nearest of them: what a curve
@@ -93,7 +93,7 @@ def between_machines(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
     return mean, nearest
 
 
-def picture(runs: Sequence[Run], calibrations: Sequence[Calibration]) -> None:
+def picture(runs: Sequence[Measured], calibrations: Sequence[Calibration]) -> None:
     """busbw over size, one panel for each medium: points as published, curves as fitted."""
     columns = 3
     rows = -(-len(calibrations) // columns)
@@ -113,7 +113,7 @@ def picture(runs: Sequence[Run], calibrations: Sequence[Calibration]) -> None:
     figure.savefig(PICTURE, dpi=90)
 
 
-def _draw(axes: Axes, runs: Sequence[Run], found: Calibration) -> None:
+def _draw(axes: Axes, runs: Sequence[Measured], found: Calibration) -> None:
     points = defaultdict(list)  # a machine may have been measured twice
     for run in runs:
         points[run.ranks, f"{run.machine}, {run.ranks} GPUs"] += run.points

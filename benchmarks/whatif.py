@@ -14,13 +14,13 @@ from pathlib import Path
 
 from fastreduce import draw, simulate
 from fastreduce.algorithms import multi_ring
+from fastreduce.drawing import save
 from fastreduce.plan.pictures import sizes_figure
 from fastreduce.plan.runs import read
 from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.step import what_if
-from fastreduce.simulation.pictures import save
+from fastreduce.simulation.busy import Busy
 from fastreduce.topology import preset, rings
-from fastreduce.topology.busy import Busy
 from fastreduce.topology.rings import both_ways
 
 MACHINE, MEDIUM = "dgx-h100", "8 Hopper on NVSwitch"

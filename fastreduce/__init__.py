@@ -29,6 +29,7 @@ except ImportError as error:
 from fastreduce import algorithms
 from fastreduce.algorithms import algorithm
 from fastreduce.collectives import all_gather, allreduce, broadcast, reduce, reduce_scatter
+from fastreduce.drawing import draw
 from fastreduce.gradients import grads
 from fastreduce.instruction import HOST, Instruction
 from fastreduce.program import Program
@@ -36,6 +37,7 @@ from fastreduce.program import Program
 if TYPE_CHECKING:
     from fastreduce import (  # noqa: F401
         cli,
+        colors,
         devices,
         distributed,
         doctor,
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from fastreduce.kvstore import KVStore
     from fastreduce.parallel import DataParallel, Whole
     from fastreduce.plan.explain import explain
-    from fastreduce.simulation.pictures import draw
     from fastreduce.simulation.simulate import simulate
     from fastreduce.synthesis.search import synthesize
 
@@ -85,13 +86,12 @@ _LAZY_NAMES = {
     "DataParallel": "fastreduce.parallel",
     "KVStore": "fastreduce.kvstore",
     "Whole": "fastreduce.parallel",
-    "draw": "fastreduce.simulation",
     "explain": "fastreduce.plan.explain",
     "simulate": "fastreduce.simulation",
     "synthesize": "fastreduce.synthesis",
 }
 _LAZY_MODULES = {
-    *("cli", "devices", "distributed", "doctor", "folders", "kvstore", "parallel"),
+    *("cli", "colors", "devices", "distributed", "doctor", "folders", "kvstore", "parallel"),
     *("plan", "simulation", "synthesis", "topology", "training", "units"),
 }
 

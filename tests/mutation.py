@@ -2,7 +2,7 @@
 tests/mutation.md, which also names the changes that make no difference.
 
     pip install universalmutator ruff
-    python tests/mutation.py csrc/overlap.cpp fastreduce/program.py --sample 20 --seed 1
+    python tests/mutation.py csrc/overlap.cpp fastreduce/program/program.py --sample 20 --seed 1
 
 universalmutator writes every mutant of a file; of these a sample is taken. A C++ mutant is compiled
 alone and linked with the objects of the unchanged files. One that gives the same object file, or

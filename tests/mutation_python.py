@@ -18,17 +18,21 @@ LIMIT_S = 200
 
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
-    "fastreduce/program.py": ("test_rank_order.py", "test_program.py", "test_proof.py"),
+    "fastreduce/program/program.py": (
+        "test_rank_order.py", "program/test_program.py", "program/test_proof.py",
+    ),
     "fastreduce/collectives.py": ("collectives",),
     "fastreduce/plan/build.py": ("plan/test_build.py", "collectives/test_lists.py"),
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
     "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
     "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
+    "fastreduce/topology/calibration.py": (
+        "topology/test_calibration.py", "plan/test_calibrate.py",
+    ),
     **{f"fastreduce/plan/{name}.py": tuple(f"{test}.py" for test in tests)
        for name, tests in {
            "bounds": ("plan/test_bounds",),
            "calibrate": ("plan/test_calibrate",),
-           "calibration": ("plan/test_calibrate",),
            "copies": ("plan/test_copies",),
            "costs": ("plan/test_costs",),
            "defaults": ("plan/test_choose", "test_rank_order", "plan/test_table"),

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from fastreduce.names import listed
 from fastreduce.program import Program
-from fastreduce.program_files import cached
+from fastreduce.program.files import cached
 
 Algorithm: TypeAlias = Callable[[int], Program]
 _Algorithm = TypeVar("_Algorithm", bound=Algorithm)

@@ -12,8 +12,8 @@ from fastreduce.cli.paths import to_write
 from fastreduce.units import size
 
 if TYPE_CHECKING:
-    from fastreduce.plan.calibration import Calibration
-    from fastreduce.plan.runs import Run
+    from fastreduce.plan.runs import Measured
+    from fastreduce.topology.calibration import Calibration
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,9 +47,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from fastreduce.plan.calibrate import calibrate
-    from fastreduce.plan.calibration_files import save_calibrations, stored
     from fastreduce.plan.runs import read
     from fastreduce.topology import as_topology, save
+    from fastreduce.topology.calibration_files import save_calibrations, stored
 
     if args.topology is not None and not args.out:
         args.refuse("--topology writes a topology's file: it needs --out")
@@ -74,7 +74,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Run]) -> Iterator[str]:
+def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Measured]) -> Iterator[str]:
     """A line for each curve that is not in the table, and for each without a rate."""
     from fastreduce.plan.calibrate import LEAST_SIZES
 

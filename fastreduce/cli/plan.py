@@ -54,8 +54,8 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     from fastreduce.plan.candidates import as_measured
     from fastreduce.plan.report import write
     from fastreduce.plan.sizes import over_sizes
+    from fastreduce.simulation.busy import Busy
     from fastreduce.simulation.costs import costs_of
-    from fastreduce.topology.busy import Busy
     from fastreduce.units import parse_size
 
     nbytes, topology = (

@@ -57,7 +57,7 @@ def _seconds(text: str) -> float:
 
 
 def _synthesize(args: argparse.Namespace) -> int:
-    from fastreduce.algorithms.export import WRITERS
+    from fastreduce.program.export import WRITERS
     from fastreduce.synthesis import synthesize
 
     try:

@@ -107,18 +107,18 @@ def _check_sweep(args: argparse.Namespace, config: Config) -> None:
 
 def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path) -> int:
     """Train at all these rates, and say, write and draw what accuracy each reached."""
-    from fastreduce.training.sweep import Point, sweep, table, write
+    from fastreduce.training.sweep import Outcome, sweep, table, write
 
-    points: list[Point] = []
-    for point in sweep(config, data, lrs):
-        points.append(point)
-        reached = "diverged" if point.test_accuracy is None else f"{point.test_accuracy:.3f}"
+    outcomes: list[Outcome] = []
+    for outcome in sweep(config, data, lrs):
+        outcomes.append(outcome)
+        reached = "diverged" if outcome.test_accuracy is None else f"{outcome.test_accuracy:.3f}"
         print(
-            f"replicas: {point.replicas}, batch: {point.batch_size}, lr: {point.lr:g}, "
+            f"replicas: {outcome.replicas}, batch: {outcome.batch_size}, lr: {outcome.lr:g}, "
             f"test acc: {reached}",
             flush=True,
         )
-    print(table(points))
+    print(table(outcomes))
     title = f"{config.model} after {config.epochs} epochs"
-    print("written:", *write(points, folder, title))
+    print("written:", *write(outcomes, folder, title))
     return 0

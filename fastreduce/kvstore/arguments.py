@@ -11,17 +11,16 @@ from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
 from fastreduce.kvstore.entry import Entry, Key
-from fastreduce.names import listed as one_of
-from fastreduce.names import meant, shown
+from fastreduce.names import listed, meant, shown
 
 KINDS = ("local", "dist_sync", "dist_async")
 
 
 def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
     if kind not in KINDS:
-        raise ValueError(f"KVStore: found {shown(kind)}, wanted one of {one_of(KINDS, kind)}")
+        raise ValueError(f"KVStore: found {shown(kind)}, wanted one of {listed(KINDS, kind)}")
     if op not in list(_C.ops()):
-        raise ValueError(f"KVStore: found op {shown(op)}, wanted one of {one_of(_C.ops(), op)}")
+        raise ValueError(f"KVStore: found op {shown(op)}, wanted one of {listed(_C.ops(), op)}")
     if staleness is not None:
         if kind != "dist_async":
             raise ValueError(
@@ -77,7 +76,7 @@ def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
     return found
 
 
-def listed(call: str, key: Any, value: Any) -> dict[Key, Any]:
+def by_key(call: str, key: Any, value: Any) -> dict[Key, Any]:
     """The value of each key; raises TypeError or ValueError where there are none."""
     several = isinstance(key, list | tuple)
     keys = list(key) if several else [key]
@@ -140,7 +139,7 @@ def like(
     call: str, key: Any, value: Any, entries: Mapping[Key, Entry], priority: Any
 ) -> dict[Key, list[Tensor]]:
     """By key, the highest priority first, the replicas' tensors, which are like its value."""
-    values = listed(call, key, value)
+    values = by_key(call, key, value)
     found = {key: _like(call, key, x, _entry(call, key, entries)) for key, x in values.items()}
     return {key: found[key] for key in _by_priority(call, list(found), priority)}
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fastreduce.kvstore.arguments import (
     about,
+    by_key,
     check_new,
     check_rows,
     check_store,
     like,
-    listed,
     names,
     outs,
     ranks_of,
@@ -132,7 +132,7 @@ class KVStore(Joint):
         """``check`` raises for what would go wrong later with these values."""
 
         def checked() -> tuple[str, dict[Key, Tensor]]:
-            values = listed("init", key, value)
+            values = by_key("init", key, value)
             check_new(values, self.keys(), self.op)
             check(values)
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
@@ -227,7 +227,7 @@ class KVStore(Joint):
         call = "row_sparse_pull"
 
         def checked() -> tuple[str, dict[Key, tuple[Tensor, Tensor]]]:
-            found, ids = listed(call, key, out), listed(call, key, row_ids)
+            found, ids = by_key(call, key, out), by_key(call, key, row_ids)
             for one in found:
                 check_rows(one, self._shards.entries, found[one], ids[one])
             numbers = {one: x.reshape(-1).to("cpu", torch.int64) for one, x in ids.items()}

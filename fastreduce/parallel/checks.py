@@ -13,7 +13,7 @@ from fastreduce.arguments import check_flags
 from fastreduce.devices import usable_devices
 
 
-def listed(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
+def device_list(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
     if devices is not None and (not isinstance(devices, Iterable) or isinstance(devices, str)):
         raise TypeError(
             f"DataParallel: found devices={devices!r}, wanted a list with one device per replica, "

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.checks import check_keywords, check_module, listed
+from fastreduce.parallel.checks import check_keywords, check_module, device_list
 from fastreduce.parallel.dealer import Dealer
 from fastreduce.parallel.graphed import GraphedStep
 
@@ -110,7 +110,7 @@ class DataParallel(nn.Module):
         check_keywords(unknown)
         parallel = Dealer(
             module,
-            listed(devices),
+            device_list(devices),
             batch_dim,
             shares,
             reproducible,

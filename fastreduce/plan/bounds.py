@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fastreduce.algorithms.leader import leader
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.topology import Topology
+from fastreduce.topology.packing import Packing, pack
+from fastreduce.topology.traffic import Floats, Links
 from fastreduce.units import duration
-
-if TYPE_CHECKING:
-    from fastreduce.synthesis.links import Floats, Links
-    from fastreduce.synthesis.packing import Packing
-    from fastreduce.topology import Topology
-
 
 # A plan should not take long: linear programs at most (predicted to be enough), and the number of
 # devices above which only prices that come to mind are tried.
@@ -49,7 +46,7 @@ def lower_bound(
 
     The cut: however the devices are divided into m parts, each byte of the result takes at least
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
-    carry. `fastreduce.synthesis.packing.Packing` has prices, 1 for a second of all links together,
+    carry. `fastreduce.topology.packing.Packing` has prices, 1 for a second of all links together,
     at which the messages for a byte cost at least ``bound_s``. Link l carries nothing before the
     latency t_l of the nearest message on it, so it is busy for at most T - t_l. So T is at least
     ``bound_s`` for each byte and the t_l, weighed with the prices.
@@ -94,9 +91,6 @@ def lower_bound(
 @lru_cache(maxsize=8)
 def _packed(topology: Topology, k: int) -> tuple[Links, Packing]:
     """Kept, because plans are made for many sizes."""
-    from fastreduce.synthesis.links import Links
-    from fastreduce.synthesis.packing import pack
-
     links = Links(topology, k)
     return links, pack(links, programs=PROGRAMS if k <= MANY else 0)
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
-from fastreduce.plan.runs import Run
+from fastreduce.plan.runs import Measured
+from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class HeldOut(NamedTuple):
     flaw: str
 
 
-def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
+def calibrate(runs: Sequence[Measured]) -> tuple[list[Calibration], list[HeldOut]]:
     """Fit each medium and engine, and hold out each of its machines in turn.
 
     Where a medium has one machine, every other point is held out, first the even ones, then the
@@ -74,7 +74,7 @@ def calibrate(runs: Sequence[Run]) -> tuple[list[Calibration], list[HeldOut]]:
     return calibrations, held_out
 
 
-def _what(run: Run) -> tuple[str, str]:
+def _what(run: Measured) -> tuple[str, str]:
     return run.medium, run.engine
 
 
@@ -83,7 +83,7 @@ def _held_in_words(found: Sequence[HeldOut]) -> str:
     return "machines" if kinds == {"machines"} else " and ".join(sorted(kinds, reverse=True))
 
 
-def _held_out(runs: Sequence[Run]) -> Iterator[HeldOut]:
+def _held_out(runs: Sequence[Measured]) -> Iterator[HeldOut]:
     """Each machine's points in turn: those of sizes that other machines have, fitted to these; the
     rest, of which the others know nothing, every other one of them."""
     for machine in dict.fromkeys(run.machine for run in runs):
@@ -103,7 +103,7 @@ def _held_out(runs: Sequence[Run]) -> Iterator[HeldOut]:
             yield HeldOut(medium, engine, machine, "every other point", tuple(errors), flaw)
 
 
-def _every_other(runs: Sequence[Run], held: Sequence[Run]) -> list[float]:
+def _every_other(runs: Sequence[Measured], held: Sequence[Measured]) -> list[float]:
     """Errors on ``held``, which are among ``runs``: fitted without the even ones, then the odd."""
     errors = []
     for odd in (0, 1):
@@ -119,12 +119,12 @@ def _every_other(runs: Sequence[Run], held: Sequence[Run]) -> list[float]:
     return errors
 
 
-def _in(sizes: range, run: Run, wanted: bool = True) -> Run:
+def _in(sizes: range, run: Measured, wanted: bool = True) -> Measured:
     """The run with the points whose sizes are among these, or are not."""
     return run._replace(points=tuple(x for x in run.points if (x.nbytes in sizes) == wanted))
 
 
-def errors_of(curve: Curve, runs: Iterable[Run]) -> list[float]:
+def errors_of(curve: Curve, runs: Iterable[Measured]) -> list[float]:
     """The share of the measured time by which a curve is off, for each point."""
     return [
         abs(curve.time_s(point.nbytes, run.ranks) / point.time_s - 1)
@@ -133,7 +133,7 @@ def errors_of(curve: Curve, runs: Iterable[Run]) -> list[float]:
     ]
 
 
-def fit(runs: Sequence[Run]) -> Curve:
+def fit(runs: Sequence[Measured]) -> Curve:
     """The curve with the least relative error; a hop's latency only where numbers of ranks differ.
 
     Raises:

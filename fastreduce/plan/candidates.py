@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fastreduce.algorithms import hierarchical, multi_ring, registry
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.plan.build import proven
-from fastreduce.plan.calibration import OURS
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
+from fastreduce.topology import Topology, machines, rings
+from fastreduce.topology.calibration import OURS
+from fastreduce.topology.cluster import equal_machines
+from fastreduce.topology.rings import both_ways
 from fastreduce.units import busbw, duration
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
 
 # A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
 # overlap saves (predicted). A plan should not take long either: hence at
@@ -154,8 +153,6 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
 
 def _first(topology: Topology, k: int) -> Topology:
     """The topology without the devices that have no rank: no route leads through a device."""
-    from fastreduce.topology import Topology
-
     if k == len(topology.devices):
         return topology  # with the routes that it has found
     graph = topology.graph.copy()
@@ -165,8 +162,6 @@ def _first(topology: Topology, k: int) -> Topology:
 
 def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
     """The program for this topology, if the algorithm takes its rings or machines into account."""
-    from fastreduce.topology.cluster import equal_machines
-
     if name == "multi-ring":
         return _rings_both_ways(topology)
     if name == "hierarchical" and (parts := equal_machines(topology)):
@@ -183,9 +178,6 @@ def _waves(whole: Program, nbytes: int) -> int:
 def _rings_both_ways(topology: Topology) -> Program:
     """Each ring in both directions, because links carry data both ways at once. Rail rings go one
     way: together they use both directions of every card."""
-    from fastreduce.topology import machines, rings
-    from fastreduce.topology.rings import both_ways
-
     each, parts = rings(topology), machines(topology)
     if len(each) > 1 and len(parts) > 1:
         return multi_ring(len(topology.devices), each)

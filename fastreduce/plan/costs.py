@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from fastreduce.plan.calibration import Curve
 from fastreduce.program import Program
+from fastreduce.simulation import simulate
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.topology import Topology
+from fastreduce.topology.calibration import Curve
 from fastreduce.units import bus_bytes
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
 
 # Sizes at which a simulation is all latency, and all bandwidth.
 SMALL_BYTES, LARGE_BYTES = 1, 1 << 33
@@ -27,8 +25,6 @@ def calibrated(
     A small message tells the call, a large one the rate of the links, and what is between them the
     ramp. All links get the same factor, since one curve cannot tell which of them is slow.
     """
-    from fastreduce.simulation import simulate
-
     k = program.k
     base = costs_of(program, costs)
 
@@ -50,8 +46,6 @@ def calibrated(
 
 @lru_cache(maxsize=8)  # so that bounds, which are kept for a topology, are found once
 def _scaled(topology: Topology, factor: float) -> Topology:
-    from fastreduce.topology import Topology
-
     graph = nx.DiGraph(topology.graph)
     for link, found in topology.graph.edges.items():
         if found["bytes_per_s"] is not None:

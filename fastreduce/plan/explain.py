@@ -13,7 +13,6 @@ from fastreduce import _C
 from fastreduce.algorithms.registration import Algorithm, find, name_of, registry
 from fastreduce.arguments import as_tensor
 from fastreduce.plan.bounds import Bound, lower_bound
-from fastreduce.plan.calibration import Calibration
 from fastreduce.plan.candidates import (
     Candidate,
     as_measured,
@@ -29,6 +28,7 @@ from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.predict import MEMORIES
+from fastreduce.topology.calibration import Calibration
 from fastreduce.units import busbw, duration, nbytes_of, size
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ MOST_DROP = 2.0
 MOST_NAMED = 3
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One entry of a table; ``nbytes`` per rank."""
 
     place: str
@@ -46,7 +46,7 @@ def spread(samples_s: Sequence[float]) -> float:
     return (upper - lower) / median
 
 
-def doubtful(samples_s: Mapping[Entry, Sequence[float]]) -> dict[Entry, str]:
+def doubtful(samples_s: Mapping[TableEntry, Sequence[float]]) -> dict[TableEntry, str]:
     """The entries that other work on the machine seems to have disturbed, and why.
 
     An entry is doubtful if the quartiles of its samples are more than half the median apart. Two
@@ -57,7 +57,7 @@ def doubtful(samples_s: Mapping[Entry, Sequence[float]]) -> dict[Entry, str]:
         samples_s: two or more samples per entry, in seconds.
 
     >>> steady, shaken = [1e-6, 1e-6, 1e-6], [1e-6, 2e-6, 9e-6]
-    >>> entries = [Entry("cpu", "leader", 2, nbytes) for nbytes in (1024, 4096)]
+    >>> entries = [TableEntry("cpu", "leader", 2, nbytes) for nbytes in (1024, 4096)]
     >>> doubtful({entries[0]: steady, entries[1]: steady})
     {}
     >>> for entry, why in doubtful({entries[0]: steady, entries[1]: shaken}).items():
@@ -65,7 +65,7 @@ def doubtful(samples_s: Mapping[Entry, Sequence[float]]) -> dict[Entry, str]:
     cpu, leader, k = 2, 4096 bytes: samples spread by 200% of their median, 2 us
     """
     found = {}
-    curves: dict[tuple[str, str, int], list[tuple[Entry, float]]] = defaultdict(list)
+    curves: dict[tuple[str, str, int], list[tuple[TableEntry, float]]] = defaultdict(list)
     for entry in sorted(samples_s):
         samples, median_s = samples_s[entry], statistics.median(samples_s[entry])
         curves[entry[:3]].append((entry, median_s))
@@ -90,7 +90,7 @@ class NoisyMeasurement(RuntimeError):
         entries: the entries that cannot be trusted, and why.
     """
 
-    def __init__(self, table: Table, entries: Mapping[Entry, str]) -> None:
+    def __init__(self, table: Table, entries: Mapping[TableEntry, str]) -> None:
         named = "; ".join(f"{x}: {entries[x]}" for x in list(entries)[:MOST_NAMED])
         more = f"; and {len(entries) - MOST_NAMED} more" if len(entries) > MOST_NAMED else ""
         super().__init__(

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastreduce.colors import FAINT, INK
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
-from fastreduce.simulation.pictures import FAINT, INK
 from fastreduce.units import busbw, duration, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastreduce.plan.runs import Run
+    from fastreduce.plan.runs import Measured
 
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
@@ -26,7 +26,7 @@ IN_A_ROW = 6  # names of the legend
 MOST_TICKS = 6  # more sizes would run into each other
 
 
-def sizes_figure(sizes: Sizes, runs: Sequence[Run] = ()) -> Figure:
+def sizes_figure(sizes: Sizes, runs: Sequence[Measured] = ()) -> Figure:
     """The time, where small sizes differ, and the busbw, where large ones do.
 
     ``runs`` are measured points of other engines, for as many ranks.

@@ -13,15 +13,14 @@ from string import Template
 from typing import TYPE_CHECKING, TypeAlias
 
 import fastreduce
+from fastreduce.drawing import Drawable, at_a_glance, figure_of, save
 from fastreduce.program import Program
-from fastreduce.simulation.pictures import at_a_glance, figure_of, save
 
 if TYPE_CHECKING:
     from fastreduce.plan.plan import Plan
-    from fastreduce.simulation.pictures import Drawn
 
 # A heading, and what is below it.
-Section: TypeAlias = "tuple[str, Plan | Drawn]"
+Section: TypeAlias = "tuple[str, Plan | Drawable]"
 
 
 def write(title: str, sections: Sequence[Section], path: str | PathLike[str]) -> None:
@@ -45,7 +44,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
-def _section(heading: str, shown: Plan | Drawn) -> str:
+def _section(heading: str, shown: Plan | Drawable) -> str:
     from fastreduce.plan.plan import Plan
     from fastreduce.plan.sizes import Sizes
     from fastreduce.plan.step import WhatIf
@@ -56,7 +55,7 @@ def _section(heading: str, shown: Plan | Drawn) -> str:
     return f"<section><h2>{html.escape(heading)}</h2>{below}</section>"
 
 
-def _picture(heading: str, shown: Drawn) -> str:
+def _picture(heading: str, shown: Drawable) -> str:
     """An image of its own, because the names inside two SVGs could be the same.
 
     What is too full for an SVG, whose every line is text, becomes a PNG. A program with so many

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastreduce.plan.calibration import OURS
+from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
 
 
@@ -22,7 +22,7 @@ class Point(NamedTuple):
     time_s: float
 
 
-class Run(NamedTuple):
+class Measured(NamedTuple):
     """What one machine took with one engine and number of ranks, by size.
 
     Machines with the same ``medium`` and ``engine`` are fitted together. A run with a ``flaw`` is
@@ -38,7 +38,7 @@ class Run(NamedTuple):
     flaw: str = ""
 
 
-def read(path: str | PathLike[str], medium: str | None = None) -> list[Run]:
+def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]:
     """The runs in a file: nccl-tests' output, a table of `fastreduce tune`, rows of our benchmarks,
     or published runs (benchmarks/results/published.json).
 
@@ -74,7 +74,7 @@ _ROW = re.compile(
 _RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
 
 
-def _nccl_tests(text: str, path: Path, medium: str) -> Run:
+def _nccl_tests(text: str, path: Path, medium: str) -> Measured:
     """A point is the row's time in place, which comes second and so meets a warm machine."""
     ranks, points, others = 0, [], ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -89,7 +89,7 @@ def _nccl_tests(text: str, path: Path, medium: str) -> Run:
         raise ValueError(f"this is no allreduce, but: {others}")
     if not points:
         raise ValueError("no row of nccl-tests: size, count, type, ..., time, algbw, busbw")
-    return Run(path.name, medium, "NCCL", ranks, _sorted(points), path.name)
+    return Measured(path.name, medium, "NCCL", ranks, _sorted(points), path.name)
 
 
 def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> Point:
@@ -126,7 +126,7 @@ def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> 
     return Point(nbytes, time_us / 1e6)
 
 
-def _json(text: str, path: Path, medium: str) -> Iterator[Run]:
+def _json(text: str, path: Path, medium: str) -> Iterator[Measured]:
     try:
         found = json.loads(text)
     except RecursionError as error:
@@ -145,7 +145,7 @@ def _json(text: str, path: Path, medium: str) -> Iterator[Run]:
         )
 
 
-def _table(found: Any, path: Path) -> Iterator[Run]:
+def _table(found: Any, path: Path) -> Iterator[Measured]:
     device = _get("the table", found, "device", str)
     for place, by_algorithm in _get("the table", found, "times_s", dict).items():
         for name in _object(place, by_algorithm):
@@ -154,10 +154,10 @@ def _table(found: Any, path: Path) -> Iterator[Run]:
                 times = _object(where, by_size).items()
                 points = [Point(_whole(where, n), _seconds(where, s)) for n, s in times]
                 ranks = _ranks(where, _whole(where, k))
-                yield Run(device, place, f"{OURS} {name}", ranks, _sorted(points), path.name)
+                yield Measured(device, place, f"{OURS} {name}", ranks, _sorted(points), path.name)
 
 
-def _published(found: Any) -> Iterator[Run]:
+def _published(found: Any) -> Iterator[Measured]:
     for number, run in enumerate(_get("the file", found, "runs", list)):
         where = f"run {number}"
         names = [_get(where, run, key, str) for key in ("machine", "medium", "engine", "source")]
@@ -177,10 +177,10 @@ def _published(found: Any) -> Iterator[Run]:
             time_s = bus_bytes(nbytes, k) / busbw / 1e9 if time_s is None else time_s
             points.append(Point(nbytes, _seconds(where, time_s)))
         flaw = str(run.get("flaw", ""))
-        yield Run(machine, medium, engine, k, tuple(dict.fromkeys(points)), source, flaw)
+        yield Measured(machine, medium, engine, k, tuple(dict.fromkeys(points)), source, flaw)
 
 
-def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
+def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
     """Rows of float32 in one tensor, by contender and number of ranks."""
     grouped = defaultdict(list)
     for number, row in enumerate(found["rows"]):
@@ -202,7 +202,7 @@ def _rows(found: Any, path: Path, medium: str) -> Iterator[Run]:
     machine = machine if isinstance(machine, dict) else {}
     on = str(machine.get("gpu") or machine.get("cpu") or path.stem)
     for (name, k), points in grouped.items():
-        yield Run(on, medium, name, k, _sorted(points), path.name)
+        yield Measured(on, medium, name, k, _sorted(points), path.name)
 
 
 _WORDS = {str: "words", int: "a whole number", list: "a list", dict: "an object"}

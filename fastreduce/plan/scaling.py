@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,11 +13,9 @@ from fastreduce.algorithms import ring
 from fastreduce.plan.explain import explain
 from fastreduce.simulation.costs import costs_of
 from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
+from fastreduce.topology import Topology
 from fastreduce.topology.cluster import cluster
 from fastreduce.topology.rings import rings
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
 
 Seconds: TypeAlias = Callable[[float], float]
 

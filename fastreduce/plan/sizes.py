@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastreduce.arguments import check_flags
-from fastreduce.plan.calibration import Calibration
+from fastreduce.drawing import Drawable
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
+from fastreduce.topology import as_topology
+from fastreduce.topology.calibration import Calibration
 from fastreduce.units import duration, parse_size, size
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fastreduce.plan.explain import Named
 
 FACTOR = 4  # from one size to the next
 
 
 @dataclass(frozen=True, repr=False)
-class Sizes:
+class Sizes(Drawable):
     """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
 
     ``others`` are curves of other engines for as many ranks, as others have measured them.
@@ -69,6 +73,11 @@ class Sizes:
         headings, *rows = self.rows()
         return html_table([self.title], headings, rows)
 
+    def _figure(self) -> Figure:
+        from fastreduce.plan.pictures import sizes_figure
+
+        return sizes_figure(self)
+
 
 def over_sizes(
     sizes: str | Sequence[int],
@@ -96,8 +105,6 @@ def over_sizes(
     (None, ['sharded', 'sharded', 'sharded'])
     """
     from tqdm import tqdm
-
-    from fastreduce.topology import as_topology
 
     check_flags("over_sizes", progress=progress)
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))

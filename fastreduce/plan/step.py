@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fastreduce.drawing import Drawable
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.parameters import Source, parameters
 from fastreduce.plan.scaling import Network, Seconds, counts, in_machines, in_one_machine
+from fastreduce.topology import as_topology
 from fastreduce.units import duration, seconds_of, size
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fastreduce.plan.explain import Named
 
 # The backward pass computes two products of matrices for each one of the forward pass: the
@@ -60,7 +64,7 @@ class Scale(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class WhatIf:
+class WhatIf(Drawable):
     """A training step from one GPU to many. Prints as a table; `fastreduce.draw` draws it.
 
     ``bucket_bytes`` are in the order in which they are summed.
@@ -89,6 +93,11 @@ class WhatIf:
     def _repr_html_(self) -> str:
         rows = [scale.cells() for scale in self.scales]
         return html_table([self.title, self.machine], HEADINGS, rows)
+
+    def _figure(self) -> Figure:
+        from fastreduce.plan.pictures import step_figure
+
+        return step_figure(self)
 
 
 def what_if(
@@ -134,8 +143,6 @@ def what_if(
     >>> found.on(4).efficiency > 0.95
     True
     """
-    from fastreduce.topology import as_topology
-
     step_s, machine, found = seconds_of(step), as_topology(topology), parameters(model, dtype)
     if most_gpus < 1:
         raise ValueError(f"most_gpus is {most_gpus!r}, want 1 or more")

@@ -21,7 +21,7 @@ from fastreduce.devices import usable_devices
 from fastreduce.names import listed
 from fastreduce.plan import copies
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.noise import Entry, NoisyMeasurement, doubtful
+from fastreduce.plan.noise import NoisyMeasurement, TableEntry, doubtful
 from fastreduce.plan.table import Table, Times
 
 BUDGET_S = 40.0
@@ -52,8 +52,8 @@ class _Call(NamedTuple):
     names: tuple[str, ...]
     tensors: int = TENSORS
 
-    def entry(self, name: str) -> Entry:
-        return Entry(self.place, name, len(self.on), self.nbytes)
+    def entry(self, name: str) -> TableEntry:
+        return TableEntry(self.place, name, len(self.on), self.nbytes)
 
 
 def measure(
@@ -107,7 +107,9 @@ def measure(
     return table
 
 
-def _measured(calls: Sequence[_Call], budget_s: float, progress: bool) -> dict[Entry, list[float]]:
+def _measured(
+    calls: Sequence[_Call], budget_s: float, progress: bool
+) -> dict[TableEntry, list[float]]:
     """Samples of all calls; while there is time, those that were disturbed are taken again."""
     begin_s = perf_counter()
     samples = _sampled(calls, begin_s + FIRST_PASS * budget_s, "tune", progress)
@@ -140,7 +142,7 @@ def _copy_engine_bytes(times_s: Times) -> dict[str, int | None]:
     }
 
 
-def _times(samples: Mapping[Entry, Sequence[float]]) -> Times:
+def _times(samples: Mapping[TableEntry, Sequence[float]]) -> Times:
     times: dict[str, dict[str, dict[int, dict[int, float]]]] = {}
     for (place, name, k, nbytes), measured in samples.items():
         by_k = times.setdefault(place, {}).setdefault(name, {})
@@ -186,13 +188,13 @@ def _check(place: str, on: Sequence[str]) -> None:
 
 def _sampled(
     calls: Sequence[_Call], end_s: float, title: str, progress: bool
-) -> dict[Entry, list[float]]:
+) -> dict[TableEntry, list[float]]:
     """Samples of the seconds per call. Calls with more bytes get more of the time that is left."""
     from tqdm import tqdm
 
     weights = [len(x.on) * max(x.nbytes, CHEAP_BYTES) * len(x.names) for x in calls]
     most_bytes = max(call.nbytes for call in calls)
-    samples: dict[Entry, list[float]] = {}
+    samples: dict[TableEntry, list[float]] = {}
     on: tuple[str, ...] = ()
     buffers: list[Tensor] = []
     for i, call in enumerate(tqdm(calls, title, disable=None if progress else True)):

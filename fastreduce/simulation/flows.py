@@ -12,10 +12,6 @@ from fastreduce import _C
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# Transfers under way on links of ``bytes_per_s``, each on one of ``paths``
-# (csrc/simulation/network.h).
-Network = _C.Network
-
 # Transfers that end within a picosecond end together.
 MOMENT_S = _C.moment_s
 

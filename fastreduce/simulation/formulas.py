@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fastreduce.simulation.costs import EVENTS, Costs
 from fastreduce.simulation.flows import max_min
-from fastreduce.simulation.run import bytes_per_s
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
+from fastreduce.topology import Topology
+from fastreduce.topology.traffic import bytes_per_s
 
 
 class Hop(NamedTuple):

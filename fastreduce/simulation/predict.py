@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.simulate import simulate
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
+from fastreduce.topology import Topology
 
 
 class Prediction(NamedTuple):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from fastreduce import _C
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs, costs_of
+from fastreduce.topology import Topology
+from fastreduce.topology.routes import Link
+from fastreduce.topology.traffic import bytes_per_s
 from fastreduce.units import nbytes_of
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
-    from fastreduce.topology.routes import Link
 
 # Events of all slices: these take about 10 s and 2 GB, and a program in the engine's own slices has
 # fewer (1,024 ranks, 5 million; measured on 2 virtual cores, CPU not noted, 2026-11-25).
@@ -128,27 +126,6 @@ def _check_slices(slices: int, events: int) -> None:
             f"slices is {slices:,}, want at most {max(1, MOST_EVENTS // events):,}: a slice of "
             f"this program has {events:,} events, and a simulation takes at most {MOST_EVENTS:,}"
         )
-
-
-def bytes_per_s(topology: Topology, link: Link) -> float:
-    """The bandwidth of a link; that from a node to itself is its memory.
-
-    Raises:
-        ValueError: it is unknown.
-    """
-    src, dst = link
-    what = f"the link {src!r} -> {dst!r}" if src != dst else f"the memory of {src!r}"
-    found: float | None = (
-        topology.bytes_per_s[link]
-        if src != dst
-        else topology.graph.nodes[src]["memory_bytes_per_s"]
-    )
-    if found is None:
-        raise ValueError(
-            f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
-            "want it in bytes per second (save the topology, fill it in, load it)"
-        )
-    return found
 
 
 def _sizes(program: Program, nbytes: int | str | Sequence[int | str]) -> tuple[int, list[float]]:

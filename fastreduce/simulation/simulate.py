@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING
 
 from fastreduce.algorithms.collectives import program as allreduce_of
 from fastreduce.algorithms.registration import Algorithm, name_of
@@ -15,10 +14,8 @@ from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.events import events
 from fastreduce.simulation.run import Run
 from fastreduce.simulation.timeline import Timeline
+from fastreduce.topology import Topology, as_topology
 from fastreduce.units import size
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
 
 
 def simulate(
@@ -83,8 +80,6 @@ def simulate(
     >>> round(timeline.time_s * 1e3)
     15
     """
-    from fastreduce.topology import as_topology
-
     check_flags("simulate", verify=verify)
     topology = as_topology(topology)
     if not isinstance(program, Program):

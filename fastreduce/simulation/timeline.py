@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastreduce.drawing import Drawable, Picture, at_a_glance, figure_of, save
 from fastreduce.listing import LazyListing, Listing
+from fastreduce.topology.routes import Link
 from fastreduce.units import busbw, duration, size
 
 if TYPE_CHECKING:
-    from fastreduce.simulation.run import Run
+    from matplotlib.figure import Figure
 
-Link: TypeAlias = tuple[str, str]
+    from fastreduce.simulation.run import Run
 
 LINKS_SHOWN = 8
 
@@ -37,7 +39,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Timeline:
+class Timeline(Drawable):
     """A program's run on a topology, as `fastreduce.simulate` predicts it.
 
     ``k`` ranks have ``nbytes`` each. ``events`` on devices and links are sorted by their start.
@@ -78,10 +80,16 @@ class Timeline:
         events = f"{count:,} event{'s' * (count != 1)}"
         return f"Timeline({self.title}: {duration(self.time_s)}, {events})"
 
-    def _repr_svg_(self) -> str | None:
-        from fastreduce.simulation.pictures import at_a_glance
-
+    def _repr_svg_(self) -> Picture | None:
         return at_a_glance(self)
+
+    def _figure(self) -> Figure:
+        from fastreduce.simulation.timeline_picture import timeline_figure
+
+        return timeline_figure(self)
+
+    def _marks(self) -> int:
+        return len(self.events)
 
     @cached_property
     def time_s(self) -> float:
@@ -154,6 +162,4 @@ class Timeline:
 
         Each device and each link has a lane, each shard a colour. `fastreduce.draw` writes SVG too.
         """
-        from fastreduce.simulation.pictures import figure_of, save
-
         save(figure_of(self), path, "png")

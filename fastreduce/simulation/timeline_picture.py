@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastreduce.simulation.pictures import FAINT, INK, color_of, ink_on
+from fastreduce.colors import FAINT, INK, color_of, ink_on
 from fastreduce.simulation.rows import lanes, rows
 from fastreduce.simulation.timeline import Event, Timeline
 

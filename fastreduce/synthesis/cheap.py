@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fastreduce.synthesis.halves import Half, Side, grown
-from fastreduce.synthesis.links import Floats
 from fastreduce.synthesis.moving import moved
 from fastreduce.synthesis.timed import TimedTree
+from fastreduce.topology.traffic import Floats
 
 
 class Prices:

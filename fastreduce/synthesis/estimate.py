@@ -12,7 +12,7 @@ from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
-from fastreduce.synthesis.links import Floats, Links
+from fastreduce.topology.traffic import Floats, Links
 
 # Copies of programs, each beginning in some turn, as `fastreduce.algorithms.waves.staggered` takes
 # them: the number of a program and a turn for each copy, in ascending order.

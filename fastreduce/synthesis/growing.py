@@ -11,10 +11,10 @@ from fastreduce.instruction import Instruction
 from fastreduce.program import Program
 from fastreduce.synthesis.cheap import Prices
 from fastreduce.synthesis.estimate import shape_of
-from fastreduce.synthesis.links import Floats, Links
 from fastreduce.synthesis.seeds import Seed
 from fastreduce.synthesis.symmetry import symmetry_of
 from fastreduce.synthesis.timed import TimedTree
+from fastreduce.topology.traffic import Floats, Links
 
 # Where links cost nothing, the shortest way is the best: this part of the mean price is added.
 NEVER_FREE = 1e-3

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastreduce.synthesis.links import Floats
 from fastreduce.synthesis.symmetry import Numbers
 from fastreduce.synthesis.timed import Edges
+from fastreduce.topology.traffic import Floats
 
 
 class Half(NamedTuple):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fastreduce.simulation.costs import Costs
 from fastreduce.synthesis.estimate import Mixture
 from fastreduce.synthesis.growing import Garden
-from fastreduce.synthesis.links import Floats
-from fastreduce.synthesis.packing import least_busy
 from fastreduce.synthesis.rounding import Begun, copies_of
+from fastreduce.topology.packing import least_busy
+from fastreduce.topology.traffic import Floats
 
 # A program and the turn in which it begins; and the share of the data that each of them has.
 Start: TypeAlias = tuple[int, int]

@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from fastreduce.synthesis.halves import Half, Side
-from fastreduce.synthesis.links import Floats
 from fastreduce.synthesis.symmetry import Numbers
+from fastreduce.topology.traffic import Floats
 
 # How often each rank is looked at, at most, and the part of the cost that is worth a move.
 SWEEPS, LITTLE = 4, 1e-9

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastreduce.synthesis.links import Floats
+from fastreduce.topology.traffic import Floats
 
 Counts: TypeAlias = NDArray[np.intp]
 

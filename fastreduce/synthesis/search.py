@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from numbers import Real
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fastreduce.algorithms.waves import staggered
 from fastreduce.arguments import check_flags
@@ -19,14 +19,12 @@ from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.run import seconds as simulated_s
 from fastreduce.synthesis.estimate import Mixture, estimate_s, shape_of
 from fastreduce.synthesis.growing import Garden
-from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.mixing import mixtures
-from fastreduce.synthesis.packing import Packing, pack
 from fastreduce.synthesis.seeds import Seed, seeds
+from fastreduce.topology import Topology, as_topology
+from fastreduce.topology.packing import Packing, pack
+from fastreduce.topology.traffic import Links
 from fastreduce.units import duration, nbytes_of
-
-if TYPE_CHECKING:
-    from fastreduce.topology import Topology
 
 # What an engine can be given, and a simulation can judge in seconds (predicted).
 MOST_INSTRUCTIONS = 300_000
@@ -83,8 +81,6 @@ def synthesize(
     >>> round(found.time_s * 1e3, 1), found.bound.what
     (15.0, 'cut')
     """
-    from fastreduce.topology import as_topology
-
     check_flags("synthesize", progress=progress)
     topology, total = as_topology(topology), nbytes_of(nbytes)
     if not isinstance(seconds, Real) or isinstance(seconds, bool) or not seconds > 0:

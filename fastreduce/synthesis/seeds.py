@@ -16,10 +16,10 @@ from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
-from fastreduce.synthesis.links import Tree
-from fastreduce.synthesis.packing import Packing
 from fastreduce.topology import Topology, rings
+from fastreduce.topology.packing import Packing
 from fastreduce.topology.rings import Ring, both_ways
+from fastreduce.topology.traffic import Tree
 
 # Links within a machine that join its halves.
 BETWEEN_SOCKETS = ("qpi", "upi", "xgmi")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fastreduce.synthesis.links import Floats, Links
+from fastreduce.topology.traffic import Floats, Links
 
 Numbers: TypeAlias = NDArray[np.intp]
 
@@ -50,7 +49,7 @@ def symmetry_of(links: Links) -> Symmetry:
 
     No more than one image for each rank: a copy of a program with all its images shall be short.
 
-    >>> from fastreduce.synthesis.links import Links
+    >>> from fastreduce.topology.traffic import Links
     >>> from fastreduce.topology import cluster
     >>> found = symmetry_of(Links(cluster("dgx-h100", machines=2, gbit=400, nics=8), 16))
     >>> len(found.images), int(found.orbit.max()) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
-from fastreduce.plan.calibration_files import published
+from fastreduce.topology.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import EFFICIENCY, connect
 from fastreduce.topology.named import as_topology

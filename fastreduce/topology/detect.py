@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
-from fastreduce.plan.calibration_files import stored
+from fastreduce.topology.calibration_files import stored
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,
@@ -21,7 +21,7 @@ from fastreduce.topology.links import (
 )
 
 # Domain, bus and device on PCIe: so NVML names the other end of an NVLink.
-_Place: TypeAlias = tuple[int, int, int]
+_PciAddress: TypeAlias = tuple[int, int, int]
 
 
 class _NvLink(NamedTuple):
@@ -81,8 +81,8 @@ def _detect(nvml: Any) -> Topology:
                 f"looked for GPUs through NVML and found: {lost}; take a preset(), or load() a file"
             )
         driver = _ask(nvml, "SystemGetDriverVersion") or "of unknown version"
-        places = [_place(_ask(nvml, "DeviceGetPciInfo", handle)) for handle in handles]
-        gpus = [_read(nvml, handle, places) for handle in handles]
+        addresses = [_pci_address(_ask(nvml, "DeviceGetPciInfo", handle)) for handle in handles]
+        gpus = [_read(nvml, handle, addresses) for handle in handles]
         levels = {
             (i, j): _ask(nvml, "DeviceGetTopologyCommonAncestor", handles[i], handles[j])
             for i, j in combinations(range(len(handles)), 2)
@@ -105,7 +105,7 @@ def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
         return None
 
 
-def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
+def _read(nvml: Any, handle: Any, addresses: list[_PciAddress | None]) -> _Gpu:
     clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM)
     bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", handle)
     # Two transfers per clock: 2619 MHz and 5120 bits give the 3.35 TB/s of the H100's data sheet.
@@ -117,10 +117,10 @@ def _read(nvml: Any, handle: Any, places: list[_Place | None]) -> _Gpu:
     known = generation in PCIE_LANE_BYTES_PER_S and lanes
     pcie = pcie_bytes_per_s(generation, lanes) if known else None
     name = _ask(nvml, "DeviceGetName", handle) or "GPU of unknown name"
-    return _Gpu(name, memory, pcie, list(_nvlinks(nvml, handle, places)))
+    return _Gpu(name, memory, pcie, list(_nvlinks(nvml, handle, addresses)))
 
 
-def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_NvLink]:
+def _nvlinks(nvml: Any, handle: Any, addresses: list[_PciAddress | None]) -> Iterator[_NvLink]:
     # From NVML's numbers of NVLink versions to ours. For version 3.1 no rate is published.
     versions = {
         nvml.NVML_NVLINK_VERSION_1_0: 1,
@@ -135,9 +135,9 @@ def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_N
             continue
         version = versions.get(_ask(nvml, "DeviceGetNvLinkVersion", handle, link))
         rate = nvlink_bytes_per_s(version, 1) if version else None
-        place = _place(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
-        if place is not None and place in places:
-            yield _NvLink(places.index(place), rate)
+        address = _pci_address(_ask(nvml, "DeviceGetNvLinkRemotePciInfo", handle, link))
+        if address is not None and address in addresses:
+            yield _NvLink(addresses.index(address), rate)
         elif (
             _ask(nvml, "DeviceGetNvLinkRemoteDeviceType", handle, link)
             == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
@@ -145,7 +145,7 @@ def _nvlinks(nvml: Any, handle: Any, places: list[_Place | None]) -> Iterator[_N
             yield _NvLink(None, rate)
 
 
-def _place(pci: Any) -> _Place | None:
+def _pci_address(pci: Any) -> _PciAddress | None:
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 

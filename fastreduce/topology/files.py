@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 
-from fastreduce.plan.calibration import from_json, to_json
+from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
 FORMAT = "fastreduce topology"

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from fastreduce.drawing import Drawable, Picture, at_a_glance
 from fastreduce.names import listed
 from fastreduce.topology import changes
 from fastreduce.topology.check import check
 from fastreduce.topology.routes import Link, Route, Routes
 
 if TYPE_CHECKING:
-    from fastreduce.plan.calibration import Calibration
+    from matplotlib.figure import Figure
+
+    from fastreduce.topology.calibration import Calibration
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Drawable):
     """Devices, switches, CPUs and network cards, and the links between them.
 
     Each node has a ``kind``: "gpu", "cpu", "switch" or "nic"; GPUs and CPUs also have
@@ -56,10 +59,16 @@ class Topology:
             f"{len(self.graph)} nodes, {self.graph.number_of_edges()} links)"
         )
 
-    def _repr_svg_(self) -> str | None:
-        from fastreduce.simulation.pictures import at_a_glance
-
+    def _repr_svg_(self) -> Picture | None:
         return at_a_glance(self)
+
+    def _figure(self) -> Figure:
+        from fastreduce.topology.picture import topology_figure
+
+        return topology_figure(self)
+
+    def _marks(self) -> int:
+        return len(self.graph.edges)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
-from fastreduce.simulation.pictures import INK
-from fastreduce.units import duration
+from fastreduce.colors import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastreduce.topology.busy import Busy
     from fastreduce.topology.graph import Topology
 
 Places: TypeAlias = dict[str, tuple[float, float]]
@@ -30,10 +28,6 @@ BEND = 0.4  # of an arc's length: how far its control point is off the straight 
 ASIDE = 0.05  # how far each direction is off the middle where the two are drawn by themselves
 
 CHARACTERS_PER_INCH = 12  # at 9 points
-
-IDLE = "#d0d0d0"
-BUSY_COLORS = "YlOrRd"  # from yellow to dark red
-LIGHTEST = 0.25  # of these colours: light yellow cannot be seen on white
 
 
 class _Link(NamedTuple):
@@ -55,40 +49,15 @@ class _Link(NamedTuple):
 def topology_figure(topology: Topology) -> Figure:
     """Each link in the colour of its medium."""
     media = nx.get_edge_attributes(topology.graph, "medium")
-    links = _links(topology.graph, {link: COLORS.get(x, OTHER_COLOR) for link, x in media.items()})
-    figure = _figure(topology, links, repr(topology))
+    colors = {link: COLORS.get(medium, OTHER_COLOR) for link, medium in media.items()}
+    links = links_in(topology.graph, colors)
+    figure = figure_with(topology, links, repr(topology))
     _add_legend(figure, links)
     return figure
 
 
-def busy_figure(busy: Busy) -> Figure:
-    """Each link in a colour that says how busy it is."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap
-
-    scale = colormaps[BUSY_COLORS]
-    shades = ListedColormap([scale(LIGHTEST + (1 - LIGHTEST) * x / 255) for x in range(256)])
-    shares = {link: round(share, 2) for link, share in busy.timeline.busy_share.items()}
-    colors = {link: shades(share) if share else IDLE for link, share in shares.items()}
-    links = sorted(_links(busy.topology.graph, colors), key=lambda x: shares[x.src, x.dst])
-    took = f"{busy.algorithm}, predicted: {duration(busy.timeline.time_s)}"
-    lines = busy.timeline.title, f"{took} (the wider a link, the faster; grey: idle)"
-    figure = _figure(busy.topology, links, "\n".join(lines))
-    bar = figure.colorbar(
-        ScalarMappable(cmap=shades),
-        ax=figure.axes,
-        location="bottom",
-        shrink=0.5,
-        aspect=40,
-        pad=0.02,
-        label="share of the time in use",
-    )
-    bar.ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    return figure
-
-
-def _figure(topology: Topology, links: Sequence[_Link], title: str) -> Figure:
+def figure_with(topology: Topology, links: Sequence[_Link], title: str) -> Figure:
+    """The nodes and these links, the last on top."""
     from matplotlib.figure import Figure
 
     places = _places(topology)
@@ -173,7 +142,8 @@ def _spread(wanted: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _links(graph: nx.DiGraph, colors: Mapping[tuple[str, str], Any]) -> list[_Link]:
+def links_in(graph: nx.DiGraph, colors: Mapping[tuple[str, str], Any]) -> list[_Link]:
+    """The links in their colours, both directions as one where nothing tells them apart."""
     found: dict[tuple[str, str], _Link] = {}
     for (src, dst), here in graph.edges.items():
         color = colors[src, dst]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import networkx as nx
 
 from fastreduce.names import listed
-from fastreduce.plan.calibration_files import published
+from fastreduce.topology.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import (
     EFFICIENCY,

@@ -21,7 +21,7 @@ REPLICAS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
-class Point:
+class Outcome:
     """One training: ``batch_size`` counts all replicas' examples. None: its loss was not finite."""
 
     replicas: int
@@ -54,26 +54,26 @@ def configs(config: Config, lrs: Sequence[float]) -> list[Config]:
     ]
 
 
-def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float]) -> Iterator[Point]:
+def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float]) -> Iterator[Outcome]:
     """Train all of `configs`.
 
     Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Exercises".
     """
-    for point in configs(config, lrs):
+    for one in configs(config, lrs):
         try:
-            accuracy = list(Trainer(point, data).epochs())[-1].test_accuracy
+            accuracy = list(Trainer(one, data).epochs())[-1].test_accuracy
         except NonFiniteLoss:
             accuracy = None
-        yield Point(len(point.devices), point.batch_size, point.lr, accuracy)
+        yield Outcome(len(one.devices), one.batch_size, one.lr, accuracy)
 
 
-def table(points: Sequence[Point]) -> str:
+def table(outcomes: Sequence[Outcome]) -> str:
     """A line for each rate, a column for each number of replicas."""
-    columns = list(dict.fromkeys((x.replicas, x.batch_size) for x in points))
-    found = {(x.replicas, x.lr): _cell(x.test_accuracy) for x in points}
+    columns = list(dict.fromkeys((x.replicas, x.batch_size) for x in outcomes))
+    found = {(x.replicas, x.lr): _cell(x.test_accuracy) for x in outcomes}
     head = "".join(f"  {k} x {batch // k:>4}" for k, batch in columns)
     lines = [f"{'lr':>8}{head}   (replicas x batch of each: test accuracy)"]
-    for lr in dict.fromkeys(x.lr for x in points):
+    for lr in dict.fromkeys(x.lr for x in outcomes):
         lines.append(f"{lr:>8g}" + "".join(found.get((k, lr), "-").rjust(10) for k, _ in columns))
     return "\n".join(lines)
 
@@ -82,17 +82,17 @@ def _cell(accuracy: float | None) -> str:
     return "diverged" if accuracy is None else f"{accuracy:.3f}"
 
 
-def write(points: Sequence[Point], folder: Path, title: str) -> list[Path]:
-    """Write the points as JSON and as a picture."""
+def write(outcomes: Sequence[Outcome], folder: Path, title: str) -> list[Path]:
+    """Write the outcomes as JSON and as a picture."""
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
     results, picture = folder / SWEEP, folder / SWEEP_PICTURE
-    write_whole(results, json.dumps([vars(x) for x in points], indent=1) + "\n")
+    write_whole(results, json.dumps([vars(x) for x in outcomes], indent=1) + "\n")
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    for replicas, batch in dict.fromkeys((x.replicas, x.batch_size) for x in points):
-        own = [x for x in points if x.replicas == replicas]
+    for replicas, batch in dict.fromkeys((x.replicas, x.batch_size) for x in outcomes):
+        own = [x for x in outcomes if x.replicas == replicas]
         axes.plot(
             [x.lr for x in own],
             [math.nan if x.test_accuracy is None else x.test_accuracy for x in own],

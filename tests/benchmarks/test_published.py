@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fastreduce.plan.calibration_files import PUBLISHED, load_calibrations
-from fastreduce.plan.runs import Point, Run, read
+from fastreduce.plan.runs import Measured, Point, read
+from fastreduce.topology.calibration_files import PUBLISHED, load_calibrations
 
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
 RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
@@ -116,7 +116,7 @@ def test_untuned_runs_say_why():
 def test_how_far_machines_of_one_medium_are_apart():
     published = pytest.importorskip("published")
     a, b, c = (
-        Run(name, "NVLink", "NCCL", 8, (Point(1024, time_s),), "made up")
+        Measured(name, "NVLink", "NCCL", 8, (Point(1024, time_s),), "made up")
         for name, time_s in (("a", 1e-5), ("b", 2e-5), ("c", 8e-5))
     )
     mean, nearest = published.between_machines([a, b, c])

@@ -3,9 +3,9 @@
 import pytest
 
 from fastreduce.cli import main
-from fastreduce.plan.calibration import Curve, Pair
-from fastreduce.plan.calibration_files import load_calibrations, stored
 from fastreduce.topology import load
+from fastreduce.topology.calibration import Curve, Pair
+from fastreduce.topology.calibration_files import load_calibrations, stored
 
 pytest.importorskip("scipy")
 

@@ -9,8 +9,8 @@ import pytest
 
 from fastreduce import explain
 from fastreduce.cli import main
-from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.topology import Topology, names, preset, save
+from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
 
 
 def test_prints_the_plan(capsys):

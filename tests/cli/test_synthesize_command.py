@@ -29,7 +29,7 @@ def test_exports_for_msccl(name, words, tmp_path):
 
 
 def test_a_program_that_cannot_be_exported_is_not_lost(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fastreduce.algorithms.export.BLOCKS", 1)
+    monkeypatch.setattr("fastreduce.program.export.BLOCKS", 1)
     path = tmp_path / "mine.xml"
     assert main(["synthesize", "book-pcie4", "--size", "1MiB", "-o", str(path)]) == 1
     error = capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from fastreduce.cli import main
 from fastreduce.training import Config, compare
 from fastreduce.training.data import SAMPLE
-from fastreduce.training.sweep import Point, table
+from fastreduce.training.sweep import Outcome, table
 from fastreduce.training.tracing import SKIPPED_STEPS, TRACED_STEPS
 
 QUICK = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-size", "8"]
@@ -76,7 +76,7 @@ class TestSweep:
         assert "diverged" in capsys.readouterr().out
 
     def test_the_table(self):
-        points = [Point(1, 16, 0.1, 0.5), Point(2, 32, 0.1, None), Point(1, 16, 0.25, 0.625)]
+        points = [Outcome(1, 16, 0.1, 0.5), Outcome(2, 32, 0.1, None), Outcome(1, 16, 0.25, 0.625)]
         assert table(points).splitlines() == [
             "      lr  1 x   16  2 x   16   (replicas x batch of each: test accuracy)",
             "     0.1     0.500  diverged",

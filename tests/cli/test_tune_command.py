@@ -6,12 +6,12 @@ from fastreduce.algorithms import built_in
 from fastreduce.cli import main
 from fastreduce.plan import tune
 from fastreduce.plan.machine import device, versions
-from fastreduce.plan.noise import Entry, NoisyMeasurement
+from fastreduce.plan.noise import NoisyMeasurement, TableEntry
 from fastreduce.plan.table import Table
 from fastreduce.plan.table_files import load, tuned
 
 TIMES = {"cpu": {name: {2: {1024: 1e-6}} for name in built_in()}}
-NOISY = {Entry("cpu", "ring", 2, 1024): "samples spread by 300% of their median, 1 us"}
+NOISY = {TableEntry("cpu", "ring", 2, 1024): "samples spread by 300% of their median, 1 us"}
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from programs import right_program
 from fastreduce import Instruction, Program, explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
 from fastreduce.plan.bounds import _farthest_s, lower_bound
-from fastreduce.plan.calibration import Calibration, Curve, Error, Pair
 from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import cluster, names, preset
+from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
 
 MB = 10**6
 TOPOLOGIES = [*map(preset, names()), cluster("pcie5-x8", machines=2, gbit=100, nics=2)]

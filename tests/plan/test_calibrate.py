@@ -1,48 +1,24 @@
-"""Curves: what they say, that a fit finds them, and how errors are held out."""
+"""Fits: that they find a curve, and how errors are held out."""
 
-import json
 from dataclasses import replace
 
 import pytest
+from calibrations import CURVE, HOPS, calibration
 
 from fastreduce import explain
 from fastreduce.plan.calibrate import calibrate, errors_of, fit
-from fastreduce.plan.calibration import Calibration, Curve, Error, Pair, from_json, to_json
-from fastreduce.plan.calibration_files import load_calibrations, published, save_calibrations
-from fastreduce.plan.runs import Point, Run
-from fastreduce.topology import cluster, load, preset, save
+from fastreduce.plan.runs import Measured, Point
+from fastreduce.topology import preset
+from fastreduce.topology.calibration import Curve, Pair
 
 pytest.importorskip("scipy")
 
-CURVE = Curve(12e-6, 0.0, (Pair(0.0, 20e9), Pair(4e6, 150e9), Pair(30e6, 400e9)))
-HOPS = Curve(5e-6, 2e-6, (Pair(0.0, 2e9), Pair(1e6, 25e9)))
-GOOD = {"ramp_bytes": 0, "bytes_per_s": 1e9}
-ERROR = {"mean": 0.08, "worst": 0.2, "points": 21, "held_out": "machines"}
 SIZES = [1 << e for e in range(10, 31)]
 
 
 def run(curve, machine="a", ranks=8, sizes=SIZES, factor=1.0):
     points = (Point(nbytes, factor * curve.time_s(nbytes, ranks)) for nbytes in sizes)
-    return Run(machine, "NVLink", "NCCL", ranks, tuple(points), "made up")
-
-
-def calibration(engine="NCCL", curve=CURVE):
-    error = Error(0.08, 0.2, 21, "machines")
-    return Calibration("NVLink", engine, (2, 8), (1024, 1 << 30), curve, error, ("https://a.page",))
-
-
-class TestCurve:
-    def test_small_messages_take_the_call_and_large_ones_the_rate(self):
-        assert CURVE.time_s(4, 8) == pytest.approx(12e-6, rel=1e-3)
-        assert 2 * 7 / 8 * (1 << 40) / CURVE.time_s(1 << 40, 8) == pytest.approx(400e9, rel=1e-3)
-
-    @pytest.mark.parametrize(("nbytes", "fastest"), [(1 << 10, 0), (1 << 22, 1), (1 << 30, 2)])
-    def test_the_fastest_pair_counts(self, nbytes, fastest):
-        alone = [CURVE._replace(pairs=(pair,)).time_s(nbytes, 8) for pair in CURVE.pairs]
-        assert CURVE.time_s(nbytes, 8) == min(alone) == alone[fastest]
-
-    def test_each_step_of_a_ring_takes_a_hop(self):
-        assert HOPS.time_s(0, 8) - HOPS.time_s(0, 2) == pytest.approx(12 * 2e-6)
+    return Measured(machine, "NVLink", "NCCL", ranks, tuple(points), "made up")
 
 
 class TestFit:
@@ -117,48 +93,6 @@ def test_a_rate_is_told_by_large_sizes_that_differ(sizes, told):
     assert calibrate([run(CURVE, sizes=sizes)])[0][0].tells_rate == told
 
 
-class TestFiles:
-    def test_come_back_as_they_were(self, tmp_path):
-        path = save_calibrations([calibration()], tmp_path / "mine.json")
-        assert load_calibrations(path) == (calibration(),)
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            ({"engine": 7}, "calibration 0: engine is 7"),
-            ({"ranks": [8, 2]}, r"ranks is \[8, 2\], want the least and the most"),
-            ({"ranks": [True, 2]}, r"ranks is \[True, 2\], want the least and the most"),
-            ({"error": ERROR | {"mean": float("nan")}}, "error: mean is nan, want a number, 0 or"),
-            ({"error": ERROR | {"worst": 10**400}}, "error: worst is 10+, want a number"),
-            ({"error": ERROR | {"points": -3}}, "error: points is -3, want a number"),
-            ({"speed": 1}, "'speed' is not known"),
-            ({"curve": {"call_s": -1, "hop_s": 0, "pairs": [GOOD]}}, "call_s is -1, want a number"),
-            (
-                {"curve": {"call_s": 0, "hop_s": 0, "pairs": [GOOD | {"bytes_per_s": 0}]}},
-                "bytes_per_s is 0, want a number",
-            ),
-            ({"curve": {"call_s": 0, "hop_s": 0, "pairs": []}}, "want at least one pair"),
-            ({"curve": {"call_s": 0, "hop_s": 0, "pairs": [7]}}, "pairs is 7, want an object"),
-        ],
-    )
-    def test_wrong_ones_are_refused_in_words(self, change, words):
-        with pytest.raises(ValueError, match=words):
-            from_json("mine", [to_json([calibration()])[0] | change])
-
-    def test_a_topology_keeps_them(self, tmp_path):
-        save(preset("dgx-h100"), tmp_path / "a.json")
-        found = load(tmp_path / "a.json")
-        assert found.calibrations == preset("dgx-h100").calibrations != ()
-
-    def test_files_without_them_still_load(self, tmp_path):
-        save(preset("book-pcie4"), tmp_path / "a.json")
-        assert "calibrations" not in json.loads((tmp_path / "a.json").read_text())
-        assert load(tmp_path / "a.json").calibrations == ()
-
-    def test_a_machine_that_was_changed_has_none(self):
-        assert preset("dgx-h100").scaled(("gpu0", "nvswitch"), 0.5).calibrations == ()
-
-
 class TestExplain:
     def machine(self, *calibrations):
         return replace(preset("book-pcie4"), calibrations=calibrations)
@@ -201,8 +135,3 @@ class TestExplain:
     @pytest.mark.parametrize("size", ["1KB", "2GB"])
     def test_is_silent_beyond_what_was_measured(self, size):
         assert len(explain(size, topology=self.machine(calibration())).notes) == 1
-
-    def test_known_machines_have_what_is_published(self):
-        assert [x.engine for x in published("dgx-h100")] == ["NCCL"]
-        assert cluster("dgx-h100", 2, 400, nics=8).calibrations[0].medium.startswith("2 x 8 Hopper")
-        assert cluster("dgx-h100", 2, 100, nics=8).calibrations == ()

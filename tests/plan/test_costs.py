@@ -3,11 +3,11 @@
 import pytest
 
 from fastreduce import algorithms, explain, simulate
-from fastreduce.plan.calibration import Curve, Pair
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.defaults import default
 from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import names, preset
+from fastreduce.topology.calibration import Curve, Pair
 
 PLACES = {"dgx2-v100": "nvlink", "dgx-a100": "nvlink", "dgx-h100": "nvlink", "dgx-h200": "nvlink"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tables import BUILT_IN
 
 from fastreduce.plan import tune
-from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, Entry, NoisyMeasurement, doubtful
+from fastreduce.plan.noise import MOST_DROP, MOST_JUMP, NoisyMeasurement, TableEntry, doubtful
 from fastreduce.plan.tune import measure
 
 KIB = 1 << 10
@@ -19,7 +19,7 @@ KIB = 1 << 10
 
 def curve(by_size):
     """Three samples, which agree, of one algorithm at each size."""
-    return {Entry("cpu", "ring", 2, n): [seconds] * 3 for n, seconds in by_size.items()}
+    return {TableEntry("cpu", "ring", 2, n): [seconds] * 3 for n, seconds in by_size.items()}
 
 
 class TestDoubtful:
@@ -27,13 +27,13 @@ class TestDoubtful:
         "samples", [[1.0, 1.0, 2.1], [1.0] * 3 + [1.6] * 2 + [9.0] * 2, [0.1, 0.5, 1.2, 1.3]]
     )
     def test_samples_that_do_not_agree(self, samples):
-        entry = Entry("cpu", "ring", 2, KIB)
+        entry = TableEntry("cpu", "ring", 2, KIB)
         assert "samples spread by" in doubtful({entry: samples})[entry]
 
     @pytest.mark.parametrize("samples", [[1.0] * 5, [1.0, 1.2, 1.4], [1.0] * 24 + [50.0]])
     def test_control_samples_that_do(self, samples):
         """One sample of many may be far off: the median does not feel it."""
-        assert doubtful({Entry("cpu", "ring", 2, KIB): samples}) == {}
+        assert doubtful({TableEntry("cpu", "ring", 2, KIB): samples}) == {}
 
     @pytest.mark.parametrize(
         ("by_size", "both"),
@@ -46,7 +46,7 @@ class TestDoubtful:
     def test_sizes_that_do_not_fit_each_other(self, by_size, both):
         found = doubtful(curve(by_size))
         assert {entry.nbytes for entry in found} == {*both}
-        assert f"but {both[0]} bytes take" in found[Entry("cpu", "ring", 2, both[1])]
+        assert f"but {both[0]} bytes take" in found[TableEntry("cpu", "ring", 2, both[1])]
 
     def test_control_sizes_that_do(self):
         """Latency first, then the caches' bandwidth, then the memory's, a third of it."""
@@ -60,7 +60,7 @@ class TestDoubtful:
 
     def test_other_ranks_places_and_algorithms_are_not_compared(self):
         entries = [("cpu", "ring", 2), ("cpu", "ring", 4), ("gpu", "ring", 2), ("cpu", "tree", 2)]
-        samples = {Entry(*x, KIB * 4**i): [100.0**i] * 3 for i, x in enumerate(entries)}
+        samples = {TableEntry(*x, KIB * 4**i): [100.0**i] * 3 for i, x in enumerate(entries)}
         assert doubtful(samples) == {}
 
 

@@ -7,8 +7,8 @@ from fastreduce import algorithms, explain, simulate
 from fastreduce.plan.report import page, write
 from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.step import what_if
+from fastreduce.simulation.busy import Busy
 from fastreduce.topology import preset
-from fastreduce.topology.busy import Busy
 
 
 @pytest.fixture(scope="module")

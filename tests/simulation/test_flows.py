@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreduce.simulation.flows import Network, max_min
+from fastreduce import _C
+from fastreduce.simulation.flows import max_min
 
 CASES = [
     ("one alone", [[0]], [1], [10], [10]),
@@ -121,7 +122,7 @@ def by_fractions(paths, capacity, starts):
 
 
 def by_network(paths, capacity, starts):
-    network, now, ends = Network(paths, capacity), 0.0, [0.0] * len(starts)
+    network, now, ends = _C.Network(paths, capacity), 0.0, [0.0] * len(starts)
     waiting = sorted(range(len(starts)), key=lambda n: starts[n][0])
     while waiting or network.next_s() < float("inf"):
         left_s = network.next_s()
@@ -155,4 +156,4 @@ class TestNetwork:
         assert by_network([[0]], [10.0], [(1, 0, 0)]) == [1]
 
     def test_nothing_under_way_never_ends(self):
-        assert Network([[0]], [1.0]).next_s() == float("inf")
+        assert _C.Network([[0]], [1.0]).next_s() == float("inf")

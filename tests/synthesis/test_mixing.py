@@ -8,13 +8,13 @@ import pytest
 from fastreduce.simulation.costs import BOOK, EVENTS
 from fastreduce.synthesis.estimate import Shape, estimate_s
 from fastreduce.synthesis.growing import Garden
-from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.mixing import TURNS, _InTurns, mixtures
-from fastreduce.synthesis.packing import pack
 from fastreduce.synthesis.rounding import Begun, copies_of
 from fastreduce.synthesis.seeds import seeds
 from fastreduce.synthesis.symmetry import Symmetry
 from fastreduce.topology import preset
+from fastreduce.topology.packing import pack
+from fastreduce.topology.traffic import Links
 
 # The first step keeps link 0 busy for a second per byte, the second step link 1.
 TWO_STEPS = Shape(1, np.eye(2))

@@ -12,10 +12,10 @@ from fastreduce.algorithms.waves import staggered
 from fastreduce.simulation.costs import EVENTS
 from fastreduce.synthesis import synthesize
 from fastreduce.synthesis.estimate import estimate_s, shape_of
-from fastreduce.synthesis.links import Links
-from fastreduce.synthesis.packing import pack
 from fastreduce.synthesis.seeds import seeds
 from fastreduce.topology import Topology, cluster, preset
+from fastreduce.topology.packing import pack
+from fastreduce.topology.traffic import Links
 
 MIB = 1 << 20
 

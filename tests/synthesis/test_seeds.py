@@ -10,9 +10,9 @@ from fastreduce.algorithms import registry, ring, tree
 from fastreduce.algorithms.waves import steps_of
 from fastreduce.plan.build import proven
 from fastreduce.synthesis.estimate import _messages, shape_of
-from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.seeds import _opened, passed_on
 from fastreduce.topology import preset, rings
+from fastreduce.topology.traffic import Links
 
 
 def messages(program):

@@ -7,10 +7,10 @@ from fastreduce import Program
 from fastreduce.algorithms.waves import steps_of
 from fastreduce.synthesis.cheap import Prices
 from fastreduce.synthesis.growing import Garden
-from fastreduce.synthesis.links import Links
 from fastreduce.synthesis.symmetry import symmetry_of
 from fastreduce.synthesis.timed import TimedTree
 from fastreduce.topology import cluster, preset
+from fastreduce.topology.traffic import Links
 
 H100 = cluster("dgx-h100", machines=2, gbit=400, nics=8)
 

@@ -20,7 +20,7 @@ from fastreduce.training.report import (
     plot,
     run_folder,
 )
-from fastreduce.training.sweep import Point, write
+from fastreduce.training.sweep import Outcome, write
 
 CONFIG = Config(devices=(torch.device("cpu"),) * 2)
 EPOCHS = [Epoch(i, 2.3 / i, 0.2 * i, 2.0, 0.5, 0.1) for i in (1, 2, 3)]
@@ -104,7 +104,7 @@ def test_a_full_disk_is_named_and_leaves_no_run_that_has_not_begun(tiny, tmp_pat
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / PICTURE}'"):
         plot(EPOCHS, tmp_path / PICTURE, "title")
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / SWEEP_PICTURE}'"):
-        write([Point(1, 16, 0.1, 0.5)], tmp_path, "title")
+        write([Outcome(1, 16, 0.1, 0.5)], tmp_path, "title")
 
 
 @pytest.mark.parametrize("before", [None, b"of an earlier run"])
@@ -116,7 +116,7 @@ def test_a_picture_is_whole_or_that_of_before(tmp_path, monkeypatch, before):
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", cut)
     drawn = {
         PICTURE: lambda: plot(EPOCHS, tmp_path / PICTURE, "title"),
-        SWEEP_PICTURE: lambda: write([Point(1, 16, 0.1, 0.5)], tmp_path, "title"),
+        SWEEP_PICTURE: lambda: write([Outcome(1, 16, 0.1, 0.5)], tmp_path, "title"),
     }
     for name, draw in drawn.items():
         if before:

@@ -1,4 +1,4 @@
-"""Programs in the form of other libraries: MSCCL++'s JSON (`fastreduce.algorithms.export_mscclpp`)
+"""Programs in the form of other libraries: MSCCL++'s JSON (`fastreduce.program.export_mscclpp`)
 and MSCCL's XML, which NCCL's runtime for MSCCL reads.
 
 The form of the XML is that of microsoft/msccl-tools: each GPU has thread blocks, a thread block has
@@ -19,10 +19,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from fastreduce.algorithms.export_mscclpp import mscclpp
 from fastreduce.files import write_whole
 from fastreduce.instruction import HOST, Instruction
-from fastreduce.program import Program
+from fastreduce.program.export_mscclpp import mscclpp
+from fastreduce.program.program import Program
 
 # Limits of Azure/msccl-executor-nccl (src/include/msccl/msccl_struct.h): the steps of a thread
 # block, the channels, and the thread blocks of a GPU, whose numbers are stored in a byte.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastreduce import _C
 
 if TYPE_CHECKING:
-    from fastreduce.program import Goal, Program
+    from fastreduce.program.program import Goal, Program
 
 ANYTHING = -1
 # So many shards of ranks, or pairs of ranks, are proven in a few MB.

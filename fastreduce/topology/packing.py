@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastreduce.synthesis.links import Floats, Links, Tree
+from fastreduce.topology.traffic import Floats, Links, Tree
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastreduce.synthesis.links import Links
-from fastreduce.synthesis.packing import cheapest_tree, pack
 from fastreduce.topology import Topology, cluster, names, preset
+from fastreduce.topology.packing import cheapest_tree, pack
+from fastreduce.topology.traffic import Links
 
 NETWORK = cluster("dgx-h100", machines=4, gbit=400, nics=8)
 BROKEN = preset("dgx1").without(("gpu0", "gpu3")).scaled(("gpu5", "gpu6"), 0.5)

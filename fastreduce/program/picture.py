@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastreduce.colors import FAINT, INK, color_of, ink_on
 from fastreduce.instruction import HOST
-from fastreduce.program import Program
-from fastreduce.simulation.pictures import FAINT, INK, color_of, ink_on
+from fastreduce.program.program import Program
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from fastreduce.instruction import Instruction
-from fastreduce.program import Program
+from fastreduce.program.program import Program
 
 # Limits of the executor (execution_common.hpp): operations of a thread block, other GPUs that it
 # reaches, and how many of them one operation names.

@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from fastreduce.files import write_whole
-
-if TYPE_CHECKING:
-    from fastreduce.program import Program
+from fastreduce.instruction import Instruction
+from fastreduce.program.program import Program
 
 FORMAT = "fastreduce program"
 VERSION = 1
@@ -94,8 +93,6 @@ def _prove(program: Program) -> None:
 
 
 def _program(found: Any) -> Program:
-    from fastreduce.program import Program
-
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f'this is no program, want an object with "format": "{FORMAT}"')
     if found.get("version") != VERSION:
@@ -125,9 +122,7 @@ def _in_words(kind: type | tuple[type, ...]) -> str:
     return "a whole number or null" if isinstance(kind, tuple) else words[kind]
 
 
-def _instruction(index: int, step: Any) -> Any:
-    from fastreduce.instruction import Instruction
-
+def _instruction(index: int, step: Any) -> Instruction:
     if isinstance(step, list) and len(step) == 4:
         rank, shard, srcs, dsts = step
         if _are_numbers([rank, shard]) and _are_numbers(srcs) and _are_numbers(dsts):

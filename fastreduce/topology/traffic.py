@@ -10,15 +10,35 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastreduce.simulation.run import bytes_per_s
-
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from fastreduce.topology import Topology
+    from fastreduce.topology.graph import Topology
+    from fastreduce.topology.routes import Link
 
 Floats: TypeAlias = NDArray[np.float64]
 Tree: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def bytes_per_s(topology: Topology, link: Link) -> float:
+    """The bandwidth of a link; that from a node to itself is its memory.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    src, dst = link
+    what = f"the link {src!r} -> {dst!r}" if src != dst else f"the memory of {src!r}"
+    found: float | None = (
+        topology.bytes_per_s[link]
+        if src != dst
+        else topology.graph.nodes[src]["memory_bytes_per_s"]
+    )
+    if found is None:
+        raise ValueError(
+            f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
+            "want it in bytes per second (save the topology, fill it in, load it)"
+        )
+    return found
 
 
 class Links:

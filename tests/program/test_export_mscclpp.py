@@ -11,7 +11,7 @@ from programs import right_program
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import leader, names, registry, ring
-from fastreduce.algorithms.export_mscclpp import OPERATIONS, PEERS, PEERS_OF_ONE, mscclpp
+from fastreduce.program.export_mscclpp import OPERATIONS, PEERS, PEERS_OF_ONE, mscclpp
 
 
 class Machine:

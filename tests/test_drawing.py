@@ -4,10 +4,9 @@ import struct
 from xml.etree import ElementTree
 
 import pytest
-from networks import star
 
 from fastreduce import HOST, Instruction, Program, algorithms, draw, simulate
-from fastreduce.simulation.pictures import Picture
+from fastreduce.drawing import Picture
 from fastreduce.topology import cluster, preset
 
 
@@ -76,7 +75,7 @@ class TestTimeline:
         "program", [Program(2, 1, []), algorithms.leader(1), algorithms.multi_ring(5)]
     )
     def test_draws_whatever_there_is(self, program, tmp_path):
-        simulate(program, star(5), 1, verify=False).to_png(tmp_path / "some.png")
+        simulate(program, preset("dgx1"), 1, verify=False).to_png(tmp_path / "some.png")
         assert min(png_size(tmp_path / "some.png")) > 100
 
 
@@ -128,7 +127,7 @@ class TestNotebooks:
         "what",
         [
             algorithms.ring(32),
-            simulate(algorithms.ring(16), star(16), "160MB", slices=8),
+            simulate(algorithms.ring(16), preset("dgx2-v100"), "160MB", slices=8),
             cluster("dgx-h100", 32, 400, nics=8),
         ],
         ids=["program", "timeline", "topology"],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastreduce import folders
 from fastreduce.files import write_whole
-from fastreduce.plan.calibration import Calibration, from_json, to_json
+from fastreduce.topology.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
 VERSION = 1

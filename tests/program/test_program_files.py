@@ -67,7 +67,7 @@ def test_a_file_that_changed_is_read_again(saved, monkeypatch):
 def test_a_file_that_did_not_change_is_not(saved, monkeypatch):
     name = f"file:{saved}"
     fastreduce.allreduce(ranks(4), algorithm=name)
-    monkeypatch.setattr("fastreduce.program_files.load", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("fastreduce.program.files.load", lambda path: pytest.fail("read again"))
     fastreduce.allreduce(ranks(4), algorithm=name)
 
 

@@ -11,12 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastreduce import _C, proof
+from fastreduce import _C
 from fastreduce.arguments import check_flags
-from fastreduce.instruction import Instruction, check_instruction
+from fastreduce.drawing import Drawable, Picture, at_a_glance
+from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
+from fastreduce.program import proof
+from fastreduce.program.check import check_instruction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
 MOST = 2**30
@@ -27,7 +33,7 @@ Goal: TypeAlias = Callable[[int, int], "frozenset[int] | None"]
 
 
 @dataclass(frozen=True, repr=False)
-class Program:
+class Program(Drawable):
     """A list of instructions for ``k`` ranks over buffers cut into ``shards`` equal parts.
 
     Buffers 0 to k-1 are the ranks' tensors. Collectives whose results lie in other tensors
@@ -64,10 +70,17 @@ class Program:
         instructions = f"{count:,} instruction{'s' * (count != 1)}"
         return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}{sliced}, {instructions})"
 
-    def _repr_svg_(self) -> str | None:
-        from fastreduce.simulation.pictures import at_a_glance
-
+    def _repr_svg_(self) -> Picture | None:
         return at_a_glance(self)
+
+    def _figure(self) -> Figure:
+        from fastreduce.program.picture import program_figure
+
+        return program_figure(self)
+
+    def _marks(self) -> int:
+        self.check_form()
+        return sum(1 + len(x.srcs) + len(x.dsts) for x in self.instructions) + self.k
 
     def __str__(self) -> str:
         of = " of whole tensors" if self.whole_tensors else ""
@@ -186,7 +199,7 @@ class Program:
             OSError: the file cannot be written.
             ValueError: the program is no allreduce.
         """
-        from fastreduce.program_files import save
+        from fastreduce.program.files import save
 
         save(self, path)
 
@@ -206,13 +219,13 @@ class Program:
         ...     Program.load(f"{folder}/mine.json") == ring(4)
         True
         """
-        from fastreduce.program_files import load
+        from fastreduce.program.files import load
 
         return load(path)
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write an allreduce for MSCCL or MSCCL++: see `fastreduce.algorithms.export`."""
-        from fastreduce.algorithms.export import export
+        """Write an allreduce for MSCCL or MSCCL++: see `fastreduce.program.export`."""
+        from fastreduce.program.export import export
 
         export(self, path)
 

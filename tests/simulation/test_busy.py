@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import pytest
 
 from fastreduce import algorithms, draw, simulate
+from fastreduce.simulation.busy import Busy
+from fastreduce.simulation.busy_picture import IDLE, busy_figure
 from fastreduce.topology import preset
-from fastreduce.topology.busy import Busy
-from fastreduce.topology.picture import IDLE, busy_figure
 
 
 def busy(program, machine="book-pcie4"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastreduce.topology.graph import Topology
+from fastreduce.drawing import Drawable
+from fastreduce.simulation.timeline import Timeline
+from fastreduce.topology import Topology
 
 if TYPE_CHECKING:
-    from fastreduce.simulation.timeline import Timeline
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Busy:
+class Busy(Drawable):
     """A run on a topology: `fastreduce.draw` colours each link by the share of its time in use.
 
     ``algorithm`` is the name of what was run, for the picture's title.
@@ -32,3 +34,11 @@ class Busy:
     def __post_init__(self) -> None:
         if self.timeline.link_bytes_per_s.keys() != set(self.topology.graph.edges):
             raise ValueError(f"the timeline has other links than topology {self.topology.name!r}")
+
+    def _figure(self) -> Figure:
+        from fastreduce.simulation.busy_picture import busy_figure
+
+        return busy_figure(self)
+
+    def _marks(self) -> int:
+        return self.topology._marks()

@@ -1,29 +1,14 @@
-"""Pictures of programs, timelines and topologies, as SVG or PNG."""
+"""Pictures as SVG or PNG, of whatever knows its figure: programs, timelines, topologies, plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, overload
-
-from fastreduce.program import Program
-from fastreduce.simulation.timeline import Timeline
+from typing import IO, TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from fastreduce.plan.sizes import Sizes
-    from fastreduce.plan.step import WhatIf
-    from fastreduce.topology import Topology
-    from fastreduce.topology.busy import Busy
-
-Drawn: TypeAlias = "Program | Timeline | Topology | Busy | Sizes | WhatIf"
-Color: TypeAlias = tuple[float, float, float, float]
-
-INK, FAINT = "#222222", "#dddddd"
-SEVERAL: Color = (0.2, 0.2, 0.23, 1.0)  # darker than any shard's
 
 # The same program gives the same file: no date, no random ids.
 SVG: Any = {"svg.hashsalt": "fastreduce", "svg.fonttype": "none"}
@@ -36,6 +21,21 @@ MOST_MARKS_AT_A_GLANCE = 2000
 DPI = 110.0
 MOST_PIXELS = 40e6  # 160 MB while a PNG is drawn; larger pictures get fewer dots per inch
 MOST_PIXELS_HIGH = 65_000.0  # matplotlib writes no PNG of 65,536 or more in either direction
+
+
+class Drawable:
+    """What `draw` takes. Its class knows its figure, so that this file need not know the class."""
+
+    def _figure(self) -> Figure:
+        raise NotImplementedError
+
+    def _marks(self) -> int:
+        """How many lines and boxes the figure has at least, where that may be too many.
+
+        Raises:
+            ValueError: it is malformed, and has no figure.
+        """
+        return 0
 
 
 class Picture(str):
@@ -57,10 +57,10 @@ class Picture(str):
 
 
 @overload
-def draw(what: Drawn) -> Picture: ...
+def draw(what: Drawable) -> Picture: ...
 @overload
-def draw(what: Drawn, path: str | PathLike[str]) -> None: ...
-def draw(what: Drawn, path: str | PathLike[str] | None = None) -> Picture | None:
+def draw(what: Drawable, path: str | PathLike[str]) -> None: ...
+def draw(what: Drawable, path: str | PathLike[str] | None = None) -> Picture | None:
     """Draw a program, a timeline, a topology or one of the others below: into a file, or as a
     `Picture` for a notebook.
 
@@ -70,7 +70,7 @@ def draw(what: Drawn, path: str | PathLike[str] | None = None) -> Picture | None
       whose shard is read and lead to those it is written to. Each shard has a colour.
     - A timeline: when each device and each link works.
     - A topology: its nodes and links.
-    - `fastreduce.topology.busy.Busy`: a topology with the busy share of each link.
+    - `fastreduce.simulation.busy.Busy`: a topology with the busy share of each link.
     - `fastreduce.plan.sizes.Sizes`: each algorithm's time and busbw over the size.
     - `fastreduce.plan.step.WhatIf`: a training step from one GPU to many.
 
@@ -98,19 +98,12 @@ def draw(what: Drawn, path: str | PathLike[str] | None = None) -> Picture | None
     return Picture(found.getvalue())
 
 
-def at_a_glance(what: Drawn) -> Picture | None:
+def at_a_glance(what: Drawable) -> Picture | None:
     """A picture for a notebook, or None if it would be too full; the notebook then shows text."""
-    marks = 0
-    if isinstance(what, Program):
-        try:
-            what.check_form()
-        except ValueError:
-            return None
-        marks = sum(1 + len(x.srcs) + len(x.dsts) for x in what.instructions) + what.k
-    elif isinstance(what, Timeline):
-        marks = len(what.events)
-    elif graph := getattr(getattr(what, "topology", what), "graph", None):
-        marks = len(graph.edges)
+    try:
+        marks = what._marks()
+    except ValueError:
+        return None
     return draw(what) if marks <= MOST_MARKS_AT_A_GLANCE else None
 
 
@@ -129,31 +122,18 @@ def picture_format(path: str | PathLike[str]) -> str:
     return suffix[1:]
 
 
-def figure_of(what: Drawn) -> Figure:
-    from fastreduce.plan.pictures import sizes_figure, step_figure
-    from fastreduce.plan.sizes import Sizes
-    from fastreduce.plan.step import WhatIf
-    from fastreduce.simulation.program_picture import program_figure
-    from fastreduce.simulation.timeline_picture import timeline_figure
-    from fastreduce.topology import Topology
-    from fastreduce.topology.busy import Busy
-    from fastreduce.topology.picture import busy_figure, topology_figure
+def figure_of(what: Drawable) -> Figure:
+    """A figure of matplotlib.
 
-    figures: dict[type, Callable[[Any], Figure]] = {
-        Program: program_figure,
-        Timeline: timeline_figure,
-        Topology: topology_figure,
-        Busy: busy_figure,
-        Sizes: sizes_figure,
-        WhatIf: step_figure,
-    }
-    for kind, figure in figures.items():
-        if isinstance(what, kind):
-            return figure(what)
-    raise TypeError(
-        f"found {type(what).__name__}; want a Program, a Timeline (fastreduce.simulate gives one), "
-        f"a Topology, or one of {', '.join(kind.__name__ for kind in list(figures)[3:])} to draw"
-    )
+    Raises:
+        TypeError: ``what`` cannot be drawn.
+    """
+    if not isinstance(what, Drawable):
+        raise TypeError(
+            f"found {type(what).__name__}; want a Program, a Timeline (fastreduce.simulate gives "
+            "one), a Topology, or one of Busy, Sizes, WhatIf to draw"
+        )
+    return what._figure()
 
 
 def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str) -> None:
@@ -168,23 +148,3 @@ def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str
         figure.set_layout_engine("none")
     with matplotlib.rc_context(SVG):
         figure.savefig(target, format=file_format, dpi=min(DPI, most), metadata=metadata)
-
-
-def color_of(shard: int | None, shards: int) -> Color:
-    """The colour of a shard: one of ten distinct colours, or of a scale if there are more."""
-    from matplotlib import colormaps
-
-    if shard is None:
-        return SEVERAL
-    if shards <= 10:
-        red, green, blue, alpha = colormaps["tab10"](shard)
-    else:
-        red, green, blue, alpha = colormaps["turbo"](0.05 + 0.9 * shard / (shards - 1))
-    return red, green, blue, alpha
-
-
-def ink_on(color: Color) -> str:
-    """A text colour that can be read on ``color``: dark on light ones (luma of ITU-R BT.601), else
-    white."""
-    red, green, blue, _ = color
-    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.62 else "white"

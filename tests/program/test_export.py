@@ -12,8 +12,8 @@ from programs import right_program
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import by_parameter, host, leader, names, registry, ring
-from fastreduce.algorithms.export import BLOCKS, STEPS, msccl
-from fastreduce.algorithms.export_mscclpp import mscclpp
+from fastreduce.program.export import BLOCKS, STEPS, msccl
+from fastreduce.program.export_mscclpp import mscclpp
 
 
 class Block:
@@ -143,7 +143,7 @@ def test_what_it_cannot_say_is_refused(program, message, name, tmp_path):
 )
 def test_what_is_far_too_long_is_refused_at_the_first_try(name, write, tries, monkeypatch):
     """Programs that were found by search may take seconds for each."""
-    module, calls = import_module(f"fastreduce.algorithms.{name}"), []
+    module, calls = import_module(f"fastreduce.program.{name}"), []
     real = getattr(module, tries)
     monkeypatch.setattr(module, tries, lambda *args: calls.append(args) or real(*args))
     steps = [Instruction(0, shard, (0,), (1,)) for _ in range(STEPS + 1) for shard in range(32)]
