@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import permutations
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from axes import show_numbers
 
 from fastreduce.algorithms import hierarchical, multi_ring, ring
+from fastreduce.plan.scaling import Formula, formulas
 from fastreduce.simulation import EVENTS, seconds
-from fastreduce.simulation.formulas import hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology import Topology, cluster, rings
 from fastreduce.units import busbw, duration, size
 
@@ -40,21 +40,13 @@ def machines_of(machines: int) -> Topology:
     return cluster(PRESET, machines, GBIT, nics=NICS)
 
 
+@cache
+def formulas_of(machines: int) -> dict[str, Formula]:
+    return formulas(machines_of(machines), LOCAL)
+
+
 def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
-    """Two machines are enough to find the rates in and between machines, because all are equal."""
-    k, two = machines * LOCAL, machines_of(min(machines, 2))
-    few = len(two.devices)
-    if algorithm == "ring":
-        return ring_s(k, nbytes, hops(two, [(r, (r + 1) % few) for r in range(few)]))
-    if algorithm == "rail rings":
-        orders = [order for order, _ in rings(two)]
-        pairs = [(order[i - 1], rank) for order in orders for i, rank in enumerate(order)]
-        found = list(zip(pairs, hops(two, pairs), strict=True))
-        by_rank = [[hop for (_, rank), hop in found if rank == mine] for mine in range(few)]
-        return multi_ring_s(k, nbytes, by_rank)
-    inside = hops(two, permutations(range(LOCAL), 2))
-    between = hops(two, [(r, (r + LOCAL) % few) for r in range(few)]) if machines > 1 else []
-    return hierarchical_s(k, machines, nbytes, inside, between)
+    return formulas_of(min(machines, 2))[algorithm](machines, nbytes)
 
 
 def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
