@@ -18,7 +18,6 @@ as the 60,000 images of Fashion-MNIST fill, without the evaluation.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 import torch
 from axes import show_title, where
-from measure import Row, alternate, machine, preamble, save
+from measure import Row, alternate, machine, medians, preamble, save
 from torch import Tensor
 
 from fastreduce.devices import deal_devices, usable_devices
@@ -125,8 +124,7 @@ def measure(k: int, rounds: int, X: Tensor, y: Tensor) -> list[Row]:
 
         return run
 
-    samples = alternate({name: call(*x) for name, x in steps.items()}, rounds)
-    step_s = {name: statistics.median(found) for name, found in samples.items()}
+    step_s = medians(alternate({name: call(*x) for name, x in steps.items()}, rounds))
     return [
         {
             "replicas": steps[name][0],
