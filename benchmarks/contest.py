@@ -13,8 +13,9 @@ import torch
 from buffers import GRAPHS_KEPT, Buffers, cache_bytes, has_gpu
 from contenders import Contender, ours, theirs
 from figures import OURS
-from measure import Row, alternate, bandwidth, medians
+from measure import alternate, bandwidth, medians
 from rotation import CALLS_PER_SET, Rotation
+from rows import Row
 
 import fastreduce
 

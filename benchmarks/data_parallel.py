@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from axes import show_title, where
-from measure import Row, alternate, machine, medians, preamble, save
+from axes import save_figure, show_title, where
+from measure import alternate, machine, medians, preamble, save
 from memory import peak_bytes
 from nets import SHAPES, task
+from rows import Row
 from step_contenders import (
     LR,
     Contender,
@@ -123,8 +124,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     panels[0].invert_yaxis()
     title = "A training step's time over the bare module's; behind a name: how many replicas"
     show_title(figure, f"{title}\n{where(about)}")
-    figure.savefig(path, dpi=120)
-    print(f"# wrote {path}")
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -25,9 +25,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from axes import one_legend, show_title, where
-from measure import Row, machine, medians, preamble, save, slowest_s
+from axes import one_legend, save_figure, show_title, where
+from measure import machine, medians, preamble, save, slowest_s
 from nets import task
+from rows import Row
 from step_contenders import CHECKED_STEPS, bare, vector
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes
@@ -142,7 +143,7 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
     place = where(about, each=" for each process")
     show_title(figure, f"A step of DistributedDataParallel, {PROCESSES} processes\n{place}")
     one_legend(figure)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -26,9 +26,10 @@ from pathlib import Path
 import networkx as nx
 import torch
 import torch.distributed as dist
-from axes import show_times, show_title, size, where
-from measure import Row, machine, medians, preamble, save, slowest_s
+from axes import binary_size, save_figure, show_times, show_title, where
+from measure import machine, medians, preamble, save, slowest_s
 from namespaces import missing_commands, namespaces, start_in
+from rows import Row
 
 import fastreduce
 from fastreduce.instruction import Instruction
@@ -157,12 +158,12 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
     workers = sorted({r["workers"] for r in rows} - {1})
     axes.set_xticks(workers, [str(x) for x in workers])
     axes.set(xlabel="workers", ylabel="time to push and pull")
-    title = f"KVStore, {size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
+    title = f"KVStore, {binary_size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
     title += "; measured between network namespaces"
     show_title(figure, f"{title}\n{where(about, each=' for each process')}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def main() -> None:

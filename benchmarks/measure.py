@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from rows import Row
 
 import fastreduce
 from fastreduce import _C
@@ -24,7 +25,6 @@ from fastreduce.files import write_whole
 from fastreduce.plan.machine import cpu
 from fastreduce.units import busbw
 
-Row = dict[str, Any]
 K = TypeVar("K")
 C = TypeVar("C")
 
@@ -163,7 +163,9 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def size_bytes(text: str) -> int:
-    """``256``, ``64K``, ``256M`` or ``1G`` (powers of 1024, as nccl-tests reads its -b and -e)."""
+    """``256``, ``64K``, ``256M`` or ``1G``: powers of 1,024, as nccl-tests reads its -b and -e. For
+    `fastreduce.units.parse_size` 64K are 64,000 bytes.
+    """
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     return int(number) * unit

@@ -30,7 +30,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from measure import (
-    Row,
     bandwidth,
     machine,
     medians,
@@ -42,6 +41,7 @@ from measure import (
 )
 from namespaces import missing_commands, namespaces, start_in
 from processes_picture import ON_EACH, draw
+from rows import Row
 from torch.multiprocessing import start_processes
 
 import fastreduce

@@ -17,9 +17,9 @@ import argparse
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from axes import show_numbers
+from axes import save_figure, show_numbers
+from rows import Row
 
 from fastreduce.algorithms import hierarchical, multi_ring, ring
 from fastreduce.plan.scaling import Formula, formulas
@@ -32,8 +32,6 @@ ALGORITHMS = {"ring": "tab:orange", "rail rings": "tab:green", "hierarchical": "
 MACHINES = [1 << power for power in range(11)]
 SIZES = [1_000_000, 100_000_000, 10_000_000_000]
 SIMULATED_RANKS = 128  # A program for k ranks has about 2 k^2 instructions.
-
-Row = dict[str, Any]
 
 
 def machines_of(machines: int) -> Topology:
@@ -80,14 +78,10 @@ def rows() -> Iterator[Row]:
 
 
 def draw(found: list[Row], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(
-        1, len(SIZES), figsize=(4.2 * len(SIZES), 4), layout="constrained"
-    )
+    figure = Figure(figsize=(4.2 * len(SIZES), 4), layout="constrained")
+    panels = figure.subplots(1, len(SIZES))
     for panel, nbytes in zip(panels, SIZES, strict=True):
         for algorithm, color in ALGORITHMS.items():
             mine = [r for r in found if r["size_bytes"] == nbytes and r["algorithm"] == algorithm]
@@ -115,8 +109,7 @@ def draw(found: list[Row], path: Path) -> None:
     panels[0].plot([], [], color="grey", label="lines: by formula")
     panels[0].legend(fontsize=8)
     figure.suptitle(f"Allreduce on {PRESET} machines, {NICS} x {GBIT} Gbit/s each: predicted")
-    figure.savefig(path, dpi=110)
-    print(f"# wrote {path}")
+    save_figure(figure, path, dpi=110)
 
 
 def main() -> None:

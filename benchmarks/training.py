@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from axes import show_title, where
-from measure import Row, alternate, machine, medians, preamble, save
+from axes import save_figure, show_title, where
+from measure import alternate, machine, medians, preamble, save
+from rows import Row
 from torch import Tensor
 
 from fastreduce.devices import deal_devices, usable_devices
@@ -153,8 +154,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     place = where(about, on_gpu="gpu" in about)
     show_title(figure, f"LeNet on Fashion-MNIST, k replicas\n{place}")
-    figure.savefig(path, dpi=120)
-    print(f"# wrote {path}")
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
-from fastreduce.units import busbw, duration
+from fastreduce.units import busbw, duration, percent
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -65,7 +65,7 @@ def within(error: float | None) -> str:
     >>> within(0.088), within(None)
     (', +-9 %', '')
     """
-    return "" if error is None else f", +-{error:.0%}".replace("%", " %")
+    return "" if error is None else f", +-{percent(error)}"
 
 
 def by_seconds(candidate: Candidate) -> tuple[bool, float]:
