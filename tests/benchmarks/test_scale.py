@@ -1,15 +1,13 @@
 """benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree."""
 
-import json
-from pathlib import Path
-
 import pytest
+from kept_results import kept
 from scale import GBIT, LOCAL, PRESET, by_formula
 
 from fastreduce.plan.scaling import formulas
 from fastreduce.topology import cluster
 
-ROWS = json.loads((Path(__file__).parents[2] / "benchmarks/results/scale.json").read_text())["rows"]
+ROWS = kept("scale.json")["rows"]
 
 
 def case(row):
