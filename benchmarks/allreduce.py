@@ -66,9 +66,10 @@ from contenders import AGAINST, absent
 from contest import Case, fits, measure
 from expected import can_be_checked
 from figures import OURS, summary
-from measure import Row, machine, parser_of_sizes, preamble, save, sizes_bytes, write
+from measure import machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from nets import GRADIENTS
 from report import conclude, describe, header, line
+from rows import Row
 
 from fastreduce import _C, algorithms
 

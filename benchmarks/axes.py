@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 CHARACTERS_PER_INCH = 14  # at 9 points
 
 
-def size(nbytes: int) -> str:
-    """
-    >>> size(512), size(1 << 10), size(3 << 19), size(1 << 33)
-    ('512 B', '1 KiB', '1.5 MiB', '8 GiB')
+def binary_size(nbytes: int) -> str:
+    """In KiB of 1,024 bytes, as nccl-tests counts; `fastreduce.units.size` has KB of 1,000.
+
+    >>> [binary_size(x) for x in (512, 1 << 10, 3 << 19, 1 << 33)]
+    ['512 B', '1 KiB', '1.5 MiB', '8 GiB']
     """
     units: tuple[tuple[int, str], ...] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
     return next((f"{nbytes / one:g} {unit}" for one, unit in units if nbytes >= one), f"{nbytes} B")
@@ -27,7 +29,7 @@ def show_sizes(axes: Axes, nbytes: Iterable[int], most: int) -> None:
     found = sorted(set(nbytes))
     named = found[:: -(-len(found) // most) or 1]
     axes.set_xscale("log", base=2)
-    axes.set_xticks(named, [size(x) for x in named], size=8)
+    axes.set_xticks(named, [binary_size(x) for x in named], size=8)
     unnamed = [x for x in found if x not in named]
     axes.set_xticks(unnamed, [""] * len(unnamed), minor=True)
     axes.grid(alpha=0.3)
@@ -71,6 +73,11 @@ def show_title(figure: Figure, text: str) -> None:
     """Over all fields, in lines that are no wider than the figure."""
     room = int(CHARACTERS_PER_INCH * figure.get_figwidth())
     figure.suptitle("\n".join(fill(line, room) for line in text.splitlines()), fontsize=9)
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 120) -> None:
+    figure.savefig(path, dpi=dpi)
+    print(f"# wrote {path}")
 
 
 def where(about: Mapping[str, Any], *, on_gpu: bool = False, each: str = "") -> str:

@@ -25,8 +25,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rows import Row
+
 ROOT = Path(__file__).parent.parent
-Row = dict[str, Any]
 
 
 def build(root: Path, cuda: str | None, folder: Path) -> float:

@@ -11,13 +11,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+from rows import LARGE_BYTES, MOST_OVER_BEST, Row
+
 PREDICTED = json.loads((Path(__file__).parent / "results" / "predicted.json").read_text())
 SHOWN_BYTES = (1 << 10, 1 << 16, 1 << 22, 1 << 28)
 NEAR = 1.25  # a prediction within this factor holds
-MOST_OVER_BEST = 1.1  # wanted of "auto" (docs/benchmarks.md)
 LEAST_OF_LIMIT = 0.9
-LARGE_BYTES = 64 << 20
 
 
 def about(machine: Row, part: str, otherwise: Any) -> Any:

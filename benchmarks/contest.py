@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,9 @@ import torch
 from buffers import GRAPHS_KEPT, Buffers, cache_bytes, has_gpu
 from contenders import Contender, ours, theirs
 from figures import OURS
-from measure import Row, alternate, bandwidth
+from measure import alternate, bandwidth, medians
 from rotation import CALLS_PER_SET, Rotation
+from rows import Row
 
 import fastreduce
 
@@ -190,7 +190,7 @@ class Contest:
         most = CALLS_PER_SET * calls if self.buffers.on_gpu else 1 << 20
         samples = alternate(rotations, self.args.n, self.args.w * calls, Rotation.seconds, most)
         fastest = min(min(of_contender) for of_contender in samples.values())
-        return {x: statistics.median(found) for x, found in samples.items()} | {"limit": fastest}
+        return medians(samples) | {"limit": fastest}
 
     def host_seconds(self) -> dict[str, float]:
         if not self.buffers.on_gpu:

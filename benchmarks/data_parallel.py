@@ -22,17 +22,17 @@ than before it had the model; each contender has a process of its own for that.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from axes import show_title, where
-from measure import Row, alternate, machine, preamble, save
+from axes import save_figure, show_title, where
+from measure import alternate, machine, medians, preamble, save
 from memory import peak_bytes
 from nets import SHAPES, task
+from rows import Row
 from step_contenders import (
     LR,
     Contender,
@@ -65,8 +65,7 @@ def following(net: nn.Module, rounds: int) -> Row:
     ways: dict[str, Step] = {"broadcast": partial(fastreduce.broadcast, lists)}
     for kind in (torch.optim.SGD, torch.optim.AdamW):
         ways[kind.__name__] = kind(params, lr=LR).step
-    found = alternate(ways, rounds)
-    return {name: statistics.median(times) for name, times in found.items()}
+    return medians(alternate(ways, rounds))
 
 
 def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: bool) -> list[Row]:
@@ -83,9 +82,8 @@ def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: boo
         k: [[torch.ones_like(p) for p in fresh[0].parameters()] for _ in range(k)]
         for k in {shards for _, shards in counts.values()} - {1}
     }
-    sums = alternate({str(k): partial(fastreduce.reduce, x) for k, x in lists.items()}, rounds)
-    sum_s = {int(k): statistics.median(found) for k, found in sums.items()}
-    step_s = {name: statistics.median(found) for name, found in samples.items()}
+    sums = alternate({k: partial(fastreduce.reduce, x) for k, x in lists.items()}, rounds)
+    sum_s, step_s = medians(sums), medians(samples)
     return [
         {
             "model": model,
@@ -126,8 +124,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     panels[0].invert_yaxis()
     title = "A training step's time over the bare module's; behind a name: how many replicas"
     show_title(figure, f"{title}\n{where(about)}")
-    figure.savefig(path, dpi=120)
-    print(f"# wrote {path}")
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import tempfile
 from collections.abc import Callable, Iterator
+from operator import sub
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from axes import one_legend, show_title, where
-from measure import Row, machine, preamble, sample_s, save
+from axes import one_legend, save_figure, show_title, where
+from measure import machine, medians, preamble, save, slowest_s
 from nets import task
+from rows import Row
 from step_contenders import CHECKED_STEPS, bare, vector
 from torch import Tensor, nn
 from torch.multiprocessing import start_processes
@@ -93,15 +94,9 @@ def rows_of(model: str, rounds: int, groups: dict[str, Any]) -> Iterator[Row]:
         if group is not None:
             params[name] = vector(net)
     check(params)
-    samples: dict[str, list[float]] = {name: [] for name in groups}
-    for number in range(rounds + 1):
-        for name in random.Random(number).sample(list(groups), len(groups)):
-            samples[name].append(sample_s(contenders[name], MODELS[model][2]))
-    slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    found = dict(zip(samples, slowest, strict=True))
-    step_s = {name: times.median().item() for name, times in found.items()}
-    sync_s = {name: (times - found[NO_SUMS]).median().item() for name, times in found.items()}
+    found = slowest_s(contenders, MODELS[model][2], rounds)
+    step_s = medians(found)
+    sync_s = medians({name: map(sub, x, found[NO_SUMS]) for name, x in found.items()})
     for name in groups:
         yield {
             "model": model,
@@ -148,7 +143,7 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
     place = where(about, each=" for each process")
     show_title(figure, f"A step of DistributedDataParallel, {PROCESSES} processes\n{place}")
     one_legend(figure)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def main() -> None:

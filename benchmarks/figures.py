@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from measure import Row
+from rows import LARGE_BYTES, Row
 
 OURS = ("tiles", "events", "flags", "gpus", "gpus-flags")
-LARGE_BYTES = 64 << 20
 
 
 def best(row: Row) -> dict[str, Any]:

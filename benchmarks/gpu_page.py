@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import claims
-from axes import size
-
-Row = dict[str, Any]
+from axes import binary_size
+from rows import Row, markdown
 
 
 def page(report: Row) -> str:
@@ -40,8 +39,7 @@ def _section(title: str, content: Sequence[Sequence[str]] | str) -> str:
         return f"## {title}\n\n{content}" if content else ""
     if len(content) < 2:
         return ""
-    head, *rows = (f"| {' | '.join(cells)} |" for cells in content)
-    return "\n".join([f"## {title}", "", head, "|---" * len(content[0]) + "|", *rows])
+    return "\n".join([f"## {title}", "", *markdown(content)])
 
 
 def _steps(steps: Row) -> list[Sequence[str]]:
@@ -85,7 +83,10 @@ def _kernels(rows: list[Row], sheet: float | None) -> list[Sequence[str]]:
         of_sheet = f", {best['moved_gb_per_s'] * 1e9 / sheet:.2f}" if sheet else ""
         return f"{times(row)}: {best['of_limit']:.2f}{of_sheet}"
 
-    lines = [(t, size(n), *(cell(found.get((t, n, k))) for k in ks)) for t, n in sorted(cases)]
+    lines = [
+        (dtype, binary_size(nbytes), *(cell(found.get((dtype, nbytes, k))) for k in ks))
+        for dtype, nbytes in sorted(cases)
+    ]
     return [("type", "bytes per rank", *(f"{k} ranks" for k in ks)), *lines]
 
 
@@ -93,9 +94,8 @@ def _ratios(rows: list[Row], ours: tuple[str, str]) -> list[Sequence[str]]:
     """One line for each case: the time of ours, and that of the others divided by it."""
     cases: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
-        what = (
-            f"{row['model']}, {row['tensors']} tensors" if row["model"] else size(row["size_bytes"])
-        )
+        of_model = f"{row['model']}, {row['tensors']} tensors"
+        what = of_model if row["model"] else binary_size(row["size_bytes"])
         name = f"{row['engine']} {row['algorithm']}"
         cases.setdefault((what, row["k"]), {})[name] = row
     own = " ".join(ours)
@@ -122,7 +122,7 @@ def _ratios(rows: list[Row], ours: tuple[str, str]) -> list[Sequence[str]]:
 def _processes(results: Row) -> list[Sequence[str]]:
     found = results.get("nccl", {"rows": []})
     lines = [
-        (found["backend"], size(x["size_bytes"]), f"({x['called_s'] * 1e6:.1f})")
+        (found["backend"], binary_size(x["size_bytes"]), f"({x['called_s'] * 1e6:.1f})")
         for x in found["rows"]
     ]
     return [("backend", "bytes per rank", "2 ranks"), *lines]

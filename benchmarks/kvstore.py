@@ -18,19 +18,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import networkx as nx
 import torch
 import torch.distributed as dist
-from axes import show_times, show_title, size, where
-from measure import Row, machine, preamble, save
+from axes import binary_size, save_figure, show_times, show_title, where
+from measure import machine, medians, preamble, save, slowest_s
 from namespaces import missing_commands, namespaces, start_in
+from rows import Row
 
 import fastreduce
 from fastreduce.instruction import Instruction
@@ -96,17 +95,11 @@ def work(folder: str, repeats: int) -> None:
     cases = list(itertools.product(range(1, workers + 1), KINDS))
     stores = [store_of(servers, kind) for servers, kind in cases]
     steps = [step_of(store, rank, workers) for store in stores]
-    times_s: list[list[float]] = [[] for _ in cases]
-    for _, (i, step) in itertools.product(range(repeats), enumerate(steps)):
-        dist.barrier()
-        begin_s = time.perf_counter()
-        step()
-        dist.barrier()
-        times_s[i].append(time.perf_counter() - begin_s)
+    times_s = medians(slowest_s(dict(zip(cases, steps, strict=True)), 1, repeats))
     if rank == 0:
         rows = [
-            {"workers": workers, "servers": n, "kind": kind, "time_s": statistics.median(found)}
-            for (n, kind), found in zip(cases, times_s, strict=True)
+            {"workers": workers, "servers": n, "kind": kind, "time_s": time_s}
+            for (n, kind), time_s in times_s.items()
         ]
         Path(folder, "rows").write_text(json.dumps(rows))
     for store in stores:
@@ -165,12 +158,12 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
     workers = sorted({r["workers"] for r in rows} - {1})
     axes.set_xticks(workers, [str(x) for x in workers])
     axes.set(xlabel="workers", ylabel="time to push and pull")
-    title = f"KVStore, {size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
+    title = f"KVStore, {binary_size(NBYTES)}, machines at a switch, {RATE_MBIT} Mbit/s each"
     title += "; measured between network namespaces"
     show_title(figure, f"{title}\n{where(about, each=' for each process')}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def main() -> None:

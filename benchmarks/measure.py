@@ -8,14 +8,16 @@ import json
 import os
 import platform
 import random
+import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from rows import Row
 
 import fastreduce
 from fastreduce import _C
@@ -23,22 +25,29 @@ from fastreduce.files import write_whole
 from fastreduce.plan.machine import cpu
 from fastreduce.units import busbw
 
-Row = dict[str, Any]
+K = TypeVar("K")
 C = TypeVar("C")
 
 # A sample lasts at least this long, so that the clock and the loop around it do not count.
 SAMPLE_S = 1e-3
 
 
+def in_turn(names: Iterable[K], rounds: int) -> Iterator[K]:
+    """Each name once in each round, in another order in each, since a contender may find the caches
+    as the one before it left them. All ranks have the same orders."""
+    known = list(names)
+    for round_ in range(rounds):
+        yield from random.Random(round_).sample(known, len(known))
+
+
 def alternate(
-    contenders: Mapping[str, C],
+    contenders: Mapping[K, C],
     rounds: int,
     warmup: int = 2,
     timer: Callable[[C, int], float] | None = None,
     most_repeats: int = 1 << 20,
-) -> dict[str, list[float]]:
-    """Seconds of one call of each contender: a sample per round, all contenders in turn, in another
-    order in each round, since a contender may find the caches as the one before it left them.
+) -> dict[K, list[float]]:
+    """Seconds of one call of each contender: a sample per round, all contenders in turn.
 
     ``timer(contender, repeats)`` returns the seconds of so many calls; default: the host's clock.
     """
@@ -48,10 +57,9 @@ def alternate(
         timer(call, warmup)
         wanted = round(SAMPLE_S / max(timer(call, 1), 1e-7))
         repeats[name] = min(max(1, wanted), most_repeats)
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for round_ in range(rounds):
-        for name in random.Random(round_).sample(list(contenders), len(contenders)):
-            samples[name].append(timer(contenders[name], repeats[name]) / repeats[name])
+    samples: dict[K, list[float]] = {name: [] for name in contenders}
+    for name in in_turn(contenders, rounds):
+        samples[name].append(timer(contenders[name], repeats[name]) / repeats[name])
     return samples
 
 
@@ -71,6 +79,23 @@ def sample_s(call: Callable[[], object], calls: int) -> float:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return (time.perf_counter() - begin_s) / calls
+
+
+def slowest_s(
+    contenders: Mapping[K, Callable[[], object]], calls: int, rounds: int
+) -> dict[K, list[float]]:
+    """Seconds of one call of each contender on the slowest rank of the group: a sample of so many
+    calls per round, all contenders in turn. One more round comes first, which does not count."""
+    samples: dict[K, list[float]] = {name: [] for name in contenders}
+    for name in in_turn(contenders, 1 + rounds):
+        samples[name].append(sample_s(contenders[name], calls))
+    slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return dict(zip(samples, slowest.tolist(), strict=True))
+
+
+def medians(samples: Mapping[K, Iterable[float]]) -> dict[K, float]:
+    return {name: statistics.median(found) for name, found in samples.items()}
 
 
 def machine() -> dict[str, Any]:
@@ -138,7 +163,9 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def size_bytes(text: str) -> int:
-    """``256``, ``64K``, ``256M`` or ``1G`` (powers of 1024, as nccl-tests reads its -b and -e)."""
+    """``256``, ``64K``, ``256M`` or ``1G``: powers of 1,024, as nccl-tests reads its -b and -e. For
+    `fastreduce.units.parse_size` 64K are 64,000 bytes.
+    """
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
     return int(number) * unit

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from axes import one_legend, show_sizes, show_title, where
+from axes import one_legend, save_figure, show_sizes, show_title, where
 from figures import OURS, best
 from matplotlib.axes import Axes
 from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
-from measure import Row
-from report import MOST_OVER_BEST
+from rows import MOST_OVER_BEST, Row
 
 # More lines than this cannot be told apart; then only these of our programs are drawn.
 MOST_LINES = 14
@@ -31,15 +30,10 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     how = "captured in a graph" if any(row["captured"] for row in single) else CALLED
     on = where(about, on_gpu=about["engines"] == "on GPU")
     title = f"allreduce, {how}\n{on}"
-    save(draw_bandwidth(single, title), path)
+    save_figure(draw_bandwidth(single, title), path)
     autos = [x for x in single if x["algorithm"] == "auto" and best(x)["over_best"]]
     if autos:
-        save(draw_over_best(autos, title), path.with_stem(f"{path.stem}_over_best"))
-
-
-def save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=120)
-    print(f"# wrote {path}")
+        save_figure(draw_over_best(autos, title), path.with_stem(f"{path.stem}_over_best"))
 
 
 def draw_bandwidth(rows: list[Row], title: str) -> Figure:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from measure import machine, save
+from rows import Row
 from scale import by_formula, machines_of
 
 import fastreduce
@@ -30,7 +30,6 @@ from fastreduce.simulation import seconds
 from fastreduce.units import duration
 
 GB = 1_000_000_000
-Row = dict[str, Any]
 
 
 def simulated(name: str, machines: int) -> None:

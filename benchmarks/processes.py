@@ -3,7 +3,8 @@
 Processes of one machine, one thread each, through torch.distributed's functions; or, with
 --machines, network namespaces as machines of two processes each, at links that tc slows down (needs
 root, ip and tc). Each result is compared with what it must be before it is timed. All contenders
-take turns in one run; the time of a call is that of the slowest rank, the median over rounds.
+take turns in one run, in another order in each round; the time of a call is that of the slowest
+rank, the median over rounds.
 
     python benchmarks/processes.py                                   # a minute
     python benchmarks/processes.py -k 2 4 --out benchmarks/results/processes
@@ -28,9 +29,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import Row, bandwidth, machine, parser_of_sizes, preamble, sample_s, save, sizes_bytes
+from measure import (
+    bandwidth,
+    machine,
+    medians,
+    parser_of_sizes,
+    preamble,
+    save,
+    sizes_bytes,
+    slowest_s,
+)
 from namespaces import missing_commands, namespaces, start_in
 from processes_picture import ON_EACH, draw
+from rows import Row
 from torch.multiprocessing import start_processes
 
 import fastreduce
@@ -100,13 +111,7 @@ def rows_of(
     if collective == "all_reduce":
         contenders["one process"] = one_process(plain, elems, size)
     calls = max(1, min(200, CALLS_BYTES // nbytes))
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, call in contenders.items():
-            samples[name].append(sample_s(call, calls))
-    slowest = torch.tensor([found[1:] for found in samples.values()], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    times_s = {name: found.median().item() for name, found in zip(samples, slowest, strict=True)}
+    times_s = medians(slowest_s(contenders, calls, rounds))
     for name, time_s in times_s.items():
         row = {"k": size, "collective": collective, "contender": name, "nbytes": nbytes}
         yield {**row, **bandwidth(nbytes, time_s, size), "over_gloo": times_s["gloo"] / time_s}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from axes import one_legend, show_sizes, show_times, show_title, where
-from measure import Row
+from axes import one_legend, save_figure, show_sizes, show_times, show_title, where
+from rows import Row
 
 ON_EACH = 2  # processes on each machine
 # Of each contender the colour, the same in all pictures, and the name there.
@@ -47,4 +47,4 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
         title += f", between network namespaces as machines, links of {rate}"
     show_title(figure, f"{title}\n{where(about, on_gpu=on_gpu, each=' for each process')}")
     one_legend(figure)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from axes import show_numbers, show_sizes, show_title
+from axes import save_figure, show_numbers, show_sizes, show_title
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rows import markdown
 
 from fastreduce.plan.calibrate import HeldOut, calibrate
 from fastreduce.plan.runs import Measured, read
 from fastreduce.topology.calibration import Calibration
 from fastreduce.topology.calibration_files import PUBLISHED, save_calibrations
-from fastreduce.units import busbw
+from fastreduce.units import busbw, percent
 
 CORPUS = Path(__file__).parent / "results" / "published.json"
 PICTURE = CORPUS.with_suffix(".png")
@@ -31,18 +32,17 @@ GOALS = 0.10, 0.30  # mean and worst
 
 def table(held_out: Sequence[HeldOut]) -> str:
     """One line for each machine and way to hold out; bold: misses a goal."""
-    rows = ["| medium | machine | held out | points | mean | worst |", "|---|---|---|---|---|---|"]
+    rows = [("medium", "machine", "held out", "points", "mean", "worst")]
     for x in held_out:
         found = float(np.mean(x.errors)), max(x.errors)
         shown = [
-            f"**{error:.0%}**" if error > goal else f"{error:.0%}"
+            f"**{percent(error)}**" if error > goal else percent(error)
             for error, goal in zip(found, GOALS, strict=True)
         ]
         kind = "by machine" if x.held_out == "machines" else x.held_out
         kind += ", untuned" if x.flaw else ""
-        cells = x.medium, x.machine, kind, str(len(x.errors)), *shown
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows).replace("%", " %")
+        rows.append((x.medium, x.machine, kind, str(len(x.errors)), *shown))
+    return "\n".join(markdown(rows))
 
 
 def summary(runs: Sequence[Measured], held_out: Sequence[HeldOut]) -> str:
@@ -60,12 +60,12 @@ def summary(runs: Sequence[Measured], held_out: Sequence[HeldOut]) -> str:
         "no curve: mean of the other machines": mean,
         "no curve: nearest of the other machines": nearest,
     }
-    lines = ["| held out | points | mean | worst | above 30 % |", "|---|---|---|---|---|"]
+    cells = [("held out", "points", "mean", "worst", f"above {percent(GOALS[1])}")]
     for words, errors in rows.items():
-        figures = f"{np.mean(errors):.1%} | {max(errors):.0%}".replace("%", " %")
         above = sum(error > GOALS[1] for error in errors)
-        lines.append(f"| {words} | {len(errors)} | {figures} | {above} points |")
-    return "\n".join(lines)
+        figures = percent(float(np.mean(errors)), 1), percent(max(errors)), f"{above} points"
+        cells.append((words, str(len(errors)), *figures))
+    return "\n".join(markdown(cells))
 
 
 def _errors(held_out: Iterable[HeldOut], wanted: str = "") -> list[float]:
@@ -110,7 +110,7 @@ def picture(runs: Sequence[Measured], calibrations: Sequence[Calibration]) -> No
         axes.tick_params(labelsize=7)
         axes.legend(fontsize=6.5, loc="lower right")
     show_title(figure, "busbw in GB/s over bytes on each GPU: points as published, lines as fitted")
-    figure.savefig(PICTURE, dpi=90)
+    save_figure(figure, PICTURE, dpi=90)
 
 
 def _draw(axes: Axes, runs: Sequence[Measured], found: Calibration) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from figures import OURS, summary
-from measure import Row
+from rows import MOST_OVER_BEST, Row
 
-# The most that auto's time may be, divided by that of the fastest algorithm that can be named.
-MOST_OVER_BEST = 1.1
 _CASE = "{:>11} {:>11} {:>8} {:>5} {:>2} {:>6} {:>16}"
 _SPEED = "  {:>9} {:>8} {:>8} {:>8} {:>9}"
 _END = " {:>7} {:>6}"

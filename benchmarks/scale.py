@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import permutations
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from axes import show_numbers
+from axes import save_figure, show_numbers
+from rows import Row
 
 from fastreduce.algorithms import hierarchical, multi_ring, ring
+from fastreduce.plan.scaling import Formula, formulas
 from fastreduce.simulation import EVENTS, seconds
-from fastreduce.simulation.formulas import hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology import Topology, cluster, rings
 from fastreduce.units import busbw, duration, size
 
@@ -33,28 +33,18 @@ MACHINES = [1 << power for power in range(11)]
 SIZES = [1_000_000, 100_000_000, 10_000_000_000]
 SIMULATED_RANKS = 128  # A program for k ranks has about 2 k^2 instructions.
 
-Row = dict[str, Any]
-
 
 def machines_of(machines: int) -> Topology:
     return cluster(PRESET, machines, GBIT, nics=NICS)
 
 
+@cache
+def formulas_of(machines: int) -> dict[str, Formula]:
+    return formulas(machines_of(machines), LOCAL)
+
+
 def by_formula(algorithm: str, machines: int, nbytes: int) -> float:
-    """Two machines are enough to find the rates in and between machines, because all are equal."""
-    k, two = machines * LOCAL, machines_of(min(machines, 2))
-    few = len(two.devices)
-    if algorithm == "ring":
-        return ring_s(k, nbytes, hops(two, [(r, (r + 1) % few) for r in range(few)]))
-    if algorithm == "rail rings":
-        orders = [order for order, _ in rings(two)]
-        pairs = [(order[i - 1], rank) for order in orders for i, rank in enumerate(order)]
-        found = list(zip(pairs, hops(two, pairs), strict=True))
-        by_rank = [[hop for (_, rank), hop in found if rank == mine] for mine in range(few)]
-        return multi_ring_s(k, nbytes, by_rank)
-    inside = hops(two, permutations(range(LOCAL), 2))
-    between = hops(two, [(r, (r + LOCAL) % few) for r in range(few)]) if machines > 1 else []
-    return hierarchical_s(k, machines, nbytes, inside, between)
+    return formulas_of(min(machines, 2))[algorithm](machines, nbytes)
 
 
 def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
@@ -88,14 +78,10 @@ def rows() -> Iterator[Row]:
 
 
 def draw(found: list[Row], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(
-        1, len(SIZES), figsize=(4.2 * len(SIZES), 4), layout="constrained"
-    )
+    figure = Figure(figsize=(4.2 * len(SIZES), 4), layout="constrained")
+    panels = figure.subplots(1, len(SIZES))
     for panel, nbytes in zip(panels, SIZES, strict=True):
         for algorithm, color in ALGORITHMS.items():
             mine = [r for r in found if r["size_bytes"] == nbytes and r["algorithm"] == algorithm]
@@ -123,8 +109,7 @@ def draw(found: list[Row], path: Path) -> None:
     panels[0].plot([], [], color="grey", label="lines: by formula")
     panels[0].legend(fontsize=8)
     figure.suptitle(f"Allreduce on {PRESET} machines, {NICS} x {GBIT} Gbit/s each: predicted")
-    figure.savefig(path, dpi=110)
-    print(f"# wrote {path}")
+    save_figure(figure, path, dpi=110)
 
 
 def main() -> None:

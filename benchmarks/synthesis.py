@@ -17,7 +17,8 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+
+from rows import Row
 
 from fastreduce import explain, synthesize
 from fastreduce.topology import Topology, cluster, preset
@@ -27,8 +28,6 @@ MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks/results/synthesis.json", ROOT / "docs/synthesis.md"
 SIZES = [64 << 10, 64 * MIB, 1024 * MIB, 8192 * MIB]
-
-Row = dict[str, Any]
 
 
 def several(machines: int, name: str = "dgx-h100", gbit: float = 400, nics: int = 8) -> Topology:

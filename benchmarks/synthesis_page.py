@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from gpu_page import size
+from axes import binary_size
+from rows import LARGE_BYTES, Row, markdown
 
 from fastreduce.units import duration
 
-Row = dict[str, Any]
-
-# Not regular: the second table has these, from this size.
+# Not regular: the second table has these, from LARGE_BYTES on.
 IRREGULAR = (
     "dgx1, NVLink 0-3 broken",
     "2 x dgx-h100, a card at a quarter",
     "2 x dgx-a100, 8 and 5 GPUs",
 )
-LARGE_BYTES = 64 << 20
 
 
 def with_tables(page: str, rows: Sequence[Row]) -> str:
@@ -37,13 +34,11 @@ def everything(rows: Sequence[Row]) -> list[str]:
     cells = []
     for before, row in zip([None, *rows], rows, strict=False):
         repeated = before is not None and before["topology"] == row["topology"]
-        name = "" if repeated else row["topology"]
+        what = ("" if repeated else row["topology"], binary_size(row["size_bytes"]))
+        times = (duration(row["bound_s"]), registered(row), duration(row["found_s"]))
         above = f"{row['found_s'] / row['bound_s'] - 1:.1%}"
-        search = f"{row['search_s']:.0f} s"
-        found = duration(row["found_s"])
-        bound = duration(row["bound_s"])
-        cells.append((name, size(row["size_bytes"]), bound, registered(row), found, above, search))
-    return table_of(head, cells)
+        cells.append((*what, *times, above, f"{row['search_s']:.0f} s"))
+    return markdown([head, *cells])
 
 
 def irregular(rows: Sequence[Row]) -> list[str]:
@@ -51,7 +46,7 @@ def irregular(rows: Sequence[Row]) -> list[str]:
     cells = [
         (
             row["topology"],
-            size(row["size_bytes"]),
+            binary_size(row["size_bytes"]),
             registered(row),
             duration(row["found_s"]),
             f"{row['registered_s'] / row['found_s']:.2f}",
@@ -60,7 +55,7 @@ def irregular(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row["topology"] in IRREGULAR and row["size_bytes"] >= LARGE_BYTES
     ]
-    return table_of(head, cells)
+    return markdown([head, *cells])
 
 
 def most_of(made_of: str) -> str:
@@ -74,8 +69,3 @@ def most_of(made_of: str) -> str:
 
 def registered(row: Row) -> str:
     return f"{duration(row['registered_s'])} (`{row['registered']}`)"
-
-
-def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
-    return [first, "|---" * len(head) + "|", *others]

@@ -18,15 +18,15 @@ as the 60,000 images of Fashion-MNIST fill, without the evaluation.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from axes import show_title, where
-from measure import Row, alternate, machine, preamble, save
+from axes import save_figure, show_title, where
+from measure import alternate, machine, medians, preamble, save
+from rows import Row
 from torch import Tensor
 
 from fastreduce.devices import deal_devices, usable_devices
@@ -125,8 +125,7 @@ def measure(k: int, rounds: int, X: Tensor, y: Tensor) -> list[Row]:
 
         return run
 
-    samples = alternate({name: call(*x) for name, x in steps.items()}, rounds)
-    step_s = {name: statistics.median(found) for name, found in samples.items()}
+    step_s = medians(alternate({name: call(*x) for name, x in steps.items()}, rounds))
     return [
         {
             "replicas": steps[name][0],
@@ -155,8 +154,7 @@ def draw(rows: list[Row], about: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     place = where(about, on_gpu="gpu" in about)
     show_title(figure, f"LeNet on Fashion-MNIST, k replicas\n{place}")
-    figure.savefig(path, dpi=120)
-    print(f"# wrote {path}")
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from measure import save
+from measure import sample_s, save
 
 SIZES_BYTES = (1 << 16, 1 << 22, 1 << 28)
 ROUNDS, CALLS = 5, 10
@@ -27,15 +27,7 @@ def seconds(nbytes: int, device: torch.device) -> float:
     dist.all_reduce(x)
     assert bool((x == dist.get_world_size()).all()), f"a wrong sum of {nbytes} bytes"
     x.zero_()
-    samples = []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
-            dist.all_reduce(x)
-        x[0].item()  # waits for the GPU
-        samples.append((time.perf_counter() - begin) / CALLS)
-    return statistics.median(samples)
+    return statistics.median(sample_s(partial(dist.all_reduce, x), CALLS) for _ in range(ROUNDS))
 
 
 def main() -> None:

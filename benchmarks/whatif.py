@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from published import CORPUS
+
 from fastreduce import draw, simulate
 from fastreduce.algorithms import multi_ring
 from fastreduce.drawing import save
@@ -24,7 +26,6 @@ from fastreduce.topology import preset, rings
 from fastreduce.topology.rings import both_ways
 
 MACHINE, MEDIUM = "dgx-h100", "8 Hopper on NVSwitch"
-CORPUS = Path(__file__).parent / "results" / "published.json"
 
 
 def main() -> None:

@@ -59,6 +59,14 @@ def size(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """
+    >>> percent(0.088), percent(0.0746, digits=1)
+    ('9 %', '7.5 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def bus_bytes(nbytes: float, k: int) -> float:
     """Bytes that must at least leave and enter each of ``k`` ranks in an allreduce of ``nbytes``.
 

@@ -18,7 +18,7 @@ from fastreduce.topology import Topology, machines, rings
 from fastreduce.topology.calibration import OURS
 from fastreduce.topology.cluster import equal_machines
 from fastreduce.topology.rings import both_ways
-from fastreduce.units import busbw, duration
+from fastreduce.units import busbw, duration, percent
 
 # A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
 # overlap saves (predicted). A plan should not take long either: hence at
@@ -65,7 +65,7 @@ def within(error: float | None) -> str:
     >>> within(0.088), within(None)
     (', +-9 %', '')
     """
-    return "" if error is None else f", +-{error:.0%}".replace("%", " %")
+    return "" if error is None else f", +-{percent(error)}"
 
 
 def by_seconds(candidate: Candidate) -> tuple[bool, float]:

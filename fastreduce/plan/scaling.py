@@ -11,13 +11,14 @@ import numpy as np
 
 from fastreduce.algorithms import ring
 from fastreduce.plan.explain import explain
-from fastreduce.simulation.costs import costs_of
+from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.formulas import Hop, hierarchical_s, hops, multi_ring_s, ring_s
 from fastreduce.topology import Topology
 from fastreduce.topology.cluster import cluster
 from fastreduce.topology.rings import rings
 
 Seconds: TypeAlias = Callable[[float], float]
+Formula: TypeAlias = Callable[[int, float], float]
 
 
 class Network(NamedTuple):
@@ -64,8 +65,7 @@ def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]
     """For each number of machines, the time of an allreduce over all their GPUs, by formula.
 
     The fastest counts of a flat ring, of several rings at a time (one for each network card, where
-    there are as many), and of two levels. Two machines show the rates in and between all of them,
-    because they are equal.
+    there are as many), and of two levels.
 
     Raises:
         ValueError: no card, or a rate that is not above zero.
@@ -75,25 +75,40 @@ def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]
     >>> round(seconds(2)(160_000_000) * 1e3), round(seconds(4)(160_000_000) * 1e3)
     (23, 25)
     """
-    local = len(machine.devices)
-    pair = 2 * local
     two = cluster(machine, 2, network.gbit, nics=network.nics)
-    around = hops(two, [(r, (r + 1) % pair) for r in range(pair)])
-    inside = hops(two, permutations(range(local), 2))
-    between = hops(two, [(r, (r + local) % pair) for r in range(pair)])
-
-    of_rings = _hops_of_rings(two)
-    costs = costs_of(ring(2))  # those of every program in which all ranks work
+    # The costs are those of every program in which all ranks work.
+    known = formulas(two, len(machine.devices), costs_of(ring(2)))
 
     def seconds(machines: int, nbytes: float) -> float:
-        k = machines * local
-        return min(
-            ring_s(k, nbytes, around, costs),
-            multi_ring_s(k, nbytes, of_rings, costs),
-            hierarchical_s(k, machines, nbytes, inside, between, costs),
-        )
+        return min(formula(machines, nbytes) for formula in known.values())
 
     return lambda machines: partial(seconds, machines)
+
+
+def formulas(few: Topology, local: int, costs: Costs = EVENTS) -> dict[str, Formula]:
+    """By algorithm, the seconds of an allreduce by the number of machines and the bytes.
+
+    ``few`` tells the rates: a machine of ``local`` GPUs for one machine, two of them for any larger
+    number, because all are equal.
+
+    >>> two = cluster("book-pcie4", 2, 100, nics=1)
+    >>> {name: round(time_s(2, 160e6) * 1e3) for name, time_s in formulas(two, 4).items()}
+    {'ring': 23, 'rail rings': 23, 'hierarchical': 28}
+    """
+    count = len(few.devices)
+    around = hops(few, [(r, (r + 1) % count) for r in range(count)])
+    of_rings = _hops_of_rings(few)
+    inside = hops(few, permutations(range(local), 2))
+    between = hops(few, [(r, (r + local) % count) for r in range(count)]) if count > local else []
+    return {
+        "ring": lambda machines, nbytes: ring_s(machines * local, nbytes, around, costs),
+        "rail rings": lambda machines, nbytes: multi_ring_s(
+            machines * local, nbytes, of_rings, costs
+        ),
+        "hierarchical": lambda machines, nbytes: hierarchical_s(
+            machines * local, machines, nbytes, inside, between, costs
+        ),
+    }
 
 
 def _hops_of_rings(topology: Topology) -> list[list[Hop]]:

@@ -4,7 +4,6 @@ Some run the program; in the others it is in this process, and "on a GPU" has th
 """
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -19,13 +18,12 @@ import contest
 import pytest
 import torch
 from allreduce import add, arguments, cases
-from buffers import GRAPHS_KEPT, Buffers
-from contenders import Contender, ours
-from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
+from buffers import Buffers
+from contenders import Contender
+from contest import Case, contenders_of
 from figures import summary
-from nets import GRADIENTS
 from pictures import draw
-from report import about_auto, conclude, header, line
+from report import conclude, header, line
 from rotation import Rotation
 from sweeps import one_in
 
@@ -143,20 +141,6 @@ def test_a_model_first_then_all_dtypes_of_a_size(args):
     assert found[1:] == [(1, size, dtype) for size in (1024, 4096) for dtype in both]
 
 
-@pytest.mark.parametrize(
-    ("model", "tensors", "millions"),
-    [
-        ("LeNet", 8, 0.13),
-        ("ResNet-18", 62, 11.69),
-        ("ResNet-50", 161, 25.56),
-        ("GPT-2", 148, 124.44),
-    ],
-)
-def test_gradients_of_known_models(model, tensors, millions):
-    case = Case(GRADIENTS[model], torch.float32, 2, "sum", ["tiles"], model)
-    assert (len(case.shapes), round(case.count_elems / 1e6, 2)) == (tensors, millions)
-
-
 def test_all_algorithms_and_no_others(monkeypatch):
     args = parsed(monkeypatch, "--algorithm all --against")
     case = Case([(4,)], torch.float32, 2, "sum", ["tiles"])
@@ -246,41 +230,6 @@ def test_a_case_that_fails_does_not_stop_the_next(args, gpu, capsys):
     assert [(x["engine"], x["size_bytes"]) for x in failures] == [(None, 1024)] * 2
     assert conclude(rows, failures)
     assert "# failed: the whole case, float32, k = 2, 1024 B: OutOfM" in capsys.readouterr().out
-
-
-def test_the_host_program_is_measured_at_small_sizes_only(args, gpu):
-    for elems, measured in ((MOST_HOST_BYTES // 4, True), (MOST_HOST_BYTES // 4 + 1, False)):
-        case = Case([(elems,)], torch.float32, 2, "sum", ["tiles", "events"])
-        names = [x.name for x in contenders_of(case, args)]
-        assert ("events host" in names) == measured
-        assert "tiles host" in names
-
-
-def test_all_graphs_of_a_case_are_kept():
-    source = (BENCHMARKS.parent / "csrc" / "cuda" / "graph_cache.h").read_text()
-    assert re.findall(r"kMaxGraphs = (\d+);", source) == [str(GRAPHS_KEPT)]
-    case = Case([(4,)], torch.float32, 2, "sum", ["tiles", "events"])
-    tiles, events = ours("tiles", "ring", "sum"), ours("events", "ring", "sum")
-    assert most_sets(case, [tiles] * 12, GRAPHS_KEPT) == GRAPHS_KEPT
-    assert most_sets(case, [tiles] * 12 + [events] * 12, GRAPHS_KEPT) == 5
-    assert most_sets(case, [tiles] * 12 + [events] * 12, 3) == 3
-    assert most_sets(case, [events] * 100, GRAPHS_KEPT) == 1
-
-
-def timed(algorithm, time_s, over_best, **more):
-    called = {"time_s": time_s, "over_best": over_best, "best": "ring"}
-    same = {"size_bytes": 4096, "tensors": 1, "type": "float32", "k": 2, "engine": "tiles"}
-    return {**same, "algorithm": algorithm, "called": called, "auto_is": None, **more}
-
-
-def test_auto_is_held_against_the_best_and_against_the_noise():
-    rows = [timed("auto", 3.0, 1.5, auto_is="leader"), timed("leader", 2.0, 1.0)]
-    worst, noise = about_auto([*rows, timed("ring", 2.0, 1.0)])
-    assert "1.500 MORE THAN 1.1, at float32, 4096 bytes, k = 2" in worst
-    assert "auto stood for leader, the best was ring" in worst
-    assert noise.endswith(": 1.500 to 1.500")
-    assert "1.050 OK" in about_auto([timed("auto", 3.0, 1.05)])[0]
-    assert about_auto([timed("auto", 3.0, None)]) == []
 
 
 def test_nothing_to_draw(tmp_path, capsys):

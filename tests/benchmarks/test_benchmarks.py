@@ -8,9 +8,10 @@ import contenders
 import memory
 import pytest
 import torch
+import torch.distributed as dist
 from buffers import Buffers, cpu_cache_bytes
 from contenders import absent, ours, theirs
-from measure import alternate, bandwidth, sizes_bytes
+from measure import alternate, bandwidth, in_turn, medians, sizes_bytes, slowest_s
 from rotation import CALLS_PER_SET, HOST_CALLS, HOST_SAMPLES, Rotation
 
 from fastreduce import allreduce
@@ -111,6 +112,24 @@ class TestMeasure:
         assert len(rounds) == 8
         assert set(rounds) == {("a", "b"), ("b", "a")}  # nobody always comes first
         assert {name: len(found) for name, found in samples.items()} == {"a": 8, "b": 8}
+
+    def test_all_ranks_have_the_same_turns_and_the_slowest_counts(self, monkeypatch):
+        called = []
+        other_rank_s = torch.tensor([[7.0, 0.0, 0.0], [0.0, 0.0, 8.0]])
+
+        def all_reduce(found_s, op):
+            assert op == dist.ReduceOp.MAX
+            found_s.copy_(found_s.maximum(other_rank_s))
+
+        monkeypatch.setattr(dist, "barrier", lambda: called.append(" "))
+        monkeypatch.setattr(dist, "all_reduce", all_reduce)
+        found = slowest_s({x: partial(called.append, x) for x in "ab"}, calls=2, rounds=3)
+        turns = "".join(called).split()
+        assert turns == [2 * name for name in in_turn("ab", 4)]  # and the first does not count
+        assert turns[::2] not in (["aa"] * 4, ["bb"] * 4)
+        assert (found["a"].pop(0), found["b"].pop()) == (7, 8)
+        assert [len(x) for x in found.values()] == [2, 2] and max(map(max, found.values())) < 1
+        assert medians({"x": [3.0, 1.0, 2.0]}) == {"x": 2.0}
 
     def test_the_columns_of_nccl_tests(self):
         found = bandwidth(10**9, 0.5, 4)

@@ -8,6 +8,8 @@ import axes
 import ddp_step
 import processes_picture
 import pytest
+import rows
+import synthesis_page
 from matplotlib.figure import Figure
 
 RESULTS = Path(axes.__file__).parent / "results"
@@ -31,8 +33,10 @@ def names(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_examples():
-    assert doctest.testmod(axes).failed == 0
+@pytest.mark.parametrize("module", [axes, rows, synthesis_page])
+def test_examples(module):
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from published import CORPUS, between_machines, summary, table
 
 from fastreduce.plan.runs import Measured, Point, read
 from fastreduce.topology.calibration_files import PUBLISHED, load_calibrations
 
-CORPUS = Path(__file__).parents[2] / "benchmarks" / "results" / "published.json"
 RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
 # Published busbw has two digits after the point, and is of a time that was not yet rounded.
 ROUNDING = 0.0051, 5e-3
@@ -89,8 +88,6 @@ def same_but_for_the_last_digit(told: str, found: str) -> bool:
 
 @pytest.mark.sweep("errors on points held out")
 def test_the_docs_say_by_how_much_the_curves_are_off():
-    from published import summary, table
-
     from fastreduce.plan.calibrate import calibrate
 
     page = (CORPUS.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
@@ -114,13 +111,12 @@ def test_untuned_runs_say_why():
 
 
 def test_how_far_machines_of_one_medium_are_apart():
-    published = pytest.importorskip("published")
     a, b, c = (
         Measured(name, "NVLink", "NCCL", 8, (Point(1024, time_s),), "made up")
         for name, time_s in (("a", 1e-5), ("b", 2e-5), ("c", 8e-5))
     )
-    mean, nearest = published.between_machines([a, b, c])
+    mean, nearest = between_machines([a, b, c])
     assert mean == pytest.approx([3, 2**0.5 - 1, 1 - 2**0.5 / 8])
     assert nearest == pytest.approx([1, 0.5, 0.75])
     other_ranks = b._replace(ranks=4)
-    assert published.between_machines([a, other_ranks]) == ([], [])
+    assert between_machines([a, other_ranks]) == ([], [])

@@ -1,0 +1,31 @@
+"""benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree."""
+
+import pytest
+from kept_results import kept
+from scale import GBIT, LOCAL, PRESET, by_formula
+
+from fastreduce.plan.scaling import formulas
+from fastreduce.topology import cluster
+
+ROWS = kept("scale.json")["rows"]
+
+
+def case(row):
+    return row["k"] // LOCAL, row["size_bytes"]
+
+
+def test_the_kept_times_are_those_of_the_formulas():
+    for row in ROWS:
+        assert row["formula_s"] == pytest.approx(by_formula(row["algorithm"], *case(row))), row
+
+
+def test_control_slower_cards_are_another_time():
+    slow = formulas(cluster(PRESET, 2, GBIT / 2), LOCAL)
+    for row in (row for row in ROWS if row["k"] > LOCAL):
+        assert row["formula_s"] != pytest.approx(slow[row["algorithm"]](*case(row))), row
+
+
+def test_the_simulations_agree():
+    assert {row["k"] for row in ROWS if row["simulated_s"]} == {8, 16, 32, 64, 128}
+    for row in ROWS:
+        assert row["simulated_s"] in (None, pytest.approx(row["formula_s"], rel=0.03)), row
