@@ -1,11 +1,15 @@
-"""Files that are written whole or not at all."""
+"""Files: written whole or not at all, and read only if they are what they should be."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from fastreduce.names import shown
 
 
 @contextlib.contextmanager
@@ -38,3 +42,35 @@ def write_whole(path: Path, text: str) -> None:
     """Write ``text`` as `replacing` does, so that nobody reads half of it."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def parse(content: bytes, wanted: str, version: int) -> dict[str, Any]:
+    """What a JSON file of ours holds: an object that names its format and its version.
+
+    Raises:
+        ValueError: it is not JSON, or of another format or version.
+
+    >>> parse(b'{"format": "fastreduce table", "version": 1}', "fastreduce topology", 1)
+    Traceback (most recent call last):
+    ValueError: format is 'fastreduce table', want 'fastreduce topology'; pass another file
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"this is not JSON, or not all of it: {error}; want a {wanted!r}; write it again"
+        ) from None
+    if not isinstance(found, dict):
+        raise ValueError(
+            f'found {shown(found)}, want an object with "format": "{wanted}"; pass another file'
+        )
+    if found.get("format") != wanted:
+        raise ValueError(
+            f"format is {shown(found.get('format'))}, want {wanted!r}; pass another file"
+        )
+    if found.get("version") != version:
+        raise ValueError(
+            f"version is {shown(found.get('version'))}, want {version}; write it again with this "
+            "version of fastreduce"
+        )
+    return found

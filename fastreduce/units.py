@@ -67,6 +67,15 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def ranks_title(much: str, k: int, where: str) -> str:
+    """The title of a plan or a timeline; ``much`` is what each rank has, in words.
+
+    >>> ranks_title("160 MB", 4, "book-pcie4")
+    '160 MB on each of 4 ranks, book-pcie4'
+    """
+    return f"{much} on each of {k} ranks, {where}"
+
+
 def bus_bytes(nbytes: float, k: int) -> float:
     """Bytes that must at least leave and enter each of ``k`` ranks in an allreduce of ``nbytes``.
 

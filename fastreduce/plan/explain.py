@@ -29,7 +29,7 @@ from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.predict import MEMORIES
 from fastreduce.topology.calibration import Calibration
-from fastreduce.units import busbw, duration, nbytes_of, size
+from fastreduce.units import busbw, duration, nbytes_of
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -102,7 +102,6 @@ def _on_topology(
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
     of = " of those whose time is known" if unknown else ""
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
-    title = f"{size(nbytes)} on each of {k} ranks, {machine.name}"
     notes = _notes(machine.calibrations, found, nbytes, k)
     if found[0].fitted:
         notes += (
@@ -112,7 +111,8 @@ def _on_topology(
     bound = None if unknown else _bound(machine, k, nbytes, costs)
     if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows
-    return Plan(title, nbytes, tuple(found), found[0].algorithm, why, bound, notes)
+    chosen = found[0].algorithm
+    return Plan(nbytes, k, machine.name, tuple(found), chosen, why, bound, notes)
 
 
 def _on_links(
@@ -206,8 +206,9 @@ def _here(
         calibrations = machine.calibrations
     found = sorted(candidates, key=by_seconds)
     return Plan(
-        f"{size(nbytes)} on each of {k} ranks, {where}",
         nbytes,
+        k,
+        where,
         tuple(found),
         chosen,
         f'what "auto" stands for here (place: {place})',

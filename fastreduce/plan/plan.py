@@ -8,23 +8,31 @@ from fastreduce.names import listed
 from fastreduce.plan.bounds import Bound
 from fastreduce.plan.candidates import HEADINGS, Candidate
 from fastreduce.plan.html_table import html_table
+from fastreduce.units import ranks_title, size
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The candidates, fastest first, the algorithm chosen, and why. Prints as a table.
 
+    Each of ``k`` ranks has ``nbytes``; ``where`` they are is in words.
     ``bound`` is what no program without the host can beat on the topology, where one is known.
     ``notes`` say how far the times can be trusted, and what others have measured.
     """
 
-    title: str
     nbytes: int
+    k: int
+    where: str
     candidates: tuple[Candidate, ...]
     algorithm: str
     why: str
     bound: Bound | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """How much, on how many ranks, and where."""
+        return ranks_title(size(self.nbytes), self.k, self.where)
 
     @property
     def chosen(self) -> Candidate:

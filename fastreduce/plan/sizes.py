@@ -14,7 +14,7 @@ from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
 from fastreduce.topology import as_topology
 from fastreduce.topology.calibration import Calibration
-from fastreduce.units import duration, parse_size, size
+from fastreduce.units import duration, parse_size, ranks_title, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ class Sizes(Drawable):
     @property
     def k(self) -> int:
         """The number of ranks."""
-        return next(x.program.k for x in self.plans[0].candidates if x.program)
+        return self.plans[0].k
 
     @property
     def algorithms(self) -> list[str]:
@@ -114,8 +114,8 @@ def over_sizes(
     shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
     machine = None if topology is None else as_topology(topology)
     plans = tuple(explain(nbytes, k=k, topology=machine) for nbytes in shown)
-    _, on, where = plans[0].title.partition(" on each of ")
-    found = Sizes(f"{size(between[0])} to {size(between[-1])}{on}{where}", plans)
+    of = f"{size(between[0])} to {size(between[-1])}"
+    found = Sizes(ranks_title(of, plans[0].k, plans[0].where), plans)
     curves = machine.calibrations if machine else ()
     others = (x for x in curves if not x.is_ours and x.has_ranks(found.k))
     return replace(found, others=tuple(others))

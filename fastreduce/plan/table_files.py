@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreduce import _C, folders
-from fastreduce.files import write_whole
+from fastreduce.files import parse, write_whole
 from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import NEVER_BYTES, Table
@@ -63,8 +63,8 @@ def load(path: str | PathLike[str] | None = None) -> Table:
     path = Path(path or default_path(device(), *versions()))
     content = path.read_bytes()
     try:
-        return _table(json.loads(content))
-    except (ValueError, RecursionError) as error:
+        return _table(parse(content, FORMAT, VERSION))
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -116,11 +116,7 @@ def default_path(on: str, fastreduce: str, torch: str) -> Path:
     return folders.data() / name
 
 
-def _table(found: Any) -> Table:
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f'this is no table, want an object with "format": "{FORMAT}"')
-    if found.get("version") != VERSION:
-        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}")
+def _table(found: dict[str, Any]) -> Table:
     found = {"copy_engine_bytes": {}} | found  # which older files lack
     for key, kind in KEYS.items():
         if not isinstance(found.get(key), kind):

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from fastreduce.files import write_whole
+from fastreduce.files import parse, write_whole
 from fastreduce.instruction import Instruction
 from fastreduce.program.program import Program
 
@@ -47,11 +47,7 @@ def save(program: Program, path: str | PathLike[str]) -> None:
 def load(path: str | PathLike[str]) -> Program:
     content = Path(path).read_bytes()
     try:
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"this is not JSON, or not all of it: {error}") from None
-        program = _program(found)
+        program = _program(parse(content, FORMAT, VERSION))
         _prove(program)
         return program
     except ValueError as error:
@@ -92,14 +88,7 @@ def _prove(program: Program) -> None:
         raise ValueError(f"the program is no allreduce: {error}") from None
 
 
-def _program(found: Any) -> Program:
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f'this is no program, want an object with "format": "{FORMAT}"')
-    if found.get("version") != VERSION:
-        raise ValueError(
-            f"version is {found.get('version')!r}, want {VERSION}; save the program again with "
-            "this version of fastreduce"
-        )
+def _program(found: dict[str, Any]) -> Program:
     if wrong := set(found) ^ set(KEYS):
         what = "with" if min(wrong) in found else "without"
         raise ValueError(f"the file is {what} {min(wrong)!r}; want {', '.join(KEYS)}")

@@ -15,7 +15,7 @@ from fastreduce.simulation.events import events
 from fastreduce.simulation.run import Run
 from fastreduce.simulation.timeline import Timeline
 from fastreduce.topology import Topology, as_topology
-from fastreduce.units import size
+from fastreduce.units import ranks_title, size
 
 
 def simulate(
@@ -95,7 +95,7 @@ def simulate(
         )
     run = Run(program, topology, nbytes, None if slices is None else int(slices), costs)
     return Timeline(
-        f"{size(run.nbytes)} on each of {program.k} ranks, {topology.name}",
+        ranks_title(size(run.nbytes), program.k, topology.name),
         program.k,
         run.nbytes,
         LazyListing(run.simulation.events * run.slices, lambda: events(run)),

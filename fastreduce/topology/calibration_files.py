@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from fastreduce import folders
-from fastreduce.files import write_whole
+from fastreduce.files import parse, write_whole
 from fastreduce.topology.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
@@ -58,13 +58,9 @@ def load_calibrations(path: str | PathLike[str]) -> tuple[Calibration, ...]:
     """
     content = Path(path).read_bytes()
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: this is not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f'{path}: these are no calibrations, want "format": "{FORMAT}"')
-    if found.get("version") != VERSION:
-        raise ValueError(f"{path}: version is {found.get('version')!r}, want {VERSION}")
+        found = parse(content, FORMAT, VERSION)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return from_json(str(path), found.get("calibrations"))
 
 

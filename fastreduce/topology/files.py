@@ -10,6 +10,7 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.files import parse
 from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
@@ -57,20 +58,12 @@ def load(path: str | PathLike[str]) -> Topology:
     """
     content = Path(path).read_bytes()
     try:
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"this is not JSON: {error}") from None
-        return _topology(found)
+        return _topology(parse(content, FORMAT, VERSION))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _topology(found: Any) -> Topology:
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f'this is no topology, want an object with "format": "{FORMAT}"')
-    if found.get("version") != VERSION:
-        raise ValueError(f"version is {found.get('version')!r}, want {VERSION}; save it again")
+def _topology(found: dict[str, Any]) -> Topology:
     _check("the file", found, KEYS)
     known = (*KEYS, CALIBRATIONS)
     extra = [key for key in found if key not in known]

@@ -45,7 +45,7 @@ class TestAuto:
         path = save(table())
         path.write_text("{}")
         with pytest.warns(
-            UserWarning, match=r"tuned-.*this is no table.*`fastreduce tune`"
+            UserWarning, match=r"tuned-.*format is None, want 'fastreduce table'.*`fastreduce tune`"
         ) as seen:
             assert [choose("cpu", 4, 1024) for _ in range(3)] == [default("cpu", 1024)] * 3
         assert len(seen) == 1

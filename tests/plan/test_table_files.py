@@ -61,7 +61,10 @@ class TestFiles:
         ("spoil", "words"),
         [
             (lambda c: put(c, 2, "version"), "version is 2, want 1"),
-            (lambda c: put(c, "fastreduce topology", "format"), "this is no table"),
+            (
+                lambda c: put(c, "fastreduce topology", "format"),
+                "format is 'fastreduce topology', want 'fastreduce table'",
+            ),
             (lambda c: put(c, "another CPU", "device"), "measured with device 'another CPU', but"),
             (lambda c: put(c, "0.0.1", "fastreduce"), "measured with fastreduce '0.0.1', but this"),
             (lambda c: put(c, "1.13", "torch"), r"measured with torch '1\.13', but this is '2\."),

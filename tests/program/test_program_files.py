@@ -89,8 +89,9 @@ def test_no_other_algorithm_has_such_a_name():
 
 
 WRONG = {
-    "of another version": (dict(version=2), "version is 2, want 1; save the program again"),
-    "of something else": (dict(format="fastreduce topology"), "this is no program"),
+    "of another version": (dict(version=2), "version is 2, want 1; write it again"),
+    "of something else": (
+        dict(format="fastreduce topology"), "is 'fastreduce topology', want 'fastreduce program'"),
     "with a key too many": (dict(colour="red"), "the file is with 'colour'"),
     "with words for a number": (dict(k="4"), "k is '4', want a whole number"),
     "with a flag for a number": (dict(shards=True), "shards is True, want a whole number"),

@@ -32,6 +32,11 @@ class TestFiles:
         path = save_calibrations([calibration()], tmp_path / "mine.json")
         assert load_calibrations(path) == (calibration(),)
 
+    def test_a_file_of_something_else_is_named_and_refused(self, tmp_path):
+        save(preset("dgx-h100"), tmp_path / "a.json")
+        with pytest.raises(ValueError, match=r"a\.json: format is 'fastreduce topology', want "):
+            load_calibrations(tmp_path / "a.json")
+
     @pytest.mark.parametrize(
         ("change", "words"),
         [

@@ -38,7 +38,7 @@ def test_unknown_names(name):
 
 def test_a_file_that_is_wrong(tmp_path):
     (tmp_path / "mine.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"mine\.json: this is no topology"):
+    with pytest.raises(ValueError, match=r"mine\.json: format is None, want 'fastreduce topology'"):
         as_topology(tmp_path / "mine.json")
 
 

@@ -1,0 +1,47 @@
+"""What JSON files of ours begin with: an error says what was found, what was wanted, what to do."""
+
+import json
+
+import pytest
+
+from fastreduce.files import parse
+
+WANTED = "fastreduce program"
+RIGHT = {"format": WANTED, "version": 1, "k": 4}
+
+
+def test_control_the_right_one_is_read():
+    assert parse(json.dumps(RIGHT).encode(), WANTED, 1) == RIGHT
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"format": ', b"\xff\xfe\x00", b"[" * 100_000],
+    ids=["nothing", "cut short", "bytes", "nested beyond Python's stack"],
+)
+def test_what_is_not_json_is_refused(content):
+    with pytest.raises(ValueError, match=r"not JSON, or not all of it: .*; write it again"):
+        parse(content, WANTED, 1)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"7"])
+def test_what_is_no_object_is_refused(content):
+    found = content.decode().replace("null", "None")
+    with pytest.raises(ValueError) as error:
+        parse(content, WANTED, 1)
+    assert str(error.value).startswith(f'found {found}, want an object with "format": "{WANTED}"')
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "fastreduce table"}, "format is 'fastreduce table', want 'fastreduce program'"),
+        ({"format": None}, "format is None, want 'fastreduce program'; pass another file"),
+        ({"version": 2}, "version is 2, want 1; write it again with this version of fastreduce"),
+        ({"version": None}, "version is None, want 1"),
+    ],
+)
+def test_another_format_or_version_is_refused(change, words):
+    with pytest.raises(ValueError) as error:
+        parse(json.dumps(RIGHT | change).encode(), WANTED, 1)
+    assert str(error.value).startswith(words)
