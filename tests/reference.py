@@ -22,7 +22,6 @@ OPS = {
 FLOATS = tuple(dtype for dtype in OPS if dtype.is_floating_point)
 FLOAT8 = tuple(dtype for dtype in FLOATS if dtype.itemsize == 1)
 HALVES = tuple(dtype for dtype in FLOATS if dtype.itemsize == 2)
-WIDE = tuple(dtype for dtype in FLOATS if dtype.itemsize >= 4)
 COMPLEX = tuple(dtype for dtype in OPS if dtype.is_complex)
 INTEGERS = tuple(dtype for dtype in OPS if dtype not in (*FLOATS, *COMPLEX, torch.bool))
 
@@ -143,6 +142,12 @@ def assert_same(actual: Tensor, wanted: Tensor) -> None:
     """Same dtype, shape and bits, except that any NaN is a NaN."""
     assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
     torch.testing.assert_close(integer_bits(actual), integer_bits(wanted), rtol=0, atol=0)
+
+
+def assert_all_same(tensors: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Rank by rank, on whatever device each is."""
+    for tensor, other in zip(tensors, wanted, strict=True):
+        assert_same(tensor.cpu(), other.cpu())
 
 
 def unsigned_zeros(tensor: Tensor) -> Tensor:

@@ -4,7 +4,15 @@ import math
 
 import pytest
 import torch
-from reference import OPS, assert_all_ranks_hold, assert_same, noise, origin, reduced
+from reference import (
+    OPS,
+    assert_all_ranks_hold,
+    assert_all_same,
+    assert_same,
+    noise,
+    origin,
+    reduced,
+)
 
 import fastreduce
 
@@ -27,8 +35,11 @@ def test_one_bit_of_difference_shows(one, other):
 
 
 def test_a_rank_left_behind_shows():
+    left_behind = [torch.ones(3), torch.zeros(3)]
     with pytest.raises(AssertionError):
-        assert_all_ranks_hold("sum", [torch.ones(3), torch.zeros(3)], torch.ones(3))
+        assert_all_ranks_hold("sum", left_behind, torch.ones(3))
+    with pytest.raises(AssertionError):
+        assert_all_same(left_behind, [torch.ones(3)] * 2)
 
 
 @pytest.mark.parametrize("dtype", OPS, ids=str)
@@ -64,8 +75,7 @@ def test_the_reference_is_not_the_engine():
     tensors = noise(2, (10,), torch.float32)
     before = [x.clone() for x in tensors]
     reduced("sum", tensors)
-    for tensor, old in zip(tensors, before, strict=True):
-        assert_same(tensor, old)
+    assert_all_same(tensors, before)
     fastreduce.allreduce(tensors)
     with pytest.raises(AssertionError):
         assert_same(tensors[1], before[1])

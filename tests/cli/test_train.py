@@ -2,13 +2,13 @@
 
 import argparse
 import dataclasses
-import json
 import logging
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from finished_runs import metrics
 from sweeps import one_in
 
 from fastreduce import folders
@@ -31,10 +31,6 @@ def one_thread(monkeypatch):
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def metrics(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):

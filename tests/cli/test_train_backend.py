@@ -1,28 +1,18 @@
 """``fastreduce train`` by DistributedDataParallel, in the processes that torchrun starts."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from finished_runs import parameters, reached
 from processes import as_by_torchrun, torchrun
 
 from fastreduce.cli import main
-from fastreduce.training.checkpoint import read
 from fastreduce.training.data import SAMPLE
 
 DATA = ["--data", str(SAMPLE)]
 RUN = [*DATA, "--devices", "cpu", "--steps", "4", "--batch-size", "9", "--model", "mlp"]
 KILLED = Path(__file__).with_name("killed_train.py")
-
-
-def metrics(out: Path) -> list[tuple]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [(x["loss"], x["test_accuracy"]) for x in lines[1:]]
-
-
-def parameters(out: Path) -> list[torch.Tensor]:
-    return list(read(out / "checkpoints").state["model"].values())
 
 
 def test_one_process_is_a_group_of_one(capsys, tmp_path):
@@ -46,19 +36,19 @@ def test_a_rank_that_is_killed_changes_no_bit(tmp_path):
     # Rank 1 has the sums of step 7, to which rank 0 came after it had written the checkpoint of 6.
     said = torchrun(KILLED, 8, *flags, "--out", killed, restarts=1)
     assert f"goes on from {killed}/checkpoints/step-000000006.safetensors" in said
-    assert metrics(killed) == metrics(whole)
+    assert reached(killed) == reached(whole)
     assert all(map(torch.equal, parameters(killed), parameters(whole)))
 
     # Another number of processes goes on from it, too: here one, without torchrun.
     assert main(["train", *DATA, "--resume", str(whole), "--epochs", "3"]) == 0
-    assert metrics(whole)[:2] == metrics(killed) and len(metrics(whole)) == 3
+    assert reached(whole)[:2] == reached(killed) and len(reached(whole)) == 3
 
 
 @pytest.mark.sweep("processes")
 def test_killed_before_the_first_checkpoint_it_begins_again(tmp_path):
     flags = [*RUN, "--epochs", "1", "--backend", "gloo", "--out", tmp_path / "run"]
     said = torchrun(KILLED, 2, *flags, restarts=1)
-    assert said.count("results go to") == 2 and len(metrics(tmp_path / "run")) == 1
+    assert said.count("results go to") == 2 and len(reached(tmp_path / "run")) == 1
 
 
 @pytest.mark.sweep("processes")

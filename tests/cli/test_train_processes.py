@@ -1,15 +1,14 @@
 """``fastreduce train --kvstore`` in processes like torchrun's, and in one test its own."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from finished_runs import parameters, reached
 from processes import as_by_torchrun, torchrun
 
 from fastreduce.cli import main
-from fastreduce.training.checkpoint import read
 from fastreduce.training.data import SAMPLE
 
 pytestmark = pytest.mark.sweep("processes")
@@ -20,17 +19,8 @@ def train(processes: int, *flags: str, status: int = 0) -> str:
     return as_by_torchrun(main, ["train", *flags], processes=processes, status=status)
 
 
-def metrics(out: Path) -> list[tuple]:
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [(x["loss"], x["test_accuracy"]) for x in lines[1:]]
-
-
-def parameters(out: Path) -> list[torch.Tensor]:
-    return list(read(out / "checkpoints").state["model"].values())
-
-
 def assert_same(one: Path, other: Path) -> None:
-    assert metrics(one) == metrics(other)
+    assert reached(one) == reached(other)
     assert all(map(torch.equal, parameters(one), parameters(other)))
 
 
@@ -68,7 +58,7 @@ def test_workers_at_their_own_speed_learn(tmp_path):
     flags = ["--data", str(SAMPLE), "--devices", "cpu", "--epochs", "1", "--steps", "60"]
     store = ["--model", "mlp", "--kvstore", "dist_async", "--staleness", "2"]
     torchrun("-m", "fastreduce", "train", *flags, *store, "--out", tmp_path)
-    [(_, accuracy)] = metrics(tmp_path)
+    [(_, accuracy)] = reached(tmp_path)
     assert accuracy > 0.5
 
 

@@ -5,23 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from bad_inputs import assert_refused, f32, f64, i32, of, ones
+from bad_inputs import assert_refused, f32, i32, of, ones
+from reference import OPS
 from torch.distributed import ReduceOp
 
-from fastreduce import allreduce, broadcast, reduce
+from fastreduce import _C, allreduce, broadcast, reduce
 from fastreduce.algorithms.registration import INTERNAL
 
-# What each op is not defined for.
-UNDEFINED = {
-    "avg": (torch.uint8, torch.int8, torch.int16, i32, torch.int64, torch.bool),
-    "band": (torch.float16, torch.bfloat16, f32, f64, torch.complex64),
-    "bor": (f32, torch.float8_e4m3fn),
-    "bxor": (f64, torch.float8_e5m2),
-    "prod": (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128),
-    "min": (torch.complex64,),
-    "max": (torch.complex128,),
-}
-OPS = "avg, band, bor, bxor, max, min, prod, sum"
+KNOWN = ", ".join(sorted(_C.ops()))
 
 mean, small = partial(allreduce, op="mean"), partial(allreduce, op="SUM")
 no_op = partial(allreduce, op=3)
@@ -37,7 +28,7 @@ T, V = TypeError, ValueError
 # id: the call, its arguments, the exception, words of its message
 # fmt: off
 ROWS = {
-    "unknown op": (mean, lambda: [of(f32)], V, "unknown op 'mean'", f"known are {OPS}"),
+    "unknown op": (mean, lambda: [of(f32)], V, "unknown op 'mean'", f"known are {KNOWN}"),
     "op in capitals": (small, lambda: [of(f32)], V, "unknown op 'SUM'", "did you mean 'sum'?"),
     "op of another type": (no_op, lambda: [of(f32)], V, "unknown op 3"),
     "op of NCCL only": (premultiplied, lambda: [of(f32)], V, "unknown op 'premul_sum'"),
@@ -45,7 +36,7 @@ ROWS = {
         f"{op} of {dtype}": (
             partial(allreduce, op=op), lambda dtype=dtype: [of(dtype)], V,
             f"op '{op}' is not defined for", "tensor 0")
-        for op, dtypes in UNDEFINED.items() for dtype in dtypes
+        for dtype, ops in OPS.items() for op in sorted(_C.ops().keys() - ops)
     },
     "average of a counter": (
         avg, lambda: [[[ones(3), torch.tensor(7)] for _ in range(2)]], V,

@@ -9,15 +9,9 @@ import torch
 import torch.distributed as dist
 from failure_scenarios import LARGE, every_later_call_raises, raised
 from gloo_errors import gather, sparse
-from reference import integer_bits
+from reference import OPS, integer_bits
 
-# Of all sizes, with arithmetic and without.
-DTYPES = [
-    *(torch.bool, torch.uint8, torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.int64),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32),
-    *(torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2),
-    *(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
-]
+DTYPES = [*OPS, torch.float8_e8m0fnu]  # the last has no arithmetic
 
 
 def layouts(values):

@@ -6,6 +6,7 @@ from places import ALGORITHMS, serves
 from reference import (
     OPS,
     assert_all_ranks_hold,
+    assert_all_same,
     assert_same,
     noise,
     origin,
@@ -103,8 +104,7 @@ def test_layouts(place, algorithm, layout, dtype):
     allreduce(views, algorithm=algorithm)
     allreduce(wanted, algorithm=algorithm)
     assert [x.stride() for x in views] == strides
-    for view, other in zip(views, wanted, strict=True):
-        assert_same(view.cpu(), other)
+    assert_all_same(views, wanted)
 
 
 def test_what_lies_between_is_left_alone(place):
@@ -129,8 +129,7 @@ def test_many_tensors_in_a_call(place, algorithm):
     allreduce(ranks, algorithm=algorithm)
     allreduce(wanted, algorithm=algorithm)
     for rank, others in zip(ranks, wanted, strict=True):
-        for tensor, other in zip(rank, others, strict=True):
-            assert_same(tensor.cpu(), other)
+        assert_all_same(rank, others)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bool], ids=str)
@@ -149,8 +148,7 @@ class TestCollectives:
         tensors = place.put(values)
         outputs = place.put(noise(k, (per_rank,), dtype, seed=1))
         reduce_scatter(outputs, tensors)
-        for output, shard in zip(outputs, shards(reduced("sum", values), k), strict=True):
-            assert_same(output.cpu(), shard)
+        assert_all_same(outputs, shards(reduced("sum", values), k))
         all_gather(tensors, outputs)
         for tensor in tensors:
             assert_same(tensor.cpu(), reduced("sum", values))
@@ -194,8 +192,7 @@ def test_every_run_gives_the_same_bits(place):
         for tensors in (first, *others):
             allreduce(tensors, algorithm=algorithm)
         for tensors in others:
-            for tensor, other in zip(tensors, first, strict=True):
-                assert_same(tensor, other)
+            assert_all_same(tensors, first)
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from places import ALGORITHMS, LANES, serves
-from reference import assert_same, noise
+from reference import assert_all_same, noise
 
 from fastreduce import allreduce
 
@@ -19,11 +19,6 @@ def wanted(values, **how):
     copies = [x.clone() for x in values]
     allreduce(copies, **how)
     return copies
-
-
-def assert_all_same(tensors, others):
-    for tensor, other in zip(tensors, others, strict=True):
-        assert_same(tensor.cpu(), other)
 
 
 @lanes

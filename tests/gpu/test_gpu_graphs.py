@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 import torch
 from places import ALGORITHMS
-from reference import assert_same, noise
+from reference import assert_all_same, noise
 from subprocesses import output_of
 
 from fastreduce import allreduce, broadcast, reduce
@@ -23,11 +23,6 @@ def after(values, op="sum", **how):
     return copies
 
 
-def assert_hold(tensors, wanted):
-    for tensor, other in zip(tensors, wanted, strict=True):
-        assert_same(tensor.cpu(), other)
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 class TestCapture:
     def test_replays_with_new_data(self, place, algorithm):
@@ -38,7 +33,7 @@ class TestCapture:
             values = noise(4, (30_011,), torch.float32, seed=seed)
             refill(tensors, values)
             replay()
-            assert_hold(tensors, after(values, algorithm=algorithm))
+            assert_all_same(tensors, after(values, algorithm=algorithm))
 
     def test_among_other_work(self, place, algorithm):
         """Before, between and after it, within one graph."""
@@ -61,8 +56,8 @@ class TestCapture:
         for _ in range(3):
             refill(tensors, [torch.ones(5003)] * 4)
             replay()
-            assert_hold(seen, [torch.full((5003,), 2230.0)] * 4)
-            assert_hold(tensors, [torch.zeros(5003)] * 4)
+            assert_all_same(seen, [torch.full((5003,), 2230.0)] * 4)
+            assert_all_same(tensors, [torch.zeros(5003)] * 4)
 
     def test_many_tensors(self, place, algorithm):
         values = [noise(4, (i * 53 % 401,), torch.bfloat16, seed=i) for i in range(300)]
@@ -74,7 +69,7 @@ class TestCapture:
             refill(tensors, value)
         replay()
         for tensors, value in zip(by_index, values, strict=True):
-            assert_hold(tensors, after(value, algorithm=algorithm))
+            assert_all_same(tensors, after(value, algorithm=algorithm))
 
     def test_one_after_the_other(self, place, algorithm):
         """What a capture needed is used again when its graph is gone."""
@@ -87,7 +82,7 @@ class TestCapture:
             for _ in range(2):
                 refill(tensors, values)
                 replay()
-                assert_hold(tensors, wanted)
+                assert_all_same(tensors, wanted)
             del replay
 
     def test_outlives_other_calls_and_captures(self, place, algorithm):
@@ -102,7 +97,7 @@ class TestCapture:
             allreduce(others, algorithm=algorithm)
             replay()
             replay_others()
-            assert_hold(tensors, after(values, algorithm=algorithm))
+            assert_all_same(tensors, after(values, algorithm=algorithm))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -115,7 +110,7 @@ class TestRepeatedCalls:
             values = noise(4, (30_011,), torch.float32, seed=seed)
             refill(tensors, values)
             allreduce(tensors, algorithm=algorithm)
-            assert_hold(tensors, after(values, algorithm=algorithm))
+            assert_all_same(tensors, after(values, algorithm=algorithm))
 
     def test_other_tensors_in_between(self, place, algorithm):
         """Other addresses, other sizes at the same address, another dtype, another operation."""
@@ -129,12 +124,12 @@ class TestRepeatedCalls:
                 allreduce([x[:elems] for x in tensors], op, algorithm=algorithm)
                 wanted = [x.clone() for x in values]
                 allreduce([x[:elems] for x in wanted], op, algorithm=algorithm)
-                assert_hold(tensors, wanted)
+                assert_all_same(tensors, wanted)
             as_integers = [x.view(torch.int32) for x in first]
             integers = [x.view(torch.int32) for x in values]
             refill(as_integers, integers)
             allreduce(as_integers, algorithm=algorithm)
-            assert_hold(as_integers, after(integers, algorithm=algorithm))
+            assert_all_same(as_integers, after(integers, algorithm=algorithm))
 
     def test_tensors_that_move(self, place, algorithm):
         """None has the addresses of those before it: all are alive."""
@@ -144,7 +139,7 @@ class TestRepeatedCalls:
             moved.append((place.put(values), after(values, algorithm=algorithm)))
             allreduce(moved[-1][0], algorithm=algorithm)
         for tensors, wanted in moved:
-            assert_hold(tensors, wanted)
+            assert_all_same(tensors, wanted)
 
     def test_tensors_in_turn(self, place, algorithm):
         values = [noise(4, (30_011,), torch.float32, seed=i) for i in range(3)]
@@ -154,7 +149,7 @@ class TestRepeatedCalls:
             for tensors, value, result in zip(sets, values, wanted, strict=True):
                 refill(tensors, value)
                 allreduce(tensors, algorithm=algorithm)
-                assert_hold(tensors, result)
+                assert_all_same(tensors, result)
 
     def test_beside_a_thread_that_synchronizes(self, place, algorithm):
         """No call may be in a state in which CUDA forbids that."""
@@ -174,7 +169,7 @@ class TestRepeatedCalls:
                     for _ in range(3):
                         refill(tensors, values)
                         allreduce(tensors, algorithm=algorithm)
-                    assert_hold(tensors, wanted)
+                    assert_all_same(tensors, wanted)
             finally:
                 called.set()
             synchronized.result()
@@ -187,7 +182,7 @@ class TestRepeatedCalls:
             for tensors in sets:
                 refill(tensors, values)
                 allreduce(tensors, algorithm=algorithm)
-                assert_hold(tensors[-1:], wanted[-1:])
+                assert_all_same(tensors[-1:], wanted[-1:])
 
 
 def test_repeated_reduce_and_broadcast(place):
@@ -197,7 +192,7 @@ def test_repeated_reduce_and_broadcast(place):
         refill(tensors, values)
         reduce(tensors, root=1)
         broadcast(tensors, root=1)
-        assert_hold(tensors, after(values))
+        assert_all_same(tensors, after(values))
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ CUDA does nothing more for this process.
 import pytest
 import torch
 from places import ALGORITHMS, LANES, serves
-from reference import OPS, assert_same, noise, origin
+from reference import OPS, assert_all_same, noise, origin
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
 
@@ -25,8 +25,7 @@ def test_allreduce(place, algorithm, dtype, op):
             tensors = place.put(wanted)
             allreduce(wanted, op, algorithm=algorithm)
             allreduce(tensors, op, algorithm=algorithm)
-            for tensor, other in zip(tensors, wanted, strict=True):
-                assert_same(tensor.cpu(), other)
+            assert_all_same(tensors, wanted)
 
 
 @pytest.mark.parametrize("dtype", OPS, ids=str)
@@ -36,8 +35,7 @@ def test_allreduce_with_every_kernel(place, dtype):
         tensors = place.put(wanted)
         allreduce(wanted, op)
         allreduce(tensors, op)
-        for tensor, other in zip(tensors, wanted, strict=True):
-            assert_same(tensor.cpu(), other)
+        assert_all_same(tensors, wanted)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 5])
@@ -47,8 +45,7 @@ def test_unaligned(place, offset):
     tensors = place.put(wanted)
     allreduce([x[offset * r : 4000 + offset * r] for r, x in enumerate(wanted)])
     allreduce([x[offset * r : 4000 + offset * r] for r, x in enumerate(tensors)])
-    for tensor, other in zip(tensors, wanted, strict=True):
-        assert_same(tensor.cpu(), other)
+    assert_all_same(tensors, wanted)
 
 
 def test_the_other_collectives(place):
@@ -62,8 +59,7 @@ def test_the_other_collectives(place):
             all_gather(ranks, shards)
             broadcast(shards, root=k - 1)
             reduce(ranks, root=k - 1, op="max")
-        for tensor, other in zip(tensors + found, wanted + outputs, strict=True):
-            assert_same(tensor.cpu(), other)
+        assert_all_same(tensors + found, wanted + outputs)
 
 
 ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in LANES]
@@ -79,8 +75,7 @@ def test_flags(place, algorithm):
             tensors = place.put(wanted)
             allreduce(wanted, algorithm=algorithm)
             allreduce(tensors, algorithm=algorithm, **place.by_flags)
-            for tensor, other in zip(tensors, wanted, strict=True):
-                assert_same(tensor.cpu(), other)
+            assert_all_same(tensors, wanted)
 
 
 @pytest.mark.parametrize("place", ["cpu", *ON_GPU], indirect=True)
@@ -93,5 +88,4 @@ def test_flags_captured(place):
         tensor.copy_(value)
     replay()
     allreduce(wanted)
-    for tensor, other in zip(tensors, wanted, strict=True):
-        assert_same(tensor.cpu(), other)
+    assert_all_same(tensors, wanted)

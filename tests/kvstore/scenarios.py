@@ -8,8 +8,9 @@ import traceback
 import pytest
 import torch
 import torch.distributed as dist
+from reference import reduced
 
-from fastreduce import KVStore
+from fastreduce import _C, KVStore
 
 SETTINGS = {}  # of the stores that the scenarios are for
 opened = contextlib.ExitStack()
@@ -65,18 +66,13 @@ def several_replicas_of_each_rank(rank, size):
 
 
 def every_operation(rank, size):
-    wanted = {
-        "sum": sum(range(1, size + 1)),
-        "avg": (size + 1) / 2,
-        "prod": torch.tensor(range(1, size + 1)).prod().item(),
-        "min": 1,
-        "max": size,
-    }
-    for op, value in wanted.items():
+    for op, dtypes in _C.ops().items():
+        dtype = torch.float32 if torch.float32 in dtypes else torch.uint8
+        values = [torch.tensor([r + 1, 3, 6], dtype=dtype) for r in range(size)]
         store = joined(op=op)
-        store.broadcast("x", torch.zeros(6), out := torch.empty(6))
-        store.pushpull("x", torch.full((6,), rank + 1.0), out)
-        assert torch.equal(out, torch.full((6,), float(value))), op
+        store.broadcast("x", torch.zeros(3, dtype=dtype), out := torch.empty(3, dtype=dtype))
+        store.pushpull("x", values[rank], out)
+        assert torch.equal(out, reduced(op, values)), op
 
 
 def dtypes_together(rank, size):
