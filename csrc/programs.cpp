@@ -1,6 +1,7 @@
 #include "programs.h"
 
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -16,6 +17,12 @@ bool is_to_be_chosen(const Question& question) {
   return question.algorithm == "auto" && question.collective == Collective::allreduce;
 }
 
+// What the choice goes by, beside the place.
+void complete(Question& question, int64_t nbytes) {
+  question.nbytes = size_class(nbytes);
+  if (const char* value = std::getenv("FASTREDUCE_ALGORITHM")) question.variable = value;
+}
+
 }  // namespace
 
 std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
@@ -26,13 +33,13 @@ Question question_of(const Call& call) {
   Question question{call.collective, call.algorithm, call.ranks(), call.root};
   if (!is_to_be_chosen(question)) return question;
   question.place = call.engine().place(call.devices());
-  question.nbytes = size_class(call.nbytes());
+  complete(question, call.nbytes());
   return question;
 }
 
 Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes) {
   Question question{collective, "auto", ranks, root, "processes"};
-  if (is_to_be_chosen(question)) question.nbytes = size_class(nbytes);
+  if (is_to_be_chosen(question)) complete(question, nbytes);
   return question;
 }
 

@@ -18,7 +18,8 @@ struct Question {
   int64_t root;
   // Only where the algorithm is still to be chosen; but processes always have their place.
   std::string place = {};
-  int64_t nbytes = 0;  // the size class
+  int64_t nbytes = 0;         // the size class
+  std::string variable = {};  // the value of FASTREDUCE_ALGORITHM, which fastreduce/plan/choose.py reads
   auto operator<=>(const Question&) const = default;
 };
 
