@@ -64,9 +64,6 @@ class Schedule {
     return static_cast<int>(std::clamp(std::round(std::sqrt(idle_bytes / kLaunchBytes)), 1.0, kMaxSlices));
   }
 
-  // The number by which an average divides at this instruction.
-  int divisor(const Instruction& instruction) const { return instruction.completes ? ranks : 1; }
-
   uint64_t id;
   int ranks;
   int buffers;
