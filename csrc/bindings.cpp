@@ -175,8 +175,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   build_schedule = build;
   cache_folder = folder_for_caches;
   py::register_local_exception_translator(translate);  // others keep theirs
-  py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule")
-      .def("slices", &Schedule::slices, py::arg("nbytes"));
+  py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule");
   module.def("run", &run_from_python, py::arg("collective"), py::arg("outputs"), py::arg("inputs"), py::arg("op"),
              py::arg("root"), py::arg("algorithm"), py::arg("engine"));
   module.def("place", &place, py::arg("devices"), py::call_guard<py::gil_scoped_release>());

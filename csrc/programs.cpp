@@ -1,6 +1,7 @@
 #include "programs.h"
 
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -11,6 +12,17 @@ std::mutex schedules_mutex;
 std::map<Question, std::shared_ptr<const Schedule>> schedules;
 int64_t generation = 0;
 
+// The other collectives have one program for all sizes.
+bool is_to_be_chosen(const Question& question) {
+  return question.algorithm == "auto" && question.collective == Collective::allreduce;
+}
+
+// What the choice goes by, beside the place.
+void complete(Question& question, int64_t nbytes) {
+  question.nbytes = size_class(nbytes);
+  if (const char* value = std::getenv("FASTREDUCE_ALGORITHM")) question.variable = value;
+}
+
 }  // namespace
 
 std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
@@ -18,10 +30,17 @@ std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
 int64_t size_class(int64_t nbytes) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(nbytes))); }
 
 Question question_of(const Call& call) {
-  if (call.algorithm != "auto" || call.collective != Collective::allreduce)
-    return {call.collective, call.algorithm, call.ranks(), call.root, "", 0};
-  const char* place = call.engine().place(call.devices());
-  return {call.collective, call.algorithm, call.ranks(), call.root, place, size_class(call.nbytes())};
+  Question question{call.collective, call.algorithm, call.ranks(), call.root};
+  if (!is_to_be_chosen(question)) return question;
+  question.place = call.engine().place(call.devices());
+  complete(question, call.nbytes());
+  return question;
+}
+
+Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes) {
+  Question question{collective, "auto", ranks, root, "processes"};
+  if (is_to_be_chosen(question)) complete(question, nbytes);
+  return question;
 }
 
 std::shared_ptr<const Schedule> schedule_of(const Question& question) {

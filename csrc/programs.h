@@ -16,12 +16,17 @@ struct Question {
   std::string algorithm;
   int64_t ranks;
   int64_t root;
-  std::string place;  // this and the size: only where the algorithm is still to be chosen
-  int64_t nbytes;
+  // Only where the algorithm is still to be chosen; but processes always have their place.
+  std::string place = {};
+  int64_t nbytes = 0;         // the size class
+  std::string variable = {};  // the value of FASTREDUCE_ALGORITHM, which fastreduce/plan/choose.py reads
   auto operator<=>(const Question&) const = default;
 };
 
 Question question_of(const Call& call);
+
+// Of ranks that are processes, each with `nbytes`.
+Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes);
 
 // The size rounded up to a power of two. "auto" makes the same choice for all sizes of one class.
 int64_t size_class(int64_t nbytes);

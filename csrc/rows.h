@@ -43,4 +43,7 @@ inline int64_t part_elems(int64_t elems, int64_t parts, int64_t elem_bytes) {
   return ((elems + parts - 1) / parts + line_elems - 1) / line_elems * line_elems;
 }
 
+// By how much an instruction divides its result. `completes`: as Instruction's.
+inline int divisor_of(Op op, bool completes, int ranks) { return op == Op::avg && completes ? ranks : 1; }
+
 }  // namespace fastreduce

@@ -49,23 +49,21 @@ class Schedule {
   }
   Schedule(Schedule&&) = default;  // not copied: by_shard points into instructions
 
-  int slices(int64_t nbytes) const { return sliced > 0 ? sliced : slices_of(nbytes, shards, idle_shards); }
+  int slices(int64_t nbytes) const { return slices_of(nbytes, shards, sliced, idle_shards); }
 
-  // How many slices the events engine cuts each shard into if a rank has `nbytes` in all. A rank passes on the first
-  // slice while it receives the second. With s slices the ranks wait 1/s as long for each other, and the busiest rank
-  // has s times as many launches; this is the s for which both together take the shortest time, where a launch takes as
-  // long as a link needs for kLaunchBytes.
-  // Predicted: 40 KiB is right for 8 lanes of PCIe 3.0, 700 KiB for NVLink 4. On all presets and sizes from 64 KiB to
-  // 8 GiB the fastest registered algorithm is as fast as with the best number; `tree` takes 3 % longer on average.
-  static int slices_of(int64_t nbytes, int64_t shards, double idle_shards) {
+  // How many slices the events engine cuts each shard into if a rank has `nbytes` in all: `sliced`, unless it is 0. A
+  // rank passes on the first slice while it receives the second. With s slices the ranks wait 1/s as long for each
+  // other, and the busiest rank has s times as many launches; this is the s for which both together take the shortest
+  // time, where a launch takes as long as a link needs for kLaunchBytes. Predicted: 40 KiB is right for 8 lanes of
+  // PCIe 3.0, 700 KiB for NVLink 4. On all presets and sizes from 64 KiB to 8 GiB the fastest registered algorithm is
+  // as fast as with the best number; `tree` takes 3 % longer on average.
+  static int slices_of(int64_t nbytes, int64_t shards, int sliced, double idle_shards) {
+    if (sliced > 0) return sliced;
     constexpr double kLaunchBytes = 1 << 18;
     constexpr double kMaxSlices = 64;  // predicted: more launches cost more than they hide
     const double idle_bytes = idle_shards * static_cast<double>(nbytes) / static_cast<double>(shards);
     return static_cast<int>(std::clamp(std::round(std::sqrt(idle_bytes / kLaunchBytes)), 1.0, kMaxSlices));
   }
-
-  // The number by which an average divides at this instruction.
-  int divisor(const Instruction& instruction) const { return instruction.completes ? ranks : 1; }
 
   uint64_t id;
   int ranks;

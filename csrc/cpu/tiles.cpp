@@ -65,7 +65,7 @@ struct Tiles {
     const int num_dsts = static_cast<int>(instruction.dsts.size());
     for (int s = 0; s < num_srcs; ++s) srcs[s] = buffers[instruction.srcs[s]] + at * table.elem_bytes;
     for (int d = 0; d < num_dsts; ++d) dsts[d] = buffers[instruction.dsts[d]] + at * table.elem_bytes;
-    const int divisor = table.op == Op::avg ? schedule.divisor(instruction) : 1;
+    const int divisor = divisor_of(table.op, instruction.completes, schedule.ranks);
     reduce(srcs, num_srcs, dsts, num_dsts, elems, divisor);
   }
 };

@@ -70,7 +70,7 @@ bool Launcher::fits(const std::vector<const Instruction*>& instructions) const {
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
   size_t operands = 0;
   for (const Instruction* instruction : instructions) {
-    const int divisor = op_ == Op::avg && instruction->completes ? ranks : 1;
+    const int divisor = divisor_of(op_, instruction->completes, ranks);
     const size_t srcs = instruction->srcs.size(), dsts = other_dsts(*instruction).size();
     instructions_.push_back({static_cast<uint16_t>(operands), static_cast<uint16_t>(srcs), static_cast<uint16_t>(dsts),
                              static_cast<uint16_t>(divisor)});

@@ -109,9 +109,7 @@ std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_o
 }
 
 const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
-  const bool sized = kind.collective == Collective::allreduce;
-  auto schedule =
-      schedule_of({kind.collective, "auto", group_.size(), kind.root, "processes", sized ? size_class(nbytes) : 0});
+  auto schedule = schedule_of(question_of(kind.collective, group_.size(), kind.root, nbytes));
   const std::lock_guard lock(plans_mutex_);
   auto& plan = plans_[schedule->id];
   if (!plan) plan = std::make_unique<RankPlan>(schedule, group_.rank());

@@ -58,7 +58,7 @@ class CpuExecutor final : public Executor {
     const auto address = [&](int buffer) { return pointers[buffer]; };
     std::transform(x.srcs.begin(), x.srcs.end(), srcs_.begin(), address);
     std::transform(x.dsts.begin(), x.dsts.end(), dsts_.begin(), address);
-    const int divisor = call_.op == Op::avg ? call_.plan.schedule->divisor(x) : 1;
+    const int divisor = divisor_of(call_.op, x.completes, call_.plan.schedule->ranks);
     reduce_(srcs_.data(), static_cast<int>(x.srcs.size()), dsts_.data(), static_cast<int>(x.dsts.size()), elems,
             divisor);
   }

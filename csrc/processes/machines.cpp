@@ -10,7 +10,7 @@ namespace fastreduce {
 namespace {
 
 RankPlan plan_of(Collective collective, const Group& group) {
-  return RankPlan(schedule_of({collective, "auto", group.size(), 0, "processes", 0}), group.rank());
+  return RankPlan(schedule_of(question_of(collective, group.size(), 0, 0)), group.rank());
 }
 
 template <size_t N>

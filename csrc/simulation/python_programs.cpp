@@ -85,9 +85,9 @@ const std::vector<int>& launches_of(KnownProgram& program) {
   return program.launches();
 }
 
-double idle_shards_of(KnownProgram& program) {
+int slices_of(KnownProgram& program, int64_t nbytes, int sliced) {
   const py::gil_scoped_release no_gil;
-  return program.idle_shards();
+  return Schedule::slices_of(nbytes, program.flat.shards, sliced, program.idle_shards());
 }
 
 py::list dependencies_of(KnownProgram& program) {
@@ -170,11 +170,7 @@ void define_programs(py::module& module) {
                              [](const KnownProgram& program) {
     return std::ranges::find(program.flat.rank, kHost) != program.flat.rank.end();
   })
-      .def_property_readonly("idle_shards", &idle_shards_of)
-      .def("slices",
-           [](KnownProgram& program, int64_t nbytes) {
-    return Schedule::slices_of(nbytes, program.flat.shards, idle_shards_of(program));
-  }, py::arg("nbytes"))
+      .def("slices", &slices_of, py::arg("nbytes"), py::arg("sliced"))
       .def("first_wrong", &first_wrong_cell, py::arg("goals"), py::arg("goal_of"))
       .def("completes", &completes_of)
       .def("schedule", &schedule_of, py::arg("whole_tensors"), py::arg("sliced"));

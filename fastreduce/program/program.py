@@ -130,7 +130,7 @@ class Program(Drawable):
         >>> tree(4).slices(160_000_000), tree(4).slices(1000), ring(4).slices(160_000_000)
         (30, 1, 1)
         """
-        return self.sliced or self.flat.slices(nbytes)
+        return self.flat.slices(nbytes, self.sliced or 0)
 
     def launches(self) -> list[tuple[int, ...]]:
         """The instructions, by index and in order, in groups that a device starts together.

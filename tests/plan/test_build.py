@@ -8,7 +8,6 @@ from programs import sums
 from reference import assert_same, noise
 
 from fastreduce import _C, Program, allreduce, explain
-from fastreduce._C import forget_schedules
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.algorithms.collectives import goal, program
 from fastreduce.plan.build import build, proven
@@ -88,23 +87,19 @@ class TestChoose:
     def test_the_environment_overrides_auto_only(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "tree")
         assert choose("cpu", 4, 100) == "tree"
-        forget_schedules()
         by_auto, by_tree, by_leader = (
             noise_after(algorithm) for algorithm in ("auto", "tree", "leader")
         )
         assert_same(by_auto, by_tree)
         with pytest.raises(AssertionError):
             assert_same(by_auto, by_leader)
-        forget_schedules()
 
     def test_an_unknown_name_in_the_environment_is_refused(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "rnig")
-        forget_schedules()
         with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'; known are auto, "):
             noise_after("auto")
         with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rnig'"):
             explain([torch.zeros(2), torch.zeros(2)])
-        forget_schedules()
 
     def test_auto_in_the_environment_overrides_nothing(self, monkeypatch):
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "auto")

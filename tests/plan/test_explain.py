@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from reference import assert_same, noise
 from sweeps import one_in
 from tables import table
 
@@ -260,6 +261,19 @@ class TestDecideOnce:
             assert found == self.chosen_by_a_call(monkeypatch, lists)
             answers.add(found)
         assert len(answers) == (2 if tuned else 1)
+
+    def test_after_the_environment_has_changed(self, monkeypatch):
+        """By their bits: leader and tree sum in different orders."""
+        found = []
+        for value in ("", "tree", ""):
+            monkeypatch.setenv("FASTREDUCE_ALGORITHM", value)
+            by_auto, by_name = (noise(4, (1000,), torch.float32) for _ in range(2))
+            allreduce(by_auto)
+            allreduce(by_name, algorithm=explain(by_auto).algorithm)
+            assert_same(by_auto[0], by_name[0])
+            found.append(by_auto[0])
+        with pytest.raises(AssertionError):
+            assert_same(found[0], found[1])
 
 
 def test_arrays_are_tensors_too():

@@ -55,15 +55,15 @@ def test_control_a_thinner_matrix_misses_pairs(matrix, programs):
 MUTANTS = {
     "averages divide at every step, on the CPU": Mutant(
         "cpu/tiles.cpp",
-        "schedule.divisor(instruction)",
-        "(num_srcs > 1 ? schedule.ranks : 1)",
+        "instruction.completes",
+        "num_srcs > 1",
         "float",
         "avg of f32",
     ),
     "averages divide at every step, on GPUs": Mutant(
         "cuda/launch.cpp",
-        "op_ == Op::avg && instruction->completes ? ranks : 1",
-        "op_ == Op::avg && instruction->srcs.size() > 1 ? ranks : 1",
+        "instruction->completes",
+        "instruction->srcs.size() > 1",
         "float",
         "tiles on one GPU",
     ),
