@@ -113,6 +113,13 @@ class ProcessBackend final : public c10d::Backend {
                 const std::vector<int64_t>& lengths = {});
   void agree(const Announcement& mine, const std::vector<int64_t>& lengths, std::chrono::milliseconds timeout);
   void hand_over(const Works& works);  // waits for Gloo, and watches the ranks meanwhile
+  // Calls of two ranks: `call` in words, and how Gloo begins it.
+  Work pass(c10d::OpType type, const std::string& call, int peer, const std::function<Work()>& begin);
+  Work take(c10d::OpType type, const Tensors& tensors, int from, int tag, const std::function<Work(Tensors&)>& begin);
+  void check_peer(const char* call, int peer) const;
+  std::string failed_passing(const std::string& call, int peer, const std::string& gloo) const;
+  std::string called(const char* name, const at::Tensor& tensor, int tag) const;
+  std::string rank_name(int rank) const;
   Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);

@@ -208,7 +208,7 @@ void Group::wait_here(const std::function<bool()>& done) {
 
 void Group::finish_together(const std::function<bool()>& done) {
   nap_until(done, [&] {
-    for (const std::string& trouble : {aborted(), failed_peer(), gone_before_the_end(), late(kAllDevices)})
+    for (const std::string& trouble : {aborted(), failed_peer(), missing(true), late(kAllDevices)})
       if (!trouble.empty() && !done()) raise(trouble);
   });
   advance_done(1);

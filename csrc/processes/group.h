@@ -105,12 +105,11 @@ class Group {
   void wait_here(const std::function<bool()>& done);
   // The same for what all ranks have begun and cannot end alone.
   void finish_together(const std::function<bool()>& done);
-  // Waits for what another group does for this one, once all have met, and finds out which rank is the cause if it
-  // fails or cannot end. `ends_within` says whether it has ended, or throws.
-  void hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within);
-  // The same within a call, for what no rank can be without: none may end meanwhile. What `ends_within` throws is
-  // thrown.
-  void wait_outside(const std::function<bool(std::chrono::milliseconds)>& ends_within);
+  // Waits, once all have met, for what another group does for this one: `ends_within` says whether it has ended, or
+  // throws. Raises if it fails or cannot end, and names the rank that is the cause, or else what `elsewhere` says. If
+  // it is the last step of a call, a peer that has done it may leave; else none may.
+  void wait_outside(bool last, const std::function<bool(std::chrono::milliseconds)>& ends_within,
+                    const std::function<std::string()>& elsewhere);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
@@ -129,6 +128,8 @@ class Group {
   void abort(const std::string& reason = "");
   // Peers that wait for this rank raise.
   void leave();
+  // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
+  std::string lost_soon(const std::vector<int>& peers) const;
   // What errors of this rank begin with.
   std::string call(const std::string& text) const;
   bool is_aborted() const { return aborted_; }
@@ -155,7 +156,9 @@ class Group {
   bool has_ended(int peer) const;
   int first_ended_soon() const;  // -1 if none has within a second
   std::string gone(int peer) const;
-  std::string gone_before_the_end() const;
+  std::string lost(int peer) const;
+  bool has_left(int peer) const;
+  std::string missing(bool last) const;
   std::string unfinished() const;
   std::string chain_from(int peer) const;
   bool has_arrived(int peer) const;
