@@ -48,6 +48,12 @@ std::string Group::lost(int peer) const {
   return has_ended(peer) ? "the process of rank " + names_[peer] + " has ended" : "";
 }
 
+std::string Group::ended_without_leaving() const {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_ && has_ended(peer) && !has_left(peer)) return lost(peer);
+  return "";
+}
+
 std::string Group::lost_soon(const std::vector<int>& peers) const {
   std::string how;
   const auto known = [&] { return peers.empty() || !how.empty() || is_aborted(); };
@@ -127,9 +133,14 @@ std::string Group::aborted() const { return aborted_.load(std::memory_order_rela
 
 // Who has failed in a later call has done its part of this one.
 std::string Group::failed_peer() const {
+  const std::string reason = given_up_since(round_);
+  return reason.empty() ? "" : call() + ": " + reason;
+}
+
+std::string Group::given_up_since(uint64_t round) const {
   for (int peer = 0; peer < size(); ++peer)
-    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round_)
-      return call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data();
+    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round)
+      return "rank " + names_[peer] + " gave up: " + front(peer).reason.data();
   return "";
 }
 

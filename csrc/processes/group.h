@@ -21,6 +21,8 @@ struct GroupError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct LabelTables;
+
 // How peers open memory of a rank's GPU; zeros if they cannot. As large as a cudaIpcMemHandle_t.
 using DeviceHandle = std::array<std::byte, 64>;
 
@@ -126,10 +128,22 @@ class Group {
   bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
   // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
   void abort(const std::string& reason = "");
+  // From any thread: every call of every rank raises these words, also those that have begun.
+  void give_up(const std::string& reason) { fail_since(0, reason); }
+  // Which rank has done so, and its words; empty if none has.
+  std::string given_up() const { return given_up_since(0); }
+  // Raises if this rank can call nothing any more.
+  void check_usable() const;
   // Peers that wait for this rank raise.
   void leave();
+  // That this peer has left or ended, in words; empty if not.
+  std::string lost(int peer) const;
+  // The same of any peer that has ended without leaving.
+  std::string ended_without_leaving() const;
   // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
   std::string lost_soon(const std::vector<int>& peers) const;
+  // What a rank tells its peers of its sends and receives.
+  LabelTables& labels(int rank) const;
   // What errors of this rank begin with.
   std::string call(const std::string& text) const;
   bool is_aborted() const { return aborted_; }
@@ -156,7 +170,6 @@ class Group {
   bool has_ended(int peer) const;
   int first_ended_soon() const;  // -1 if none has within a second
   std::string gone(int peer) const;
-  std::string lost(int peer) const;
   bool has_left(int peer) const;
   std::string missing(bool last) const;
   std::string unfinished() const;
@@ -164,6 +177,7 @@ class Group {
   bool has_arrived(int peer) const;
   std::string aborted() const;
   std::string failed_peer() const;
+  std::string given_up_since(uint64_t round) const;
   std::string late(const std::string& awaited) const;
   [[noreturn]] void raise(const std::string& what);
   void fail_since(uint64_t round, const std::string& reason);

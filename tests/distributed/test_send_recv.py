@@ -1,5 +1,6 @@
-"""Two ranks that pass each other tensors: passing_scenarios.py says what each rank does."""
+"""Two ranks that pass each other tensors: two files, ..._scenarios.py, say what each rank does."""
 
+import label_scenarios
 import passing_scenarios as scenarios
 import pytest
 from processes import in_a_group
@@ -32,6 +33,17 @@ def test_groups_that_end(tmp_path):
 def test_one_is_killed(tmp_path, name, shape):
     size, machines = shape
     run(tmp_path, scenarios.one_is_killed, shape, name, machines, killed=size - 1, timeout_s=300)
+
+
+@pytest.mark.parametrize("size", one_in(3, [2, 4, 3], "processes"))
+def test_what_does_not_fit(tmp_path, size):
+    run(tmp_path, label_scenarios.run, (size, 1))
+
+
+@pytest.mark.parametrize("size", one_in(2, [2, 4], "kills"))
+def test_one_is_killed_while_any_rank_may_send(tmp_path, size):
+    scenario = label_scenarios.killed_while_any_rank_may_send
+    run(tmp_path, scenario, (size, 1), killed=size - 1, timeout_s=300)
 
 
 @pytest.mark.sweep("kills")

@@ -126,7 +126,7 @@ def test_needless_waits_and_copies_are_found(text, other, words, object_files, p
 # What is wrong in failures.cpp, as above.
 CARELESS = [
     (
-        " && front(peer).failed_since <= round_",
+        " && front(peer).failed_since <= round",
         "",
         "it fails in the next call, the call that all have arrived at: raised",
     ),
