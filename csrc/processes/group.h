@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -132,6 +133,8 @@ class Group {
   void give_up(const std::string& reason) { fail_since(0, reason); }
   // Which rank has done so, and its words; empty if none has.
   std::string given_up() const { return given_up_since(0); }
+  // The same of ranks whose calls from some call on raise.
+  std::string failed_at_all() const { return given_up_since(std::numeric_limits<uint64_t>::max()); }
   // Raises if this rank can call nothing any more.
   void check_usable() const;
   // Peers that wait for this rank raise.

@@ -39,7 +39,8 @@ class alignas(64) LabelSlot {
 
 // Of one rank, in its shared memory.
 struct LabelTables {
-  // How many calls of one rank may wait for their peers and still be compared (predicted to be enough).
+  // How many sends of a rank may wait for their peers, and how many receives, and still be compared: 32 KiB in all
+  // (predicted to be enough).
   static constexpr size_t kSlots = 128;
   std::array<LabelSlot, kSlots> sent, received;
 };

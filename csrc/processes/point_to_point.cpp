@@ -14,7 +14,7 @@ using c10d::OpType;
 
 constexpr int kAnyRank = -1;
 
-// How long a message may be on its way when its sender has gone (predicted).
+// How long a message may be on its way when its sender has gone, or has failed in a later call (predicted).
 constexpr std::chrono::seconds kOnItsWay{1};
 
 void check_passed(const char* call, const Tensors& tensors) {
@@ -102,6 +102,7 @@ std::optional<int> ProcessBackend::number_here(int rank) const {
 }
 
 std::string ProcessBackend::gone_passing(int peer) const {
+  if (const std::string reason = group_.failed_at_all(); !reason.empty()) return reason;
   if (peer == kAnyRank) return group_.ended_without_leaving();
   const std::optional<int> here = number_here(peer);
   return here ? group_.lost(*here) : "";

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 from itertools import product
 
@@ -55,6 +56,7 @@ def they_differ(rank, size):
 def others_raise_too(rank, size):
     """A rank that waits for a third one, and one that has begun an allreduce."""
     group = dist.new_group()
+    dist.barrier()  # of the other group: all have made this one
     told = "rank 1 sends Float [3] to rank 0, which receives Double [4], tag 7; want the same dtype"
     calls = [
         lambda: dist.recv(torch.ones(4, dtype=torch.float64), 1, group=group, tag=7),
@@ -144,6 +146,7 @@ def gaps_and_objects(rank, size):
 
 def an_abort_wakes(rank, size):
     group = dist.new_group([0, 1])
+    dist.barrier()
     if rank == 0:
         abort = threading.Timer(0.2, backend(group).abort)
         abort.start()
@@ -153,6 +156,18 @@ def an_abort_wakes(rank, size):
         abort.join()
     elif rank == 1:
         assert "rank 0 called abort" in raised(lambda: dist.recv(torch.ones(1), 0, group=group))
+
+
+def after_a_call_that_failed(rank, size):
+    """The rank sends nothing any more, and whom it would have sent to raises."""
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        backend(group).set_timeout(timedelta(milliseconds=150))
+        raised(lambda: dist.all_reduce(torch.ones(1), group=group))
+        assert "cannot be used any more" in raised(lambda: dist.send(torch.ones(1), 1, group=group))
+    elif rank == 1:
+        told = "rank 0 gave up: call 1, allreduce (sum) of Float [1], on rank 0 reached its timeout"
+        assert told in (said := raised(lambda: dist.recv(torch.ones(1), 0, group=group))), said
 
 
 def from_a_fork(rank, size):
@@ -165,7 +180,7 @@ def from_a_fork(rank, size):
 
 SCENARIOS = [
     *(they_differ, others_raise_too, in_a_batch, the_last_of_many, more_wait_than_are_compared),
-    *(after_any_rank, gaps_and_objects, an_abort_wakes, from_a_fork),
+    *(after_any_rank, gaps_and_objects, an_abort_wakes, after_a_call_that_failed, from_a_fork),
 ]
 
 
