@@ -107,6 +107,7 @@ def process_backend(
     exchange: Callable[[str], Sequence[str]],
     rest: Any,
     machines: Sequence[tuple[str, Sequence[int]]] = ...,
+    all_names: Sequence[str] = ...,
     across: Any = None,
 ) -> Any: ...
 def shared_empty(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...

@@ -62,14 +62,8 @@ Works ProcessBackend::moves_across(const Kind& kind, const Lists& from, const Li
 }
 
 void ProcessBackend::hand_over(const Works& works) {
-  group_.hand_over([this, ends = ending_of(works)](std::chrono::milliseconds limit) {
-    try {
-      return ends(limit);
-    } catch (const std::exception& error) {
-      if (machines_) throw std::runtime_error(machines_->silent() + ": " + error.what());
-      throw;
-    }
-  });
+  group_.wait_outside(true, ending_of(works),
+                      [this] { return machines_ ? ", between machines: " + machines_->silent() : ""; });
 }
 
 }  // namespace fastreduce

@@ -185,7 +185,7 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
     text << name_of(kind.collective);
     if (!moves_only(kind.collective))
       text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
-    text << " of " << first.scalar_type() << " " << first.sizes();
+    text << " of " << words_of(first);
     if (!first.is_cpu()) text << " on cuda" << (devices_.reach() ? "" : ", through the CPU's memory");
     if (lists.size() > 1) text << " and " << lists.size() - 1 << " more";
     if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce)

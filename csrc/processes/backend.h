@@ -14,9 +14,11 @@
 #include "processes/chaos.h"
 #include "processes/devices.h"
 #include "processes/gloo.h"
+#include "processes/labels.h"
 #include "processes/machines.h"
 #include "processes/plan.h"
 #include "processes/queue.h"
+#include "processes/watch.h"
 
 namespace fastreduce {
 
@@ -113,6 +115,16 @@ class ProcessBackend final : public c10d::Backend {
                 const std::vector<int64_t>& lengths = {});
   void agree(const Announcement& mine, const std::vector<int64_t>& lengths, std::chrono::milliseconds timeout);
   void hand_over(const Works& works);  // waits for Gloo, and watches the ranks meanwhile
+  // Calls of two ranks, and how Gloo begins them.
+  class PassWork;
+  Work pass(c10d::OpType type, const at::Tensor& tensor, int peer, int tag, const std::function<Work()>& begin);
+  Work receive(c10d::OpType type, const Tensors& tensors, int from, int tag,
+               const std::function<Work(Tensors&)>& begin);
+  void check_peer(const char* call, int peer) const;
+  std::string gone_passing(int peer) const;
+  std::string failed_passing(int peer, const std::string& gloo) const;
+  std::string rank_name(int rank) const;
+  std::optional<int> number_here(int rank) const;  // in the group of this machine; none if it is on another
   Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
@@ -128,6 +140,8 @@ class ProcessBackend final : public c10d::Backend {
   Announcement last_;  // calls mostly come again
   std::mutex plans_mutex_;
   std::map<uint64_t, std::unique_ptr<RankPlan>> plans_;  // by schedule
+  Labels labels_{group_};
+  Watch watch_;  // looks at the group
 };
 
 template <class CallOptions>

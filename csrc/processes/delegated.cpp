@@ -3,7 +3,6 @@
 #include <c10/util/hash.h>
 
 #include <cstring>
-#include <sstream>
 
 #include "processes/backend.h"
 #include "processes/checks.h"
@@ -18,12 +17,6 @@ using c10d::OpType;
 Tensors all_of(Tensors some, const Tensors& others) {
   some.insert(some.end(), others.begin(), others.end());
   return some;
-}
-
-std::string words_of(const char* call, const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << call << " of " << tensor.scalar_type() << " " << tensor.sizes();
-  return text.str();
 }
 
 std::vector<int64_t> elems_by_rank(const Tensors& tensors) {
@@ -108,7 +101,7 @@ ProcessBackend::Work ProcessBackend::allreduce_sparse(const at::Tensor& tensor, 
   const Kind of = kind(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", Collective::allreduce, options);
   check_sparse(of.op, tensor);
   const std::string words =
-      words_of("sparse all_reduce", tensor) + ", sparse dimensions: " + std::to_string(tensor.sparse_dim());
+      "sparse all_reduce of " + words_of(tensor) + ", sparse dimensions: " + std::to_string(tensor.sparse_dim());
   c10d::AllreduceOptions own = options;
   own.timeout = of.timeout;
   return delegate(of, words, {}, {tensor},
@@ -119,7 +112,7 @@ ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, con
   const Kind of = kind(OpType::GATHER, "fastreduce:gather", Collective::allreduce, options);
   check_root(of.root);
   check_one_for_each("gather", "inputs", "outputs", inputs, outputs, getSize(), of.root == getRank());
-  const std::string words = words_of("gather", inputs[0]) + ", root " + std::to_string(of.root);
+  const std::string words = "gather of " + words_of(inputs[0]) + ", root " + std::to_string(of.root);
   c10d::GatherOptions own = options;
   own.timeout = of.timeout;
   return delegate(of, words, inputs, flat(outputs), [=, this](Tensors& in, Tensors& out) {
@@ -133,7 +126,7 @@ ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, co
   const Kind of = kind(OpType::SCATTER, "fastreduce:scatter", Collective::allreduce, options);
   check_root(of.root);
   check_one_for_each("scatter", "outputs", "inputs", outputs, inputs, getSize(), of.root == getRank());
-  const std::string words = words_of("scatter", outputs[0]) + ", root " + std::to_string(of.root);
+  const std::string words = "scatter of " + words_of(outputs[0]) + ", root " + std::to_string(of.root);
   c10d::ScatterOptions own = options;
   own.timeout = of.timeout;
   return delegate(of, words, flat(inputs), outputs, [=, this](Tensors& in, Tensors& out) {
@@ -171,26 +164,6 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
                   [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](
                       Tensors& in, Tensors& out) mutable { return rest_->alltoall_base(out[0], in[0], from, to, own); },
                   both(sent, taken));
-}
-
-ProcessBackend::Work ProcessBackend::send(Tensors& tensors, int to, int tag) {
-  check_on_cpu("send", tensors);
-  Tensors sent = bytes_of(Usable().read(tensors, c10d::ReduceOp::SUM));
-  return rest_->send(sent, to, tag);
-}
-
-ProcessBackend::Work ProcessBackend::recv(Tensors& tensors, int from, int tag) {
-  check_on_cpu("recv", tensors);
-  check_contiguous("recv", tensors);
-  Tensors taken = bytes_of(tensors);
-  return rest_->recv(taken, from, tag);
-}
-
-ProcessBackend::Work ProcessBackend::recvAnysource(Tensors& tensors, int tag) {
-  check_on_cpu("recv", tensors);
-  check_contiguous("recv", tensors);
-  Tensors taken = bytes_of(tensors);
-  return rest_->recvAnysource(taken, tag);
 }
 
 void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {

@@ -38,10 +38,33 @@ std::string Group::trouble_with(int awaited) const {
 bool Group::has_arrived(int peer) const { return desk(peer).round.load(std::memory_order_seq_cst) >= round_; }
 
 std::string Group::gone(int peer) const {
-  if (front(peer).state.load(std::memory_order_acquire) == State::left)
-    return call() + ": rank " + names_[peer] + " has left the group (" + who_is_where() + ")";
-  return has_ended(peer) ? call() + ": the process of rank " + names_[peer] + " has ended" : "";
+  const std::string how = lost(peer);
+  if (how.empty()) return "";
+  return call() + ": " + how + (has_left(peer) ? " (" + who_is_where() + ")" : "");
 }
+
+std::string Group::lost(int peer) const {
+  if (has_left(peer)) return "rank " + names_[peer] + " has left the group";
+  return has_ended(peer) ? "the process of rank " + names_[peer] + " has ended" : "";
+}
+
+std::string Group::ended_without_leaving() const {
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_ && has_ended(peer) && !has_left(peer)) return lost(peer);
+  return "";
+}
+
+std::string Group::lost_soon(const std::vector<int>& peers) const {
+  std::string how;
+  const auto known = [&] { return peers.empty() || !how.empty() || is_aborted(); };
+  await_cause(known, [&] {
+    for (int peer : peers)
+      if (how.empty()) how = lost(peer);
+  });
+  return how;
+}
+
+bool Group::has_left(int peer) const { return front(peer).state.load(std::memory_order_acquire) == State::left; }
 
 bool Group::has_ended(int peer) const {
   pollfd ended{alive_[peer].get(), POLLIN, 0};
@@ -57,17 +80,16 @@ int Group::first_ended_soon() const {
   return ended;
 }
 
-// A peer that has finished may leave while this rank's device still works.
-std::string Group::gone_before_the_end() const {
+// Of a peer that will do nothing any more.
+std::string Group::missing(bool last) const {
+  const auto needed = [&](int peer) { return !last || desk(peer).done.load(std::memory_order_seq_cst) == 0; };
   for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_ && desk(peer).done.load(std::memory_order_seq_cst) == 0)
-      if (const std::string trouble = gone(peer);
-          !trouble.empty() && desk(peer).done.load(std::memory_order_seq_cst) == 0)
-        return trouble;
+    if (peer != rank_ && needed(peer))
+      if (const std::string trouble = gone(peer); !trouble.empty() && needed(peer)) return trouble;
   return "";
 }
 
-// Who has not come back from what was handed over.
+// Who has not come back from what another group does.
 std::string Group::unfinished() const {
   std::string ranks;
   for (int peer = 0; peer < size(); ++peer)
@@ -75,9 +97,10 @@ std::string Group::unfinished() const {
   return ranks;
 }
 
-void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within) {
-  const auto look = [this](const std::string& problem) {
-    for (const std::string& trouble : {aborted(), gone_before_the_end(), failed_peer()})
+void Group::wait_outside(bool last, const std::function<bool(std::chrono::milliseconds)>& ends_within,
+                         const std::function<std::string()>& elsewhere) {
+  const auto look = [&](const std::string& problem) {
+    for (const std::string& trouble : {aborted(), failed_peer(), missing(last)})
       if (!trouble.empty()) raise(trouble + problem);
   };
   std::string problem;
@@ -88,28 +111,11 @@ void Group::hand_over(const std::function<bool(std::chrono::milliseconds)>& ends
   } catch (const std::exception& error) {
     problem = std::string(": ") + error.what();
   }
-  advance_done(1);
+  if (last) advance_done(1);
   if (problem.empty()) return;
-  await_cause([this] { return unfinished().empty(); }, [&] { look(problem); });
-  const std::string missing = unfinished();
-  raise(call() + (missing.empty() ? "" : ", which ranks " + missing + " have not finished") + problem);
-}
-
-void Group::wait_outside(const std::function<bool(std::chrono::milliseconds)>& ends_within) {
-  const auto look = [this] {
-    for (const std::string& trouble : {aborted(), failed_peer()})
-      if (!trouble.empty()) raise(trouble);
-    for (int peer = 0; peer < size(); ++peer)
-      if (const std::string trouble = peer == rank_ ? "" : gone(peer); !trouble.empty()) raise(trouble);
-  };
-  try {
-    while (!ends_within(kLook)) look();
-  } catch (const GroupError&) {
-    throw;
-  } catch (const std::exception&) {
-    await_cause([] { return false; }, look);
-    throw;
-  }
+  await_cause([&] { return last && unfinished().empty(); }, [&] { look(problem); });
+  const std::string ranks = last ? unfinished() : "";
+  raise(call() + (ranks.empty() ? "" : ", which ranks " + ranks + " have not finished") + elsewhere() + problem);
 }
 
 // Who is waited for may wait itself, for one that is stopped.
@@ -127,9 +133,14 @@ std::string Group::aborted() const { return aborted_.load(std::memory_order_rela
 
 // Who has failed in a later call has done its part of this one.
 std::string Group::failed_peer() const {
+  const std::string reason = given_up_since(round_);
+  return reason.empty() ? "" : call() + ": " + reason;
+}
+
+std::string Group::given_up_since(uint64_t round) const {
   for (int peer = 0; peer < size(); ++peer)
-    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round_)
-      return call() + ": rank " + names_[peer] + " gave up: " + front(peer).reason.data();
+    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round)
+      return "rank " + names_[peer] + " gave up: " + front(peer).reason.data();
   return "";
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "processes/group.h"
+#include "processes/labels.h"
 
 namespace fastreduce {
 
-constexpr uint64_t kMagic = 0x6661737472656434;  // also the version of this layout
+constexpr uint64_t kMagic = 0x6661737472656435;  // also the version of this layout
 
 constexpr int32_t kNobody = -1;
 
@@ -25,6 +26,7 @@ struct alignas(4096) Group::Front {
   uint64_t failed_since = 0;  // the round; calls before it are not affected
   std::array<char, 512> reason;
   std::array<Desk, 2> desks;
+  LabelTables labels;
 };
 
 }  // namespace fastreduce

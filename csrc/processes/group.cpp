@@ -76,6 +76,8 @@ Group::~Group() { leave(); }
 
 Group::Front& Group::front(int rank) const { return *reinterpret_cast<Front*>(memories_[rank].data()); }
 
+LabelTables& Group::labels(int rank) const { return front(rank).labels; }
+
 Desk& Group::desk(int rank) const { return front(rank).desks[round_ % 2]; }
 
 std::byte* Group::staging(int rank) const {
@@ -97,15 +99,19 @@ std::byte* Group::announced_memory(int rank) {
 // ---- rounds
 
 void Group::begin(std::chrono::milliseconds timeout) {
-  if (forked()) throw GroupError("this group was made before a fork; make another in the new process");
-  if (front(rank_).state.load(std::memory_order_acquire) == State::failed)
-    throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
+  check_usable();
   ++round_;
   timeout_ = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
   deadline_ = Clock::now() + timeout_;
   desk(rank_).copied.store(0, std::memory_order_relaxed);
   desk(rank_).done.store(0, std::memory_order_relaxed);
   desk(rank_).answer.store(0, std::memory_order_relaxed);
+}
+
+void Group::check_usable() const {
+  if (forked()) throw GroupError("this group was made before a fork; make another in the new process");
+  if (front(rank_).state.load(std::memory_order_acquire) == State::failed)
+    throw GroupError("this group cannot be used any more: " + std::string(front(rank_).reason.data()));
 }
 
 void Group::arrive(const Announcement& announcement) {
@@ -208,7 +214,7 @@ void Group::wait_here(const std::function<bool()>& done) {
 
 void Group::finish_together(const std::function<bool()>& done) {
   nap_until(done, [&] {
-    for (const std::string& trouble : {aborted(), failed_peer(), gone_before_the_end(), late(kAllDevices)})
+    for (const std::string& trouble : {aborted(), failed_peer(), missing(true), late(kAllDevices)})
       if (!trouble.empty() && !done()) raise(trouble);
   });
   advance_done(1);

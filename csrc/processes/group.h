@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,8 @@ namespace fastreduce {
 struct GroupError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+struct LabelTables;
 
 // How peers open memory of a rank's GPU; zeros if they cannot. As large as a cudaIpcMemHandle_t.
 using DeviceHandle = std::array<std::byte, 64>;
@@ -105,12 +108,11 @@ class Group {
   void wait_here(const std::function<bool()>& done);
   // The same for what all ranks have begun and cannot end alone.
   void finish_together(const std::function<bool()>& done);
-  // Waits for what another group does for this one, once all have met, and finds out which rank is the cause if it
-  // fails or cannot end. `ends_within` says whether it has ended, or throws.
-  void hand_over(const std::function<bool(std::chrono::milliseconds)>& ends_within);
-  // The same within a call, for what no rank can be without: none may end meanwhile. What `ends_within` throws is
-  // thrown.
-  void wait_outside(const std::function<bool(std::chrono::milliseconds)>& ends_within);
+  // Waits, once all have met, for what another group does for this one: `ends_within` says whether it has ended, or
+  // throws. Raises if it fails or cannot end, and names the rank that is the cause, or else what `elsewhere` says. If
+  // it is the last step of a call, a peer that has done it may leave; else none may.
+  void wait_outside(bool last, const std::function<bool(std::chrono::milliseconds)>& ends_within,
+                    const std::function<std::string()>& elsewhere);
   // Whether all ranks say yes; all ask in the same round, and once.
   bool all(bool mine);
 
@@ -127,8 +129,24 @@ class Group {
   bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
   // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
   void abort(const std::string& reason = "");
+  // From any thread: every call of every rank raises these words, also those that have begun.
+  void give_up(const std::string& reason) { fail_since(0, reason); }
+  // Which rank has done so, and its words; empty if none has.
+  std::string given_up() const { return given_up_since(0); }
+  // The same of ranks whose calls from some call on raise.
+  std::string failed_at_all() const { return given_up_since(std::numeric_limits<uint64_t>::max()); }
+  // Raises if this rank can call nothing any more.
+  void check_usable() const;
   // Peers that wait for this rank raise.
   void leave();
+  // That this peer has left or ended, in words; empty if not.
+  std::string lost(int peer) const;
+  // The same of any peer that has ended without leaving.
+  std::string ended_without_leaving() const;
+  // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
+  std::string lost_soon(const std::vector<int>& peers) const;
+  // What a rank tells its peers of its sends and receives.
+  LabelTables& labels(int rank) const;
   // What errors of this rank begin with.
   std::string call(const std::string& text) const;
   bool is_aborted() const { return aborted_; }
@@ -155,12 +173,14 @@ class Group {
   bool has_ended(int peer) const;
   int first_ended_soon() const;  // -1 if none has within a second
   std::string gone(int peer) const;
-  std::string gone_before_the_end() const;
+  bool has_left(int peer) const;
+  std::string missing(bool last) const;
   std::string unfinished() const;
   std::string chain_from(int peer) const;
   bool has_arrived(int peer) const;
   std::string aborted() const;
   std::string failed_peer() const;
+  std::string given_up_since(uint64_t round) const;
   std::string late(const std::string& awaited) const;
   [[noreturn]] void raise(const std::string& what);
   void fail_since(uint64_t round, const std::string& reason);

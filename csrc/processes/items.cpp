@@ -2,6 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <sstream>
+
 #include "processes/heap.h"
 
 namespace fastreduce {
@@ -41,6 +43,12 @@ int64_t elems_of(const Tensors& tensors) {
   int64_t elems = 0;
   for (const at::Tensor& tensor : tensors) elems += tensor.numel();
   return elems;
+}
+
+std::string words_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.scalar_type() << " " << tensor.sizes();
+  return text.str();
 }
 
 Tensors flat(const std::vector<Tensors>& lists) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ using Tensors = std::vector<at::Tensor>;
 
 Op op_of(const c10d::ReduceOp& op);
 int64_t elems_of(const Tensors& tensors);
+std::string words_of(const at::Tensor& tensor);  // dtype and sizes
 Tensors flat(const std::vector<Tensors>& lists);
 std::vector<Tensors> each_alone(const Tensors& tensors);
 

@@ -104,7 +104,7 @@ void Machines::start_across(Chunk& chunk) {
 
 void Machines::finish(Chunk& chunk) {
   if (chunk.across) {
-    wait_between(chunk.across, chunk.announcement);
+    wait_between(chunk.across);
     reduce_between(chunk);
   }
   run_inside(all_gather_, chunk);

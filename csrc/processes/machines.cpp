@@ -31,16 +31,8 @@ Machines::Machines(Group& group, Settings settings)
       reduce_scatter_(plan_of(Collective::reduce_scatter, group)),
       all_gather_(plan_of(Collective::all_gather, group)) {}
 
-void Machines::wait_between(const Work& work, const Announcement& call) {
-  try {
-    group_.wait_outside(ending_of({work}));
-  } catch (const GroupError&) {
-    throw;
-  } catch (const std::exception& error) {
-    const std::string what = group_.call(call.text.data()) + ", between machines: " + silent() + ": " + error.what();
-    group_.fail(what);
-    throw GroupError(what);
-  }
+void Machines::wait_between(const Work& work) {
+  group_.wait_outside(false, ending_of({work}), [this] { return ", between machines: " + silent(); });
 }
 
 void Machines::agree(const Announcement& mine, std::chrono::milliseconds timeout) {
@@ -66,7 +58,7 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
   std::vector<int64_t> alike;
   c10d::AllToAllOptions options;
   options.timeout = timeout;
-  wait_between(settings_.all->alltoall_base(got, sent, alike, alike, options), mine);
+  wait_between(settings_.all->alltoall_base(got, sent, alike, alike, options));
   const auto* from = static_cast<const int64_t*>(got.const_data_ptr());
   Announcement fits;
   fits.fingerprint = static_cast<uint64_t>(ranks);
@@ -100,7 +92,7 @@ std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, 
     here = error;
   }
   // A machine whose group has failed says so to the others, which would wait for it until the timeout.
-  if (asks) all = exchange(here ? Said{{}, text_of<Said::kText>(here->what())} : say(), mine, timeout + kAnswer);
+  if (asks) all = exchange(here ? Said{{}, text_of<Said::kText>(here->what())} : say(), timeout + kAnswer);
   if (here) throw *here;
   group_.begin(timeout + 3 * kAnswer);  // longer than the first rank waits for other machines
   if (asks) std::memcpy(group_.staging(0), all.data(), all.size() * sizeof(Said));
@@ -127,8 +119,7 @@ Machines::Said Machines::say() const {
   return {{call_of(0), call_of(group_.different())}, {}};
 }
 
-std::vector<Machines::Said> Machines::exchange(const Said& said, const Announcement& call,
-                                               std::chrono::milliseconds timeout) {
+std::vector<Machines::Said> Machines::exchange(const Said& said, std::chrono::milliseconds timeout) {
   std::vector<Said> all(settings_.names.size(), said);
   const size_t bytes = all.size() * sizeof(Said);
   at::Tensor in = memory_of_gloo(static_cast<int64_t>(bytes)), out = memory_of_gloo(static_cast<int64_t>(bytes));
@@ -136,9 +127,15 @@ std::vector<Machines::Said> Machines::exchange(const Said& said, const Announcem
   std::vector<int64_t> alike;
   c10d::AllToAllOptions options;  // one step, where Gloo's all_gather goes round a ring
   options.timeout = timeout;
-  wait_between(settings_.across->alltoall_base(out, in, alike, alike, options), call);
+  wait_between(settings_.across->alltoall_base(out, in, alike, alike, options));
   std::memcpy(all.data(), out.const_data_ptr(), bytes);
   return all;
+}
+
+std::string Machines::rank_name(int rank) const {
+  size_t machine = 0;
+  while (!std::ranges::count(settings_.ranks[machine], rank)) ++machine;
+  return settings_.rank_names[rank] + " on machine " + settings_.names[machine];
 }
 
 // All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one

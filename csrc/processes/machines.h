@@ -18,6 +18,7 @@ class Machines {
   struct Settings {
     std::vector<std::string> names;            // of the machines
     std::vector<std::vector<int>> ranks;       // by machine, as `all` numbers them
+    std::vector<std::string> rank_names;       // by rank of `all`, as errors call them
     c10::intrusive_ptr<c10d::Backend> across;  // this rank and those of its number in other machines
     c10::intrusive_ptr<c10d::Backend> all;
   };
@@ -35,6 +36,10 @@ class Machines {
   // In place, on a contiguous tensor, once all have agreed.
   void allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
                  std::chrono::milliseconds timeout);
+
+  // As errors call a rank of all machines, and the number in all of one of this machine.
+  std::string rank_name(int rank) const;
+  int number_of(int rank_here) const { return settings_.ranks[settings_.across->getRank()][rank_here]; }
 
   // After a failure, on all ranks: which machines do not answer.
   std::string silent() const;
@@ -62,8 +67,8 @@ class Machines {
   void reduce_between(Chunk& chunk);
   std::vector<Said::Call> announced(const Announcement& mine, std::chrono::milliseconds timeout);
   Said say() const;
-  std::vector<Said> exchange(const Said& said, const Announcement& call, std::chrono::milliseconds timeout);
-  void wait_between(const Work& work, const Announcement& call);
+  std::vector<Said> exchange(const Said& said, std::chrono::milliseconds timeout);
+  void wait_between(const Work& work);
 
   Group& group_;
   const Settings settings_;

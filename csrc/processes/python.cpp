@@ -18,11 +18,12 @@ using NamedRanks = std::tuple<std::string, std::vector<int>>;  // of one machine
 
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
                                size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
-                               const std::vector<NamedRanks>& machines, BackendPointer across) {
+                               const std::vector<NamedRanks>& machines, std::vector<std::string> all_names,
+                               BackendPointer across) {
   const py::gil_scoped_release no_gil;
   std::optional<Machines::Settings> several;
   if (across) {
-    several = Machines::Settings{{}, {}, std::move(across), rest};
+    several = Machines::Settings{{}, {}, std::move(all_names), std::move(across), rest};
     for (const auto& [name, ranks] : machines) {
       several->names.push_back(name);
       several->ranks.push_back(ranks);
@@ -44,7 +45,8 @@ void define_processes(py::module& module) {
       py::cpp_function(&Queue::end_all, py::call_guard<py::gil_scoped_release>()));
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
-             py::arg("machines") = std::vector<NamedRanks>(), py::arg("across") = BackendPointer());
+             py::arg("machines") = std::vector<NamedRanks>(), py::arg("all_names") = std::vector<std::string>(),
+             py::arg("across") = BackendPointer());
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return Heap::instance().allocate(sizes, dtype);
   }, py::arg("sizes"), py::arg("dtype"));

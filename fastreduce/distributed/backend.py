@@ -123,6 +123,7 @@ def _create(options: Any, given: Any) -> Any:
         exchange=lambda mine: told(store, "invitation", mine, rank, local, timeout),
         rest=rest,
         machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
+        all_names=names,
         across=across,
     )
 

@@ -81,7 +81,7 @@ MUTANTS = {
         "cuda/ipc.cpp", "  LaneSignals::reset(device_, words[rank_], words.size());\n", "", "", ""
     ),
     "nobody looks whether peers are there": Mutant(
-        "processes/group.cpp", "gone_before_the_end(), late", "late", "", "reached its timeout"
+        "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),
 }
 

@@ -96,6 +96,57 @@ std::string where_one_waits_for_another() {
   return raised;
 }
 
+const auto kNowhere = [] { return std::string(); };
+
+// Rank 0 waits for what another group does, and rank 1 leaves: in the last step when it has done it too, before that
+// when all its instructions are done.
+std::string while_another_leaves(bool last) {
+  std::string raised;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    group.agree(announcement(), kTimeout);
+    if (group.rank() == 1) {
+      if (last)
+        group.wait_outside(true, [](auto) { return true; }, kNowhere);
+      else
+        group.advance_done(1);
+      group.leave();
+    }
+    all_there.arrive_and_wait();
+    int looks = 0;
+    if (group.rank() == 0)
+      raised = thrown_by([&] { group.wait_outside(last, [&](auto) { return ++looks > 1; }, kNowhere); });
+    all_there.arrive_and_wait();
+  });
+  return raised;
+}
+
+// What another group does fails on two ranks, and the third does not come back from it.
+std::string where_another_group_fails() {
+  std::string raised;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    group.agree(announcement(), kTimeout);
+    const auto fails = [](auto) -> bool { throw std::runtime_error("out of reach"); };
+    if (group.rank() != kSlowest) {
+      const std::string words = thrown_by([&] { group.wait_outside(true, fails, [] { return ", says all"; }); });
+      if (group.rank() == 0) raised = words;
+    }
+    all_there.arrive_and_wait();
+  });
+  return raised;
+}
+
+// Outside any call.
+std::string what_is_known_of_one_that_left() {
+  std::string known;
+  with_ranks([&](Group& group, std::barrier<>& all_there) {
+    if (group.rank() == 1) group.leave();
+    all_there.arrive_and_wait();
+    if (group.rank() == 0) known = group.lost_soon({2, 1});
+    all_there.arrive_and_wait();
+  });
+  return known;
+}
+
 // Words that are longer than their place in shared memory end with it.
 void long_words() {
   const std::string words(600, 'x');
@@ -146,6 +197,11 @@ int main() {
   }
   check("one will not come, another is waited for", while_another_is_waited_for(), "rank 2 has left the group");
   check("one waits for another", where_one_waits_for_another(), "waiting for rank 1, which waits for rank 2: ");
+  check("one leaves when the last step is done", while_another_leaves(true), "");
+  check("one leaves before the last step", while_another_leaves(false), "rank 1 has left the group");
+  check("another group fails", where_another_group_fails(),
+        ", which ranks 2 have not finished, says all: out of reach");
+  check("one has left", what_is_known_of_one_that_left(), "rank 1 has left the group");
   long_words();
-  std::printf("%zu cases right\n", kCases.size() + 3);
+  std::printf("%zu cases right\n", kCases.size() + 7);
 }

@@ -65,7 +65,7 @@ def test_every_program(sanitizer, objects, programs, tmp_path):
 def test_which_calls_a_failure_reaches(sanitizer, objects, tmp_path):
     parts = [objects(sanitizer)[name] for name in FAILURES]
     done = run(Build(sanitizer, tmp_path).link(parts, tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "8 cases right\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "12 cases right\n", "")
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
@@ -123,26 +123,38 @@ def test_needless_waits_and_copies_are_found(text, other, words, object_files, p
     assert words in done.stderr
 
 
-# What is taken out of failures.cpp, and what the test then says.
-CARELESS = {
-    " && front(peer).failed_since <= round_": (
-        "it fails in the next call, the call that all have arrived at: raised"
+# What is wrong in failures.cpp, as above.
+CARELESS = [
+    (
+        " && front(peer).failed_since <= round",
+        "",
+        "it fails in the next call, the call that all have arrived at: raised",
     ),
-    " || !has_arrived(peer)))\n      if": "one will not come, another is waited for: raised",
-    '    chain += ", which waits for rank " + names_[peer];\n': "one waits for another: raised",
-}
+    (
+        " || !has_arrived(peer)))\n      if",
+        "))\n      if",
+        "one will not come, another is waited for: raised",
+    ),
+    ("  if (last) advance_done(1);\n", "", "one leaves when the last step is done: raised"),
+    ("!last || ", "(last && !last) || ", "one leaves before the last step: raised ''"),
+    (
+        '    chain += ", which waits for rank " + names_[peer];\n',
+        "",
+        "one waits for another: raised",
+    ),
+]
 
 
-@pytest.mark.parametrize("text", CARELESS)
-def test_careless_failures_are_found(text, objects, tmp_path):
+@pytest.mark.parametrize(("text", "other", "words"), CARELESS)
+def test_careless_failures_are_found(text, other, words, objects, tmp_path):
     """The control."""
     file = "processes/failures.cpp"
-    csrc = mutated(tmp_path, file, text, "))\n      if" if "\n      if" in text else "")
+    csrc = mutated(tmp_path, file, text, other)
     build = Build("thread", tmp_path, csrc)
     parts = {**objects("thread"), file: build.compile(csrc / file, SEEN)}
     done = run(build.link([parts[name] for name in FAILURES], tmp_path))
     assert done.returncode == 1
-    assert CARELESS[text] in done.stderr
+    assert words in done.stderr
 
 
 # What is wrong: the file, its text, the text in its place.

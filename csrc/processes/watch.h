@@ -1,0 +1,49 @@
+// Wakes those who wait in Gloo for what will not come. Gloo cannot be asked whether a message has come, and a wait that
+// reaches its end breaks all its connections; but another thread can end one wait.
+#pragma once
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace fastreduce {
+
+class Watch {
+ public:
+  Watch() = default;
+  ~Watch();
+
+  // While one lives, the watch looks whether there is trouble, and wakes its thread if so. Neither function waits.
+  class Waiter {
+   public:
+    Waiter(Watch& watch, std::function<std::string()> look, std::function<void()> wake);
+    ~Waiter();
+    std::string trouble() const;  // empty if there was none
+
+   private:
+    friend class Watch;
+    Watch& watch_;
+    const std::function<std::string()> look_;
+    const std::function<void()> wake_;
+    std::string trouble_;
+  };
+
+ private:
+  void serve();
+
+  const pid_t pid_ = getpid();
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<Waiter*> waiters_;
+  uint64_t waited_ = 0;  // how many there have been
+  bool sleeps_ = false;  // until somebody waits
+  bool closed_ = false;
+  std::thread thread_;  // from the first wait on
+};
+
+}  // namespace fastreduce

@@ -1,0 +1,65 @@
+"""What two ranks tell each other of their sends and receives, with threads as ranks, and mutants of
+it that must not get through."""
+
+from pathlib import Path
+
+import pytest
+from builds import CSRC, Build, mutated, needs_compiler, run
+
+HERE = Path(__file__).parent
+LABELS = "processes/labels.cpp"
+OTHERS = [
+    HERE / "labels_test.cpp",
+    HERE / "one_process_memory.cpp",
+    *(CSRC / f"processes/{name}.cpp" for name in ("group", "invitations", "failures", "bell")),
+]
+
+pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_gloo_never_has_two_calls_that_differ(sanitizer, object_files, tmp_path):
+    build = Build(sanitizer, object_files)
+    done = run(build.link([build.compile(x) for x in (*OTHERS, CSRC / LABELS)], tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "17 cases right\n", "")
+
+
+# What is wrong: the text, the text in its place, and what the test then says.
+WRITE = "  slot(me, call.sends, peer, call.tag, number).write(mine);\n"
+LOOK = (
+    "  const std::optional<Label> theirs = slot(peer, !call.sends, me, call.tag, number).read();\n"
+)
+BOTH = "two calls that do not fit were both given to Gloo"
+TORN = "a label was read that nobody has written"
+MUTANTS = {
+    "looks first": (WRITE + LOOK, LOOK + WRITE, BOTH),
+    "looks before its label is seen": (
+        "version + 2, std::memory_order_seq_cst",
+        "version + 2, std::memory_order_release",
+        BOTH,
+    ),
+    "reads what is overwritten meanwhile": (
+        " && version == version_.load(std::memory_order_relaxed)",
+        "",
+        TORN,
+    ),
+    "overwrites in secret": ("  version_.store(version + 1, std::memory_order_relaxed);\n", "", ""),
+    "the number stays": ("  ++number;\n", "", "the second differs: "),
+    "compares what any rank may have sent": (
+        "  if (call.any_rank) unordered_.insert(call.tag);\n",
+        "",
+        "after one of any rank: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, object_files, tmp_path):
+    """Those that are a matter of time are given some."""
+    text, other, words = MUTANTS[name]
+    csrc = mutated(tmp_path, LABELS, text, other)
+    others = [Build("plain", object_files).compile(x) for x in OTHERS]
+    mutant = Build("plain", tmp_path, csrc).compile(csrc / LABELS)
+    program = Build("plain", tmp_path).link([*others, mutant], tmp_path)
+    found = next((done for done in (run(program) for _ in range(50)) if done.returncode), None)
+    assert found is not None and words in found.stderr
