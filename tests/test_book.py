@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from doc_pages import table
 from nbclient.exceptions import CellExecutionError
 from run import HERE, PAGES, RESULTS, execute, notebook
 from sweeps import one_in
-from test_docs import table
 
 # For each page, small values of what its first cell assigns.
 SMALL = {

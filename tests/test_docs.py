@@ -6,21 +6,15 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from doc_pages import PAGES, ROOT, table
 
-from fastreduce import _C
 from fastreduce.algorithms import registry
 from fastreduce.cli import _parser
 
-ROOT = Path(__file__).parent.parent
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-}
 # Each of these is a notebook with a kernel of its own: test_book.py runs them.
 NOTEBOOKS = {page for page in PAGES if page.startswith("docs/book/")}
 # Where code is: a page that names a file there names one that exists.
@@ -85,23 +79,6 @@ def problem(command: list[str]) -> str | None:
 def missing_files(text: str) -> list[str]:
     named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./]*)`", text)
     return [path for path in named if not (ROOT / path).exists()]
-
-
-def table(text: str, first_cell: str) -> list[list[str]]:
-    """The cells of the page's first table that begins so."""
-    lines = text[text.index(f"| {first_cell} |") :].split("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def dtypes_of_ops(text: str) -> dict[str, set[str]]:
-    """What a page says is defined: the dtypes of each op."""
-    (_, *titles), _, *rows = table(text, "types")
-    found: dict[str, set[str]] = {op: set() for title in titles for op in title.split(", ")}
-    for types, *cells in rows:
-        for title, cell in zip(titles, cells, strict=True):
-            for op in title.split(", ") if cell.startswith("yes") else ():
-                found[op] |= set(types.split(", "))
-    return found
 
 
 def figures(text: str) -> dict[tuple[int, int], tuple[str, str]]:
@@ -184,11 +161,6 @@ def test_figures_are_those_that_were_measured(page):
     assert wrong_figures(PAGES[page]) == []
 
 
-def test_the_table_of_dtypes_is_the_kernels():
-    known = {op: {str(x).removeprefix("torch.") for x in types} for op, types in _C.ops().items()}
-    assert dtypes_of_ops(PAGES["docs/contracts.md"]) == known
-
-
 class TestControl:
     def test_a_wrong_example_is_noticed(self):
         page = "docs/algorithms.md"
@@ -217,8 +189,3 @@ class TestControl:
         time, ratio = figures(readme)[65536, 2]
         wrong = readme.replace(f"| {time} | {ratio} |", f"| {time} | {float(ratio) + 1} |", 1)
         assert wrong_figures(wrong) == [(65536, 2)]
-
-    def test_a_dtype_that_is_left_out_is_noticed(self):
-        page = PAGES["docs/contracts.md"]
-        without = dtypes_of_ops(page.replace("bfloat16, float32", "float32"))
-        assert dtypes_of_ops(page)["sum"] - without["sum"] == {"bfloat16"}
