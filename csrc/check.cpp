@@ -86,18 +86,8 @@ Arithmetic arithmetic_of(const Call& call, int64_t index) {
   const at::ScalarType type = (call.inputs.flat.empty() ? call.outputs : call.inputs).at(0, index).scalar_type();
   if (moves_only(call.collective)) return moved(type);
   const auto found = find_arithmetic(type, call.op);
-  if (found) return *found;
-  const std::string defined = ops_of(type);
-  const char* where = call.outputs.name;
-  TORCH_CHECK_VALUE(!defined.empty(), "tensor ", index, " of ", where, " is ", c10::toString(type),
-                    ", a dtype that cannot be reduced; convert it first");
-  const bool is_count = call.op == Op::avg && c10::isIntegralType(type, /*includeBool=*/true);
-  TORCH_CHECK_VALUE(false, "op '", name_of(call.op), "' is not defined for ", c10::toString(type), " (tensor ", index,
-                    "), which takes ", defined,
-                    is_count
-                        ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
-                          "broadcast the buffers instead"
-                        : "");
+  TORCH_CHECK_VALUE(found, not_defined(type, call.op, " (tensor " + std::to_string(index) + ")"));
+  return *found;
 }
 
 void check(const Call& call) {

@@ -1,5 +1,7 @@
 #include "dtypes.h"
 
+#include <c10/util/StringUtil.h>
+
 namespace fastreduce {
 namespace {
 
@@ -10,17 +12,22 @@ struct IsDefined {
   }
 };
 
-bool is_bitwise(Op op) { return op == Op::band || op == Op::bor || op == Op::bxor; }
+bool is_bitwise(Op op) {
+  bool bitwise = false;
+  for_each(Operations{}, [&]<class O>(O) {
+    if (O::op == op) bitwise = O::bitwise;
+  });
+  return bitwise;
+}
 
 // For booleans torch's sum is "or" and its product is "and". Booleans are stored as 0 and 1, so both are bitwise.
 std::optional<Arithmetic> of_booleans(Op op) {
   switch (op) {
-    case Op::avg: return std::nullopt;
     case Op::sum:
     case Op::max: return Arithmetic{DType::u8, Op::bor, 1};
     case Op::prod:
     case Op::min: return Arithmetic{DType::u8, Op::band, 1};
-    default: return Arithmetic{DType::u8, op, 1};
+    default: return is_bitwise(op) ? std::optional(Arithmetic{DType::u8, op, 1}) : std::nullopt;
   }
 }
 
@@ -67,11 +74,17 @@ const std::vector<Op>& every_op() {
   return all;
 }
 
-std::string ops_of(c10::ScalarType type) {
-  std::string names;
-  for (Op op : every_op())
-    if (find_arithmetic(type, op)) names += std::string(names.empty() ? "" : ", ") + name_of(op);
-  return names;
+std::string not_defined(c10::ScalarType type, Op op, const std::string& which) {
+  std::string defined;
+  for (Op other : every_op())
+    if (find_arithmetic(type, other)) defined += std::string(defined.empty() ? "" : ", ") + name_of(other);
+  if (defined.empty())
+    return c10::str(c10::toString(type), which, " is a dtype that cannot be reduced; convert it first, as by .float()");
+  const bool is_count = op == Op::avg && c10::isIntegralType(type, /*includeBool=*/true);
+  return c10::str("op '", name_of(op), "' is not defined for ", c10::toString(type), which, ", which takes ", defined,
+                  is_count ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
+                             "broadcast the buffers instead"
+                           : "");
 }
 
 }  // namespace fastreduce

@@ -26,7 +26,8 @@ Arithmetic moved(c10::ScalarType type);
 
 const char* name_of(Op op);
 const std::vector<Op>& every_op();
-// "sum, avg", or "" for a dtype that cannot be reduced at all.
-std::string ops_of(c10::ScalarType type);
+
+// The error where there is no arithmetic, with what there is. `which`: behind the dtype's name, as " (tensor 3)".
+std::string not_defined(c10::ScalarType type, Op op, const std::string& which = "");
 
 }  // namespace fastreduce

@@ -62,12 +62,13 @@ template <class A>
 using Wrap = std::conditional_t<is_integer<A> && sizeof(A) < 4, uint32_t, Unsigned<A>>;
 
 // An operation folds two values. If the result's bits are the same for signed and unsigned integers, both use the
-// unsigned kernel.
+// unsigned kernel. Bitwise operations do not depend on the element size, so integers of any width are reduced as bytes.
 struct Sum {
   static constexpr Op op = Op::sum;
   static constexpr const char* name = "sum";
   static constexpr bool ignores_sign = true;
   static constexpr bool divides = false;
+  static constexpr bool bitwise = false;
   template <class T>
   static constexpr bool accepts() {
     return true;
@@ -108,6 +109,7 @@ struct Min {
   static constexpr const char* name = "min";
   static constexpr bool ignores_sign = false;
   static constexpr bool divides = false;
+  static constexpr bool bitwise = false;
   template <class T>
   static constexpr bool accepts() {
     return true;
@@ -127,12 +129,12 @@ struct Max : Min {
   }
 };
 
-// Bitwise operations do not depend on the element size, so integers of any width are reduced as bytes.
 struct BAnd {
   static constexpr Op op = Op::band;
   static constexpr const char* name = "band";
   static constexpr bool ignores_sign = true;
   static constexpr bool divides = false;
+  static constexpr bool bitwise = true;
   template <class T>
   static constexpr bool accepts() {
     return std::is_same_v<T, uint8_t>;

@@ -10,9 +10,13 @@ namespace {
 void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
   TORCH_CHECK_VALUE(op.supplement_, "PREMUL_SUM without a factor");
-  const bool multiplies = type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
-  TORCH_CHECK_VALUE(multiplies, "premul_sum of ", type,
-                    " tensors is not defined; want float16, bfloat16, float32 or float64");
+  const auto multiplies = [](at::ScalarType x) { return c10::isFloatingType(x) && find_arithmetic(x, Op::prod); };
+  if (multiplies(type)) return;
+  std::string wanted;
+  for (int x = 0; x < static_cast<int>(at::ScalarType::NumOptions); ++x)
+    if (const auto other = static_cast<at::ScalarType>(x); multiplies(other))
+      wanted += std::string(wanted.empty() ? "" : ", ") + c10::toString(other);
+  TORCH_CHECK_VALUE(false, "premul_sum of ", type, " tensors is not defined; want one of ", wanted);
 }
 
 }  // namespace
@@ -36,10 +40,7 @@ Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Ten
   const at::ScalarType type = check_tensors(tensors);
   if (moves_only(collective)) return moved(type);
   const auto found = find_arithmetic(type, op_of(op));
-  const std::string defined = ops_of(type);
-  TORCH_CHECK_VALUE(
-      found, name_of(op_of(op)), " of ", type, " tensors is not defined; ",
-      defined.empty() ? "this dtype cannot be reduced at all: pass tensor.float()" : "defined are " + defined);
+  TORCH_CHECK_VALUE(found, not_defined(type, op_of(op)));
   check_factor(op, type);
   return *found;
 }
