@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "call.h"
+#include "copy_engine.h"
 #include "cpu/kernels.h"
 #include "dispatcher.h"
 #include "dtypes.h"

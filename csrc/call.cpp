@@ -26,20 +26,7 @@ auto parse(const char* kind, const std::string& name, const Values& values) {
   TORCH_CHECK_VALUE(false, "unknown ", kind, " '", name, "'; known are ", known);
 }
 
-std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)>& engines() {
-  static std::array<Engine*, static_cast<size_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)> by_type{};
-  return by_type;
-}
-
 }  // namespace
-
-std::function<std::string()> cache_folder;
-std::atomic<int64_t> nvlink_copy_engine_bytes{kCopyEngineBytes}, pcie_copy_engine_bytes{kCopyEngineBytes};
-std::atomic<bool> lane_per_rank{false};
-
-void register_engine(c10::DeviceType type, Engine& engine) { engines()[static_cast<size_t>(type)] = &engine; }
-
-Engine* find_engine(c10::DeviceType type) { return engines()[static_cast<size_t>(type)]; }
 
 std::string TensorLists::where(int64_t rank, int64_t index) const {
   std::ostringstream text;

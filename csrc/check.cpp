@@ -21,7 +21,8 @@ void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
                     "; want a tensor in CPU memory or on a CUDA device");
-  TORCH_CHECK_VALUE(find_engine(tensor.device().type()), lists.where(rank, index), " is on ", tensor.device(),
+  Engine* engine = find_engine(tensor.device().type());
+  TORCH_CHECK_VALUE(engine, lists.where(rank, index), " is on ", tensor.device(),
                     "; this build of fastreduce reduces CPU tensors only: move it with .cpu()");
   TORCH_CHECK_VALUE(tensor.is_cuda() == lists.at(0, 0).is_cuda(), lists.where(rank, index), " is on ", tensor.device(),
                     " but ", lists.where(0, 0), " is on ", lists.at(0, 0).device(),
@@ -29,10 +30,10 @@ void check_device(const TensorLists& lists, int64_t rank, int64_t index) {
   TORCH_CHECK_VALUE(tensor.device() == lists.at(rank, 0).device(), lists.where(rank, index), " is on ", tensor.device(),
                     " but ", lists.where(rank, 0), " is on ", lists.at(rank, 0).device(),
                     "; want all tensors of a rank on one device");
-  const auto address = reinterpret_cast<uintptr_t>(tensor.is_cuda() ? tensor.data_ptr() : nullptr);
+  const auto address = reinterpret_cast<uintptr_t>(engine->needs_alignment() ? tensor.data_ptr() : nullptr);
   TORCH_CHECK_VALUE(address % tensor.element_size() == 0, lists.where(rank, index),
-                    " does not lie at a multiple of its element size, which CUDA cannot read; want memory that torch "
-                    "allocated");
+                    " does not lie at a multiple of its element size, which its device cannot read; want memory that "
+                    "torch allocated");
 }
 
 void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {

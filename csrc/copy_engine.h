@@ -1,6 +1,7 @@
 // Which copies between two GPUs are left to the copy engine, which leaves the multiprocessors free.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace fastreduce {
@@ -15,5 +16,8 @@ struct CopyEngineBytes {
   int64_t nvlink = kCopyEngineBytes;
   int64_t pcie = kCopyEngineBytes;
 };
+
+// Those that calls go by: `fastreduce tune` measures them.
+inline std::atomic<int64_t> nvlink_copy_engine_bytes{kCopyEngineBytes}, pcie_copy_engine_bytes{kCopyEngineBytes};
 
 }  // namespace fastreduce

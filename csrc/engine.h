@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "copy_engine.h"
 #include "rows.h"
 #include "schedule.h"
 
@@ -34,6 +33,9 @@ class Engine {
   // Whether a tensor that is not contiguous may be replaced by a copy, which lives until run returns.
   virtual bool may_copy(const Devices&) { return true; }
 
+  // Whether each tensor must lie at a multiple of its element size.
+  virtual bool needs_alignment() { return false; }
+
  protected:
   ~Engine() = default;
 };
@@ -46,9 +48,6 @@ Engine* find_engine(c10::DeviceType type);
 
 // The folder in which an engine may keep what it found out about this machine. Set before the first call.
 extern std::function<std::string()> cache_folder;
-
-// From which size on a copy between two devices is left to the copy engine, by what connects them (copy_engine.h).
-extern std::atomic<int64_t> nvlink_copy_engine_bytes, pcie_copy_engine_bytes;
 
 // Whether each rank gets a lane of its own, as if it had its own device. Tests and benchmarks use this to run the
 // engine for several GPUs on one GPU.

@@ -9,7 +9,7 @@ import torch
 
 class Schedule: ...
 
-class FlatProgram:
+class KnownProgram:
     def dependencies(self) -> list[tuple[int, ...]]: ...
     def launches(self) -> list[tuple[int, ...]]: ...
     @property
@@ -29,7 +29,7 @@ def flatten(
     ranks: int,
     shards: int,
     buffers: int,
-) -> FlatProgram | int: ...
+) -> KnownProgram | int: ...
 
 class Machine:
     def __init__(
@@ -42,7 +42,7 @@ class Machine:
 class Simulation:
     def __init__(
         self,
-        program: FlatProgram,
+        program: KnownProgram,
         machine: Machine,
         node_of: Sequence[int],
         host: int,

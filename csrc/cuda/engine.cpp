@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "copy_engine.h"
 #include "cuda/engines.h"
 #include "cuda/peers.h"
 #include "cuda/raii.h"
@@ -88,6 +89,8 @@ class CudaEngine final : public Engine {
     return std::none_of(placement.current.begin(), placement.current.end(),
                         [](cudaStream_t stream) { return capture_of(stream).has_value(); });
   }
+
+  bool needs_alignment() override { return true; }
 };
 
 CudaEngine cuda_engine;

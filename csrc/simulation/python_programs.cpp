@@ -162,7 +162,7 @@ std::vector<bool> completes_of(KnownProgram& program) {
 }  // namespace
 
 void define_programs(py::module& module) {
-  py::class_<KnownProgram, ProgramPointer>(module, "FlatProgram")
+  py::class_<KnownProgram, ProgramPointer>(module, "KnownProgram")
       .def("dependencies", &dependencies_of)
       .def("launches", &launch_groups)
       .def_property_readonly("launch_count", [](KnownProgram& program) { return launches_of(program).size() - 1; })

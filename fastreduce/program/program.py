@@ -98,7 +98,7 @@ class Program(Drawable):
         return self.flat.dependencies()
 
     @cached_property
-    def flat(self) -> _C.FlatProgram:
+    def flat(self) -> _C.KnownProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
         if not (isinstance(self.k, Integral) and isinstance(self.shards, Integral)):
             raise ValueError(f"k is {self.k!r}, shards is {self.shards!r}: want whole numbers")

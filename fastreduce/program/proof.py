@@ -15,7 +15,7 @@ ANYTHING = -1
 SMALL = 1 << 20
 
 
-def check_goal(program: Program, flat: _C.FlatProgram, goal: Goal | None) -> None:
+def check_goal(program: Program, flat: _C.KnownProgram, goal: Goal | None) -> None:
     """Raise a ValueError if a shard of a buffer ends with anything but its goal."""
     if goal is None:
         _check_size(program)

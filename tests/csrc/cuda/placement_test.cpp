@@ -13,23 +13,13 @@
 #include "cuda/peers.h"
 #include "engine.h"
 
-namespace fastreduce {
-
-std::function<std::string()> cache_folder;
-std::atomic<int64_t> nvlink_copy_engine_bytes{kCopyEngineBytes}, pcie_copy_engine_bytes{kCopyEngineBytes};
-std::atomic<bool> lane_per_rank{false};
-static Engine* engine = nullptr;
-void register_engine(c10::DeviceType type, Engine& registered) {
-  if (type == c10::kCUDA) engine = &registered;
-}
-
-}  // namespace fastreduce
-
 using namespace engines_test;
 using c10::cuda::current_streams;
 using c10::cuda::guarded_devices;
 
 namespace {
+
+Engine& engine() { return *find_engine(c10::kCUDA); }
 
 Devices devices_of(const std::vector<int>& indices) {
   Devices devices;
@@ -50,7 +40,7 @@ void expect_guarded(int device, const std::string& where) {
 
 void expect_place(const std::vector<int>& indices, const std::string& wanted) {
   guarded_devices.clear();
-  const std::string found = engine->place(devices_of(indices));
+  const std::string found = engine().place(devices_of(indices));
   if (found != wanted) fail("devices " + text_of(indices) + "are at " + found + ", not " + wanted);
   expect_guarded(indices.front(), "place of " + text_of(indices));
   ++cases;
@@ -104,18 +94,18 @@ void expect_served(const Setting& setting, Serves serves) {
   for (const auto& [device, stream] : machine.streams) current_streams[device] = stream.get();
   lane_per_rank = setting.lane_per_rank;
   guarded_devices.clear();
-  engine->run(devices, one.named.program, buffers.tables(), setting.by_flags);  // proves the peers
+  engine().run(devices, one.named.program, buffers.tables(), setting.by_flags);  // proves the peers
   expect_guarded(0, one.name());
   buffers.fill();
   virtual_cuda::take_traffic();
-  engine->run(devices, one.named.program, buffers.tables(), setting.by_flags);
+  engine().run(devices, one.named.program, buffers.tables(), setting.by_flags);
   if (!serves(virtual_cuda::take_traffic())) fail(one.name() + ": served by another engine");
   buffers.collect();
   synchronize(setting.devices);
   buffers.expect_reduced(one.name());
   expect_clean(one.name());
   const int64_t calls = virtual_cuda::calls_made();
-  engine->run(devices, one.named.program, {}, setting.by_flags);
+  engine().run(devices, one.named.program, {}, setting.by_flags);
   if (virtual_cuda::calls_made() != calls) fail(one.name() + ": no tensors, and CUDA was called");
   lane_per_rank = false;
   current_streams.clear();
@@ -134,7 +124,7 @@ void expect_copies(const std::vector<int>& indices, CopyEngineBytes from_bytes, 
     table.pointers.push_back(static_cast<std::byte*>(memory.emplace_back(allocate_device(device, kCopyBytes)).get()));
   for (const char* how : {"enqueued", "recorded", "replayed"}) {
     virtual_cuda::take_traffic();
-    engine->run(devices_of(indices), program_of("broadcast", 2).program, {table}, false);
+    engine().run(devices_of(indices), program_of("broadcast", 2).program, {table}, false);
     synchronize(4);
     const virtual_cuda::Traffic traffic = virtual_cuda::take_traffic();
     if (traffic.copies != wanted || traffic.kernels != 1 - wanted)
@@ -158,7 +148,7 @@ void copies() {
 }
 
 void expect_flags(const std::vector<int>& indices, bool wanted) {
-  if (engine->has_flags(devices_of(indices)) != wanted) fail("flags for ranks on devices " + text_of(indices));
+  if (engine().has_flags(devices_of(indices)) != wanted) fail("flags for ranks on devices " + text_of(indices));
   ++cases;
 }
 
@@ -171,7 +161,7 @@ void expect_may_copy(const std::vector<int>& indices, std::optional<int> capture
     current_streams[device] = streams.emplace_back(make_stream()).get();
   }
   bool found = false;
-  const auto ask = [&] { found = engine->may_copy(devices_of(indices)); };
+  const auto ask = [&] { found = engine().may_copy(devices_of(indices)); };
   if (captured)
     const Captured graph(current_streams[*captured], cudaStreamCaptureModeGlobal, ask);
   else

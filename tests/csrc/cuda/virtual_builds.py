@@ -42,6 +42,7 @@ CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
 WITH_TORCH = {
     **ENGINES,
     **CONTENT,
+    "engine.cpp": Source(CSRC / "engine.cpp"),
     "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
