@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 import fastreduce.distributed as fd
 
 MAPS, MEMORY = Path("/proc/self/maps"), "/memfd:fastreduce"
-FRONT_BYTES = 16 << 10  # of each rank, beside its two areas for staging
+FRONT_BYTES = 48 << 10  # of each rank, beside its two areas for staging
 
 
 def groups_of_some(rank, size):

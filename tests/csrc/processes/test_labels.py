@@ -44,7 +44,7 @@ MUTANTS = {
         TORN,
     ),
     "overwrites in secret": ("  version_.store(version + 1, std::memory_order_relaxed);\n", "", ""),
-    "the number stays": ("  ++number;\n", "", "the second differs: "),
+    "the number stays": ("  ++number;\n", "", "more wait than are kept: "),
     "compares what any rank may have sent": (
         "  if (call.any_rank) unordered_.insert(call.tag);\n",
         "",
