@@ -12,18 +12,18 @@ bool graphs_wanted() {
   return wanted;
 }
 
-int64_t GraphCache::Call::bytes() const {
+int64_t GraphCache::SeenCall::bytes() const {
   return static_cast<int64_t>(key.size() * sizeof key[0] + addresses.size() * sizeof addresses[0]) +
          (graph ? graph->bytes() : 0);
 }
 
 CallGraph* GraphCache::find(std::vector<uint64_t> key, std::vector<std::byte*> addresses, const Record& record) {
-  const auto same = std::find_if(calls_.begin(), calls_.end(), [&](const Call& call) {
+  const auto same = std::find_if(calls_.begin(), calls_.end(), [&](const SeenCall& call) {
     return (call.addresses == addresses || call.given_up) && call.key == key;
   });
   const bool is_new = same == calls_.end();
   const bool is_first =
-      is_new && std::none_of(calls_.begin(), calls_.end(), [&](const Call& call) { return call.key == key; });
+      is_new && std::none_of(calls_.begin(), calls_.end(), [&](const SeenCall& call) { return call.key == key; });
   if (is_new)
     calls_.push_front({std::move(key), std::move(addresses), nullptr});
   else
@@ -49,7 +49,7 @@ void GraphCache::make_graph(bool moves, const Record& record) {
 
 std::unique_ptr<CallGraph> GraphCache::take_moving_graph() {
   const auto moving = std::find_if(calls_.begin(), calls_.end(),
-                                   [&](const Call& call) { return call.moves && call.key == latest().key; });
+                                   [&](const SeenCall& call) { return call.moves && call.key == latest().key; });
   if (moving == calls_.end()) return nullptr;
   moving->moves = false;
   return std::move(moving->graph);
@@ -62,7 +62,7 @@ void GraphCache::give_up(const std::string& reason) {
                  reason.c_str());
   warned_ = true;
   std::vector<uint64_t> key = latest().key;
-  calls_.remove_if([&](const Call& call) { return call.key == key; });
+  calls_.remove_if([&](const SeenCall& call) { return call.key == key; });
   calls_.push_front({std::move(key), {}, nullptr, false, true});
 }
 

@@ -36,7 +36,7 @@ class GraphCache {
   void give_up(const std::string& reason);
 
  private:
-  struct Call {
+  struct SeenCall {
     std::vector<uint64_t> key;
     std::vector<std::byte*> addresses;
     std::unique_ptr<CallGraph> graph;
@@ -44,13 +44,13 @@ class GraphCache {
     bool given_up = false;  // all calls of this key
     int64_t bytes() const;
   };
-  Call& latest() { return calls_.front(); }
+  SeenCall& latest() { return calls_.front(); }
   void make_graph(bool moves, const Record& record);
   std::unique_ptr<CallGraph> take_moving_graph();
   void drop_least_recent();
 
   int64_t max_bytes_;
-  std::list<Call> calls_;  // most recently used first
+  std::list<SeenCall> calls_;  // most recently used first
   bool warned_ = false;
 };
 

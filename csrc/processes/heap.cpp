@@ -42,14 +42,14 @@ at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
       .make_tensor();
 }
 
-std::optional<Heap::Place> Heap::find(const void* data, size_t bytes) {
+std::optional<Heap::PeerAddress> Heap::find(const void* data, size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   auto after = segments_.upper_bound(begin);
   if (after == segments_.begin()) return std::nullopt;
   const SharedMemory& memory = std::prev(after)->second;
   if (begin + bytes > memory.data() + memory.bytes()) return std::nullopt;
-  return Place{memory.address(), static_cast<uint64_t>(begin - memory.data())};
+  return PeerAddress{memory.address(), static_cast<uint64_t>(begin - memory.data())};
 }
 
 void Heap::pin() {

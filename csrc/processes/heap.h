@@ -20,7 +20,7 @@ extern void (*pin_memory)(std::byte* data, size_t bytes);
 // Small tensors share segments: each segment takes a file descriptor, of which processes have few.
 class Heap {
  public:
-  struct Place {
+  struct PeerAddress {
     SharedMemory::Address memory;
     uint64_t offset;
   };
@@ -30,7 +30,7 @@ class Heap {
   // Uninitialised, contiguous, on the CPU.
   at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType type);
   // Where peers find these bytes; none if they are not of this heap.
-  std::optional<Place> find(const void* data, size_t bytes);
+  std::optional<PeerAddress> find(const void* data, size_t bytes);
   // All memory, from now on: tensors are copied from and to GPUs.
   void pin();
 

@@ -36,8 +36,8 @@ void Machines::wait_between(const Work& work) {
 }
 
 void Machines::agree(const Announcement& mine, std::chrono::milliseconds timeout) {
-  const std::vector<Said::Call> calls = announced(mine, timeout);
-  for (const Said::Call& call : calls)
+  const std::vector<Said::AnnouncedCall> calls = announced(mine, timeout);
+  for (const Said::AnnouncedCall& call : calls)
     if (call.fingerprint != calls[0].fingerprint)
       throw group_.differ(calls[0].rank.data(), calls[0].text.data(), call.rank.data(), call.text.data());
 }
@@ -67,8 +67,8 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
       fits.describe(different_lengths(std::to_string(from[rank * kNumbers + 1]), number, group_.name(), taken));
       fits.fingerprint = static_cast<uint64_t>(rank);
     }
-  const std::vector<Said::Call> all = announced(fits, timeout);
-  const auto by_rank = [](const Said::Call& one, const Said::Call& other) {
+  const std::vector<Said::AnnouncedCall> all = announced(fits, timeout);
+  const auto by_rank = [](const Said::AnnouncedCall& one, const Said::AnnouncedCall& other) {
     return one.fingerprint < other.fingerprint;
   };
   if (const auto first = std::min_element(all.begin(), all.end(), by_rank); first->text[0] != 0)
@@ -77,7 +77,8 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
 
 // For each machine: what its first rank announces, and what one of its other ranks announces, if that differs. Only
 // first ranks ask other machines; the others wait for their first rank, which costs less.
-std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, std::chrono::milliseconds timeout) {
+std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcement& mine,
+                                                               std::chrono::milliseconds timeout) {
   group_.begin(timeout);
   const bool asks = group_.rank() == 0;
   std::vector<Said> all(settings_.names.size());
@@ -99,7 +100,7 @@ std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, 
   group_.arrive(mine);
   group_.wait_for_all();
   std::memcpy(all.data(), group_.staging(0), all.size() * sizeof(Said));
-  std::vector<Said::Call> calls;
+  std::vector<Said::AnnouncedCall> calls;
   for (size_t machine = 0; machine < all.size(); ++machine) {
     calls.insert(calls.end(), all[machine].calls.begin(), all[machine].calls.end());
     if (const std::string failure = all[machine].failure.data(); !failure.empty()) {
@@ -114,7 +115,7 @@ std::vector<Machines::Said::Call> Machines::announced(const Announcement& mine, 
 Machines::Said Machines::say() const {
   const auto call_of = [&](int rank) {
     const Announcement& of = group_.announced(rank);
-    return Said::Call{of.fingerprint, text_of<Said::kRank>(group_.name(rank)), of.text};
+    return Said::AnnouncedCall{of.fingerprint, text_of<Said::kRank>(group_.name(rank)), of.text};
   };
   return {{call_of(0), call_of(group_.different())}, {}};
 }

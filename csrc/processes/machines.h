@@ -52,12 +52,12 @@ class Machines {
   // What one machine says to the others: what two of its ranks announce, or why its ranks cannot be asked.
   struct Said {
     static constexpr size_t kRank = 16, kText = 512;
-    struct Call {
+    struct AnnouncedCall {
       uint64_t fingerprint = 0;
       std::array<char, kRank> rank{};
       decltype(Announcement::text) text{};
     };
-    std::array<Call, 2> calls{};
+    std::array<AnnouncedCall, 2> calls{};
     std::array<char, kText> failure{};
   };
 
@@ -65,7 +65,7 @@ class Machines {
   void start_across(Chunk& chunk);
   void finish(Chunk& chunk);
   void reduce_between(Chunk& chunk);
-  std::vector<Said::Call> announced(const Announcement& mine, std::chrono::milliseconds timeout);
+  std::vector<Said::AnnouncedCall> announced(const Announcement& mine, std::chrono::milliseconds timeout);
   Said say() const;
   std::vector<Said> exchange(const Said& said, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);

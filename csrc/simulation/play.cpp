@@ -29,7 +29,7 @@ class Run {
       delay_s_.push_back(paths.latency_s[pair] + costs.ramp_bytes / full_rate);
     }
     for (int stage = 0; stage < stages_.size(); ++stage) {
-      const auto [first, end] = transfers_of(stages_.place(stage));
+      const auto [first, end] = transfers_of(stages_[stage]);
       unfinished_.push_back(end - first + (stage > 0 && stages_.feeds_next(stage - 1)));
       waits_.push_back(stages_.waits(stage));
     }
@@ -74,25 +74,25 @@ class Run {
     bool operator>(const Start& other) const { return when_s > other.when_s; }
   };
 
-  std::pair<int, int> transfers_of(const Stages::Place& place) const {
-    const Task& task = tasks_.tasks[place.task];
-    return place.reads ? std::pair(task.reads, task.writes) : std::pair(task.writes, task.end);
+  std::pair<int, int> transfers_of(const Stages::Stage& stage) const {
+    const Task& task = tasks_.tasks[stage.task];
+    return stage.reads ? std::pair(task.reads, task.writes) : std::pair(task.writes, task.end);
   }
 
-  int64_t number_of(int64_t id) const { return stages_.number_of(stages_.place(stage_of(id)), transfer_of(id)); }
+  int64_t number_of(int64_t id) const { return stages_.number_of(stages_[stage_of(id)], transfer_of(id)); }
 
-  void begin(int stage) {
-    const Stages::Place place = stages_.place(stage);
-    if (spans_) spans_->stage_start_s[stage] = ready_s_[stage];
-    const double launched_s = ready_s_[stage] + (place.reads ? costs_.launch_s : 0);
-    const auto [first, end] = transfers_of(place);
+  void begin(int number) {
+    const Stages::Stage stage = stages_[number];
+    if (spans_) spans_->stage_start_s[number] = ready_s_[number];
+    const double launched_s = ready_s_[number] + (stage.reads ? costs_.launch_s : 0);
+    const auto [first, end] = transfers_of(stage);
     double flowing_s = launched_s;  // when all of its transfers move bytes
     for (int transfer = first; transfer < end; ++transfer) {
       const double start_s = launched_s + delay_s_[tasks_.transfers[transfer].pair];
       flowing_s = std::max(flowing_s, start_s);
-      starting_.push({start_s, id_of(stage, transfer)});
+      starting_.push({start_s, id_of(number, transfer)});
     }
-    if (stages_.feeds_next(stage)) release(stage + 1, flowing_s);
+    if (stages_.feeds_next(number)) release(number + 1, flowing_s);
   }
 
   void release(int stage, double now_s) {

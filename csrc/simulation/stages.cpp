@@ -13,7 +13,7 @@ Stages::Stages(const Tasks& tasks, int slices) : tasks_(tasks), slices_(slices) 
 }
 
 int Stages::waits(int stage) const {
-  const auto [number, slice, reads] = place(stage);
+  const auto [number, slice, reads] = (*this)[stage];
   const Task& task = tasks_.tasks[number];
   if (!reads) return 1 + (slice > 0);
   const bool after_own = slice > 0 || task.previous != Task::kNone;

@@ -9,7 +9,7 @@ namespace fastreduce::simulation {
 // reads before writes; transfers in the order of their stages.
 class Stages {
  public:
-  struct Place {
+  struct Stage {
     int task;
     int slice;
     bool reads;
@@ -20,18 +20,18 @@ class Stages {
   int size() const { return static_cast<int>(task_of_.size()); }
   int64_t transfers() const { return transfers_; }
 
-  Place place(int stage) const {
-    const int task = task_of_[stage], phases = tasks_.tasks[task].phases(), offset = stage - first_[task];
+  Stage operator[](int number) const {
+    const int task = task_of_[number], phases = tasks_.tasks[task].phases(), offset = number - first_[task];
     return {task, offset / phases, phases == 1 || offset % phases == 0};
   }
   // Whether the stage reads what the next one writes meanwhile.
-  bool feeds_next(int stage) const { return tasks_.tasks[task_of_[stage]].streams && place(stage).reads; }
+  bool feeds_next(int stage) const { return tasks_.tasks[task_of_[stage]].streams && (*this)[stage].reads; }
   int lane(int stage) const { return tasks_.tasks[task_of_[stage]].lane; }
 
   // The number of the transfer that is tasks.transfers[transfer], in this stage's slice.
-  int64_t number_of(const Place& place, int transfer) const {
-    const Task& task = tasks_.tasks[place.task];
-    return first_transfer_[place.task] + int64_t{place.slice} * (task.end - task.reads) + transfer - task.reads;
+  int64_t number_of(const Stage& stage, int transfer) const {
+    const Task& task = tasks_.tasks[stage.task];
+    return first_transfer_[stage.task] + int64_t{stage.slice} * (task.end - task.reads) + transfer - task.reads;
   }
 
   // How many stages must end before it begins.
@@ -43,7 +43,7 @@ class Stages {
   // while it writes the one before.
   template <class Then>
   void followers(int stage, const Then& then) const {
-    const auto [number, slice, reads] = place(stage);
+    const auto [number, slice, reads] = (*this)[stage];
     const Task& task = tasks_.tasks[number];
     const bool more = slice + 1 < slices_, last_phase = !reads || task.phases() == 1;
     if (!last_phase && !task.streams) then(stage + 1);
