@@ -34,7 +34,7 @@ LabelSlot& Labels::slot(int rank, bool sends, int peer, int tag, uint64_t number
   return (sends ? tables.sent : tables.received)[(begin + static_cast<uint64_t>(tag) + number) % LabelTables::kSlots];
 }
 
-void Labels::hand_over(const Call& call, const std::function<void()>& begin) {
+void Labels::hand_over(const Message& call, const std::function<void()>& begin) {
   const std::lock_guard lock(mutex_);
   if (call.any_rank) unordered_.insert(call.tag);
   // Which message a call receives is unknown once one of its tag has received from any rank.
@@ -46,7 +46,7 @@ void Labels::hand_over(const Call& call, const std::function<void()>& begin) {
 }
 
 // Both ranks first write and then look, so at least one of them sees the other's label, and Gloo never has both calls.
-void Labels::compare(const Call& call, uint64_t number) {
+void Labels::compare(const Message& call, uint64_t number) {
   const int me = group_.rank(), peer = *call.peer;
   Label mine{number, std::hash<std::string>()(call.words), peer, call.tag};
   call.words.copy(mine.words.data(), mine.words.size() - 1);

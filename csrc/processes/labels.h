@@ -47,7 +47,7 @@ struct LabelTables {
 
 class Labels {
  public:
-  struct Call {
+  struct Message {
     bool sends;
     std::optional<int> peer;  // none: it is on another machine, or any rank
     bool any_rank;
@@ -60,11 +60,11 @@ class Labels {
   // Compares the call with the peer's, if that is there, and runs `begin`, which gives it to Gloo: in the order of the
   // labels, since Gloo matches the calls of a pair with the same tag in their order. If the calls differ, every call of
   // every rank raises from now on, this one too, and `begin` is not run.
-  void hand_over(const Call& call, const std::function<void()>& begin);
+  void hand_over(const Message& call, const std::function<void()>& begin);
 
  private:
   LabelSlot& slot(int rank, bool sends, int peer, int tag, uint64_t number) const;
-  void compare(const Call& call, uint64_t number);
+  void compare(const Message& call, uint64_t number);
 
   Group& group_;
   std::mutex mutex_;
