@@ -88,7 +88,7 @@ PROCESSES = {
         "machines": ("across",),
         "machine_sums": ("across",),
         "gloo": ("backend_gloo", "across"),
-        "plan": ("backend_values", "backend_errors"),
+        "rank_schedule": ("backend_values", "backend_errors"),
         "failures": ("backend_failures", "backend_errors"),
         "heap": ("empty", "backend_values"),
         "memory": ("backend_invitations", "empty", "backend_errors", "backend_groups"),
@@ -201,7 +201,7 @@ class Processes(Extension):
         programs = [*threads.programs_of_processes()]
         arguments = [write_programs(self.folder / "programs.txt", programs)]
         tests = (
-            *((threads.BELL, []), (threads.PLAN, arguments)),
+            *((threads.BELL, []), (threads.RANK_SCHEDULE, arguments)),
             *((threads.FAILURES, []), (threads.PROGRAMS, arguments)),
         )
         return all(

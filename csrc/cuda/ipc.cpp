@@ -94,8 +94,8 @@ class IpcStaging::OnStream final : public Executor {
  public:
   OnStream(const IpcStaging& staging, const FlagsCall& call, cudaStream_t stream)
       : staging_(staging),
-        plan_(call.plan),
-        ranks_(call.plan.schedule->ranks),
+        rank_schedule_(call.rank_schedule),
+        ranks_(call.rank_schedule.schedule->ranks),
         stream_(stream),
         line_(staging.device_, stream),
         launcher_(call.dtype, call.op, call.elem_bytes, line_) {}
@@ -132,22 +132,22 @@ class IpcStaging::OnStream final : public Executor {
 
   bool run_at_once(const Table& table) override {
     AtOnce& at_once = *staging_.at_once_;
-    auto found = at_once.schedules.find(plan_.schedule->id);
+    auto found = at_once.schedules.find(rank_schedule_.schedule->id);
     if (found == at_once.schedules.end())
-      found = at_once.schedules.emplace(plan_.schedule->id, with_copies(plan_)).first;
+      found = at_once.schedules.emplace(rank_schedule_.schedule->id, with_copies(rank_schedule_)).first;
     if (!found->second) return false;
     const Schedule& schedule = *found->second;
     std::vector<int> lane_of_rank(ranks_);
     std::iota(lane_of_rank.begin(), lane_of_rank.end(), 0);
     auto call = SignalledCall::of(schedule, {table}, at_once.signals.steps(schedule, lane_of_rank), kMaxSignalTiles);
     if (!call) return false;
-    call->launch(plan_.rank, line_);
+    call->launch(rank_schedule_.rank, line_);
     return true;
   }
 
  private:
   const IpcStaging& staging_;
-  const RankPlan& plan_;
+  const RankSchedule& rank_schedule_;
   const int ranks_;
   const cudaStream_t stream_;
   const Instruction copy_{0, 0, {0}, {1}, false};

@@ -88,11 +88,11 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   check_root(kind.root);
   // Here, and not in the other thread: a program that is new is built in Python.
   const int64_t nbytes = elems_of(written) * static_cast<int64_t>(written.front().element_size());
-  const RankPlan* plan = machines_ ? nullptr : &plan_of(kind, nbytes);
+  const RankSchedule* rank_schedule = machines_ ? nullptr : &rank_schedule_of(kind, nbytes);
   return enqueue(kind, read.empty() ? written : read, written,
-                 [this, kind, kernel, plan, inputs = std::move(inputs), outputs = std::move(outputs)] {
-    if (plan)
-      execute(kind, kernel, *plan, inputs, outputs);
+                 [this, kind, kernel, rank_schedule, inputs = std::move(inputs), outputs = std::move(outputs)] {
+    if (rank_schedule)
+      execute(kind, kernel, *rank_schedule, inputs, outputs);
     else
       across(kind, inputs, outputs);
   });
@@ -108,36 +108,37 @@ std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_o
   return {std::move(from), std::move(to)};
 }
 
-const RankPlan& ProcessBackend::plan_of(const Kind& kind, int64_t nbytes) {
+const RankSchedule& ProcessBackend::rank_schedule_of(const Kind& kind, int64_t nbytes) {
   auto schedule = schedule_of(question_of(kind.collective, group_.size(), kind.root, nbytes));
-  const std::lock_guard lock(plans_mutex_);
-  auto& plan = plans_[schedule->id];
-  if (!plan) plan = std::make_unique<RankPlan>(schedule, group_.rank());
-  return *plan;
+  const std::lock_guard lock(rank_schedules_mutex_);
+  auto& rank_schedule = rank_schedules_[schedule->id];
+  if (!rank_schedule) rank_schedule = std::make_unique<RankSchedule>(schedule, group_.rank());
+  return *rank_schedule;
 }
 
-void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
-                             const Lists& outputs) {
+void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,
+                             const Lists& inputs, const Lists& outputs) {
   const bool in_place = outputs.front().front().is_cpu() || devices_.reach();
-  if (!execute(kind, kernel, plan, inputs, outputs, in_place)) execute(kind, kernel, plan, inputs, outputs, false);
+  if (!execute(kind, kernel, rank_schedule, inputs, outputs, in_place))
+    execute(kind, kernel, rank_schedule, inputs, outputs, false);
 }
 
-bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
-                             const Lists& outputs, bool reached) {
+bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,
+                             const Lists& inputs, const Lists& outputs, bool reached) {
   const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
   Usable usable(reached);
-  const auto call = [&] { return run(kind, kernel, plan, inputs, outputs, usable); };
+  const auto call = [&] { return run(kind, kernel, rank_schedule, inputs, outputs, usable); };
   if (!group_.do_call(kind.timeout, call)) return false;
   usable.write_back();
   return true;
 }
 
-bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
-                         const Lists& outputs, Usable& usable) {
+bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,
+                         const Lists& inputs, const Lists& outputs, Usable& usable) {
   const int64_t elem_bytes = static_cast<int64_t>(outputs.front().front().element_size()) / kernel.per_elem;
-  const int64_t shards = plan.schedule->shards;
-  FlagsCall call{plan,        kernel.dtype, kernel.op,
-                 elem_bytes,  {},           announcement(kind, plan.fingerprint, inputs, outputs),
+  const int64_t shards = rank_schedule.schedule->shards;
+  FlagsCall call{rank_schedule, kernel.dtype, kernel.op,
+                 elem_bytes,    {},           announcement(kind, rank_schedule.fingerprint, inputs, outputs),
                  kind.timeout};
   auto [from, to] = memory_of(kind, inputs, outputs, usable);  // that the items point to
   const bool gathers = kind.collective == Collective::all_gather;
@@ -160,7 +161,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankP
     }
   }
   // Peers may work on one tensor, unless this rank writes its result over what they still read.
-  const bool overwrites = kind.collective == Collective::allreduce && plan.schedule->buffers > getSize();
+  const bool overwrites = kind.collective == Collective::allreduce && rank_schedule.schedule->buffers > getSize();
   const Tensors& read = from.empty() ? to.front() : from.front();
   if (!read[0].is_cpu()) return devices_.run(call, read[0].device());
   if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);

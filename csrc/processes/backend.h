@@ -16,8 +16,8 @@
 #include "processes/gloo.h"
 #include "processes/labels.h"
 #include "processes/machines.h"
-#include "processes/plan.h"
 #include "processes/queue.h"
+#include "processes/rank_schedule.h"
 #include "processes/watch.h"
 
 namespace fastreduce {
@@ -92,13 +92,13 @@ class ProcessBackend final : public c10d::Backend {
 
   // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
-  void execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+  void execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs);
   // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
-  bool execute(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs,
+  bool execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs, bool reached);
-  bool run(const Kind& kind, const Arithmetic& kernel, const RankPlan& plan, const Lists& inputs, const Lists& outputs,
-           Usable& usable);
+  bool run(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
+           const Lists& outputs, Usable& usable);
   // Over several machines.
   void across(const Kind& kind, const Lists& inputs, const Lists& outputs);
   void sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, const at::Tensor& to);
@@ -106,7 +106,7 @@ class ProcessBackend final : public c10d::Backend {
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   // What is read and written in place of these.
   static std::pair<Lists, Lists> memory_of(const Kind& kind, const Lists& inputs, const Lists& outputs, Usable& usable);
-  const RankPlan& plan_of(const Kind& kind, int64_t nbytes);
+  const RankSchedule& rank_schedule_of(const Kind& kind, int64_t nbytes);
 
   // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.
   // Dense tensors are moved as bytes, since Gloo does not know all dtypes.
@@ -138,8 +138,8 @@ class ProcessBackend final : public c10d::Backend {
   const std::shared_ptr<Queue> queue_ = Queue::make([this] { group_.abort(); });
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again
-  std::mutex plans_mutex_;
-  std::map<uint64_t, std::unique_ptr<RankPlan>> plans_;  // by schedule
+  std::mutex rank_schedules_mutex_;
+  std::map<uint64_t, std::unique_ptr<RankSchedule>> rank_schedules_;  // by schedule
   Labels labels_{group_};
   Watch watch_;  // looks at the group
 };

@@ -27,7 +27,7 @@ struct Slices {
 
   Slices(const FlagsCall& call, const Executor& executor) : line_elems(kLineBytes / call.elem_bytes) {
     for (const Item& item : call.items) total_elems += round_up(item.part_elems, line_elems);
-    const int64_t shards = call.plan.schedule->shards;
+    const int64_t shards = call.rank_schedule.schedule->shards;
     const int64_t slot_bytes = std::min(executor.slice_bytes(), executor.staging_bytes() / kSlots);
     const int64_t most_elems = slot_bytes / shards / kLineBytes * line_elems;
     if (most_elems == 0)
@@ -43,8 +43,8 @@ class CpuExecutor final : public Executor {
       : group_(group),
         call_(call),
         reduce_(cpu_kernels().select(call.dtype, call.op)),
-        srcs_(call.plan.schedule->buffers),
-        dsts_(call.plan.schedule->buffers) {}
+        srcs_(call.rank_schedule.schedule->buffers),
+        dsts_(call.rank_schedule.schedule->buffers) {}
 
   int64_t staging_bytes() const override { return static_cast<int64_t>(group_.staging_bytes()); }
   int64_t slice_bytes() const override { return kSliceBytes; }
@@ -58,7 +58,7 @@ class CpuExecutor final : public Executor {
     const auto address = [&](int buffer) { return pointers[buffer]; };
     std::transform(x.srcs.begin(), x.srcs.end(), srcs_.begin(), address);
     std::transform(x.dsts.begin(), x.dsts.end(), dsts_.begin(), address);
-    const int divisor = divisor_of(call_.op, x.completes, call_.plan.schedule->ranks);
+    const int divisor = divisor_of(call_.op, x.completes, call_.rank_schedule.schedule->ranks);
     reduce_(srcs_.data(), static_cast<int>(x.srcs.size()), dsts_.data(), static_cast<int>(x.dsts.size()), elems,
             divisor);
   }
@@ -76,8 +76,8 @@ class Run {
       : group_(group),
         call_(call),
         executor_(executor),
-        plan_(call.plan),
-        schedule_(*call.plan.schedule),
+        rank_schedule_(call.rank_schedule),
+        schedule_(*call.rank_schedule.schedule),
         slices_(call, executor),
         pointers_(schedule_.buffers) {}
 
@@ -86,7 +86,8 @@ class Run {
     Announcement mine = call_.announcement;
     mine.at_once =
         slices_.count == 1 && executor_.may_run_at_once(slices_.slice_elems * schedule_.shards * call_.elem_bytes);
-    const bool ready = mine.memory.bytes == 0 && slices_.count > 0 && executor_.staging(plan_.rank) && !mine.at_once;
+    const bool ready =
+        mine.memory.bytes == 0 && slices_.count > 0 && executor_.staging(rank_schedule_.rank) && !mine.at_once;
     if (ready) copy_in(0);
     const bool told = ready && executor_.idle();
     if (told) group_.advance_copied(1);
@@ -103,12 +104,12 @@ class Run {
         copy_in(slice + 1);
         tell_copied(slice + 1);
       }
-      for (size_t step = 0; step < plan_.steps.size(); ++step) execute(slice, step);
+      for (size_t step = 0; step < rank_schedule_.steps.size(); ++step) execute(slice, step);
       if (slice > 0) copy_out(slice - 1);
     }
     if (slices_.count > 0) copy_out(slices_.count - 1);
     finish();
-    if (own_memory && slices_.count > 0) wait_for(plan_.touched, slices_.count - 1);
+    if (own_memory && slices_.count > 0) wait_for(rank_schedule_.touched, slices_.count - 1);
     return true;
   }
 
@@ -125,17 +126,17 @@ class Run {
   void run_in_place() {
     slices_.slice_elems = slices_.total_elems;
     for (int rank = 0; rank < group_.size(); ++rank)
-      memories_.push_back(rank == plan_.rank ? nullptr : group_.announced_memory(rank));
+      memories_.push_back(rank == rank_schedule_.rank ? nullptr : group_.announced_memory(rank));
     group_.advance_copied(1);
-    for (size_t step = 0; step < plan_.steps.size(); ++step) execute(0, step);
-    wait_for(plan_.touched, 0);
+    for (size_t step = 0; step < rank_schedule_.steps.size(); ++step) execute(0, step);
+    wait_for(rank_schedule_.touched, 0);
   }
 
   void copy_in(int64_t slice) {
-    if (slice >= kSlots) wait_for(plan_.touched, slice - kSlots);
-    for (int shard : plan_.copy_in)
+    if (slice >= kSlots) wait_for(rank_schedule_.touched, slice - kSlots);
+    for (int shard : rank_schedule_.copy_in)
       each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
-        executor_.copy(staged(plan_.rank, shard, slice, at), local(item.in[shard], begin), elems);
+        executor_.copy(staged(rank_schedule_.rank, shard, slice, at), local(item.in[shard], begin), elems);
       });
     executor_.flush();
   }
@@ -146,7 +147,7 @@ class Run {
   }
 
   void execute(int64_t slice, size_t number) {
-    const RankPlan::Step& step = plan_.steps[number];
+    const RankSchedule::Step& step = rank_schedule_.steps[number];
     const Instruction& x = *step.instruction;
     for (int peer : step.copied) group_.wait_copied(peer, slice + 1);
     wait_for(step.done, slice);
@@ -157,7 +158,7 @@ class Run {
     });
     executor_.flush();
     finish();
-    group_.advance_done(slice * plan_.steps.size() + number + 1);
+    group_.advance_done(slice * rank_schedule_.steps.size() + number + 1);
   }
 
   // The one slice of a small call.
@@ -167,7 +168,8 @@ class Run {
       each_piece(0, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
         table.rows.push_back({shard, elems, table.pointers.size()});
         for (int buffer = 0; buffer < schedule_.buffers; ++buffer) {
-          const bool reached = plan_.shared(buffer, shard) || plan_.owner(buffer) == plan_.rank;
+          const bool reached =
+              rank_schedule_.shared(buffer, shard) || rank_schedule_.owner(buffer) == rank_schedule_.rank;
           table.pointers.push_back(reached ? address(buffer, shard, item, 0, at, begin) : nullptr);
         }
         table.pointers.push_back(local(item.in[shard], begin));
@@ -176,10 +178,10 @@ class Run {
   }
 
   void copy_out(int64_t slice) {
-    wait_for(plan_.written, slice);
-    for (int shard : plan_.copy_out)
+    wait_for(rank_schedule_.written, slice);
+    for (int shard : rank_schedule_.copy_out)
       each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
-        executor_.copy(local(item.in[shard], begin), staged(plan_.rank, shard, slice, at), elems);
+        executor_.copy(local(item.in[shard], begin), staged(rank_schedule_.rank, shard, slice, at), elems);
       });
     executor_.flush();
   }
@@ -188,8 +190,9 @@ class Run {
     if (!executor_.idle()) group_.wait_here([this] { return executor_.idle(); });
   }
 
-  void wait_for(const std::vector<RankPlan::Wait>& waits, int64_t slice) {
-    for (const RankPlan::Wait& wait : waits) group_.wait_done(wait.rank, slice * plan_.counts[wait.rank] + wait.done);
+  void wait_for(const std::vector<RankSchedule::Wait>& waits, int64_t slice) {
+    for (const RankSchedule::Wait& wait : waits)
+      group_.wait_done(wait.rank, slice * rank_schedule_.counts[wait.rank] + wait.done);
   }
 
   // Calls visit(item, element within the slice's shard, element within the item's shard, elements).
@@ -210,11 +213,11 @@ class Run {
   static int64_t longest(const Item& item, int shard) { return std::max(item.in[shard].elems, item.out[shard].elems); }
 
   std::byte* address(int buffer, int shard, const Item& item, int64_t slice, int64_t at, int64_t begin) const {
-    const int owner = plan_.owner(buffer);
+    const int owner = rank_schedule_.owner(buffer);
     const Span& span = (buffer < schedule_.ranks ? item.in : item.out)[shard];
-    if (!memories_.empty() && owner != plan_.rank)
+    if (!memories_.empty() && owner != rank_schedule_.rank)
       return memories_[owner] + (span.offset_elems + begin) * call_.elem_bytes;
-    if (memories_.empty() && plan_.shared(buffer, shard)) return staged(owner, shard, slice, at);
+    if (memories_.empty() && rank_schedule_.shared(buffer, shard)) return staged(owner, shard, slice, at);
     return local(span, begin);
   }
 
@@ -228,7 +231,7 @@ class Run {
   Group& group_;
   const FlagsCall& call_;
   Executor& executor_;
-  const RankPlan& plan_;
+  const RankSchedule& rank_schedule_;
   const Schedule& schedule_;
   Slices slices_;
   std::vector<std::byte*> pointers_;  // by buffer

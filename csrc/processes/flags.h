@@ -7,7 +7,7 @@
 #include "ops.h"
 #include "processes/executor.h"
 #include "processes/group.h"
-#include "processes/plan.h"
+#include "processes/rank_schedule.h"
 
 namespace fastreduce {
 
@@ -32,7 +32,7 @@ struct Item {
 };
 
 struct FlagsCall {
-  const RankPlan& plan;
+  const RankSchedule& rank_schedule;
   DType dtype;
   Op op;
   int64_t elem_bytes;

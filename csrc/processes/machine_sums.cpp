@@ -66,17 +66,18 @@ void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, con
   if (before) finish(*before);
 }
 
-void Machines::run_inside(const RankPlan& plan, Chunk& chunk) {
+void Machines::run_inside(const RankSchedule& rank_schedule, Chunk& chunk) {
   const int64_t shards = group_.size(), elems = chunk.tensor.numel() * chunk.kernel.per_elem;
   const int64_t elem_bytes = chunk.tensor.element_size() / chunk.kernel.per_elem;
-  FlagsCall call{plan, chunk.kernel.dtype, chunk.kernel.op, elem_bytes, {}, chunk.announcement, chunk.timeout_inside};
+  FlagsCall call{rank_schedule,      chunk.kernel.dtype,  chunk.kernel.op, elem_bytes, {},
+                 chunk.announcement, chunk.timeout_inside};
   Item& item = call.items.emplace_back();
   item.part_elems = part_elems(elems, shards, elem_bytes);
   const std::vector<Span> all = all_shards({chunk.tensor}, shards, item.part_elems, chunk.kernel, elem_bytes);
   std::vector<Span> mine = all;
   for (int64_t shard = 0; shard < shards; ++shard)
     if (shard != group_.rank()) mine[shard] = {nullptr, 0, all[shard].offset_elems};
-  const bool gathers = &plan == &all_gather_;
+  const bool gathers = &rank_schedule == &all_gather_;
   item.in = gathers ? mine : all;
   item.out = gathers ? all : mine;
   run_flags(group_, call);

@@ -9,8 +9,8 @@
 namespace fastreduce {
 namespace {
 
-RankPlan plan_of(Collective collective, const Group& group) {
-  return RankPlan(schedule_of(question_of(collective, group.size(), 0, 0)), group.rank());
+RankSchedule rank_schedule_of(Collective collective, const Group& group) {
+  return RankSchedule(schedule_of(question_of(collective, group.size(), 0, 0)), group.rank());
 }
 
 template <size_t N>
@@ -28,8 +28,8 @@ constexpr int kTag = 0x66617374;
 Machines::Machines(Group& group, Settings settings)
     : group_(group),
       settings_(std::move(settings)),
-      reduce_scatter_(plan_of(Collective::reduce_scatter, group)),
-      all_gather_(plan_of(Collective::all_gather, group)) {}
+      reduce_scatter_(rank_schedule_of(Collective::reduce_scatter, group)),
+      all_gather_(rank_schedule_of(Collective::all_gather, group)) {}
 
 void Machines::wait_between(const Work& work) {
   group_.wait_outside(false, ending_of({work}), [this] { return ", between machines: " + silent(); });

@@ -5,7 +5,7 @@
 
 #include "processes/group.h"
 #include "processes/items.h"
-#include "processes/plan.h"
+#include "processes/rank_schedule.h"
 
 namespace fastreduce {
 
@@ -61,7 +61,7 @@ class Machines {
     std::array<char, kText> failure{};
   };
 
-  void run_inside(const RankPlan& plan, Chunk& chunk);
+  void run_inside(const RankSchedule& rank_schedule, Chunk& chunk);
   void start_across(Chunk& chunk);
   void finish(Chunk& chunk);
   void reduce_between(Chunk& chunk);
@@ -72,8 +72,8 @@ class Machines {
 
   Group& group_;
   const Settings settings_;
-  const RankPlan reduce_scatter_;
-  const RankPlan all_gather_;
+  const RankSchedule reduce_scatter_;
+  const RankSchedule all_gather_;
 };
 
 }  // namespace fastreduce

@@ -20,13 +20,13 @@ constexpr int64_t kAtOnceElems = kAtOnceBytes / 4;
 int cases = 0;
 
 void run(const Case& test) {
-  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     for (int round = 0; round < kRounds; ++round) {
       process.fill(round);
       all.arrive_and_wait();
       if (process.group().rank() == 0) virtual_cuda::take_traffic();
       all.arrive_and_wait();
-      if (!process.call(plan, milliseconds(20'000))) fail_at_once(test.where() + ": not reached");
+      if (!process.call(rank_schedule, milliseconds(20'000))) fail_at_once(test.where() + ": not reached");
       all.arrive_and_wait();
       const bool at_once = process.group().rank() > 0 || virtual_cuda::take_traffic().kernels == test.ranks();
       // In the first round nobody knows before the ranks have met, and the first slice is copied in.
@@ -42,13 +42,13 @@ void run(const Case& test) {
 // Rank 1 meets the others, and then leaves or does nothing: kernels that wait for it end, and errors say whom they
 // waited for.
 void one_stops(const Case& test, bool leaves, const std::string& words) {
-  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     process.fill(0);
-    process.call(plan, milliseconds(20'000));  // who has not met the others does nothing at once
+    process.call(rank_schedule, milliseconds(20'000));  // who has not met the others does nothing at once
     all.arrive_and_wait();
     if (process.group().rank() != 1) {
       try {
-        process.call(plan, leaves ? milliseconds(5'000) : milliseconds(500));
+        process.call(rank_schedule, leaves ? milliseconds(5'000) : milliseconds(500));
         fail_at_once(test.where() + ": a call without rank 1 ended");
       } catch (const GroupError& error) {
         if (std::string(error.what()).find(words) == std::string::npos)
@@ -73,11 +73,11 @@ struct Warnings : c10::WarningHandler {
 
 // Without peer access nothing is written, and all ranks say so; the first warns. A first slice was copied in meanwhile.
 void nobody_reaches(const Case& test) {
-  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     Warnings warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     process.fill(0);
-    if (process.call(plan, milliseconds(20'000))) fail_at_once(test.where() + ": reached without peer access");
+    if (process.call(rank_schedule, milliseconds(20'000))) fail_at_once(test.where() + ": reached without peer access");
     process.wait();
     const bool warned =
         warnings.words.size() == 1 && warnings.words[0].find("cudaIpcOpenMemHandle: ") != std::string::npos;
@@ -93,13 +93,13 @@ void nobody_reaches(const Case& test) {
 // The rank whose GPU fails says so, and the other that it waited in vain.
 void one_gpu_fails(const Case& test) {
   std::atomic<int> failed = 0;
-  as_processes(test, [&](Process& process, const RankPlan& plan, auto& all) {
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     process.fill(0);
     all.arrive_and_wait();
     if (process.group().rank() == 0) virtual_cuda::fail_call("cudaStreamQuery", cudaErrorLaunchFailure);
     all.arrive_and_wait();
     try {
-      process.call(plan, milliseconds(500));
+      process.call(rank_schedule, milliseconds(500));
     } catch (const std::runtime_error& error) {
       failed += std::string(error.what()).find("cudaStreamQuery failed: cudaErrorLaunchFailure") != std::string::npos;
     }
@@ -161,7 +161,7 @@ const Named& find(const std::vector<Named>& programs, const std::string& name, i
 bool serves(const Named& named) {
   try {
     const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &named.program);
-    RankPlan(schedule, 0);
+    RankSchedule(schedule, 0);
     return !named.program.whole_tensors && named.program.ranks > 1 && named.program.ranks <= 4;
   } catch (const std::invalid_argument&) {
     return false;

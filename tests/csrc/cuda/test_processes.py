@@ -23,7 +23,15 @@ SOURCES = {
     "cuda/processes.cpp": Source(CSRC / "cuda" / "processes.cpp", VIRTUAL_TORCH),
     **{
         f"processes/{name}.cpp": Source(CSRC / "processes" / f"{name}.cpp")
-        for name in ("devices", "flags", "group", "invitations", "failures", "plan", "bell")
+        for name in (
+            "devices",
+            "flags",
+            "group",
+            "invitations",
+            "failures",
+            "rank_schedule",
+            "bell",
+        )
     },
     "memory": Source(PROCESSES / "one_process_memory.cpp"),
     "kernels of the CPU": Source(HERE.parent / "cpu" / "few_kernels.cpp", ("-DFEWEST_KERNELS",)),
@@ -58,14 +66,14 @@ def test_small_calls_at_once(objects, programs, tmp_path):
 # The mode stands empty: the test has one.
 MUTANTS = {
     "copies are not waited for": Mutant(
-        "processes/plan.cpp",
+        "processes/rank_schedule.cpp",
         "if (copied.contains(cell)) after.push_back(copied[cell]);",
         "",
         "",
         "wrong value",
     ),
     "results are copied out before they are there": Mutant(
-        "processes/plan.cpp",
+        "processes/rank_schedule.cpp",
         "{cell.first}, {tensor}, false}, std::move(written));",
         "{cell.first}, {tensor}, false}, {});",
         "",

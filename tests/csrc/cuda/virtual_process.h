@@ -84,8 +84,8 @@ class Process {
   }
 
   // Whether the GPUs reach each other.
-  bool call(const RankPlan& plan, milliseconds timeout) {
-    FlagsCall call{plan, DType::f32, Op::sum, 4, items(), announcement(), timeout};
+  bool call(const RankSchedule& rank_schedule, milliseconds timeout) {
+    FlagsCall call{rank_schedule, DType::f32, Op::sum, 4, items(), announcement(), timeout};
     try {
       const bool reached = devices_.run(call, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
       if (reached != devices_.reach()) fail_at_once(test_.where() + ": wrong about whether GPUs reach each other");
@@ -189,7 +189,7 @@ void as_processes(const Case& test, const Does& does) {
         invitations[r] = process.group().invitation();
         all.arrive_and_wait();
         process.group().join(invitations);
-        does(process, RankPlan(schedule, r), all);
+        does(process, RankSchedule(schedule, r), all);
         all.arrive_and_wait();
       } catch (const std::exception& error) {
         fail_at_once(test.where() + ": " + error.what());

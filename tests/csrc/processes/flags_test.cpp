@@ -68,10 +68,10 @@ class Rank {
     out_ = std::make_unique<Tensors>(total_);
   }
 
-  void run(Group& group, const RankPlan& plan, Stagings& stagings) {
+  void run(Group& group, const RankSchedule& rank_schedule, Stagings& stagings) {
     for (int round = 0; round < kRounds; ++round) {
       for (int64_t e = 0; e < total_; ++e) *in_->at(e) = value(rank_, e, round);
-      FlagsCall call{plan, DType::i32, Op::sum, 4, items(), {}, kTimeout};
+      FlagsCall call{rank_schedule, DType::i32, Op::sum, 4, items(), {}, kTimeout};
       call.announcement.describe(test_.where());
       if (test_.mode == Mode::reachable) call.announcement.memory = in_->address();
       const bool ran = run_by_mode(group, call, stagings, round);
@@ -137,7 +137,7 @@ class Rank {
 
 void run(const Case& test, size_t staging_bytes) {
   const int k = test.named.program.ranks;
-  // The schedule outlives the plans; they share no ownership here.
+  // The schedule outlives the parts; they share no ownership here.
   const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &test.named.program);
   std::vector<std::string> names(k), invitations(k);
   for (int r = 0; r < k; ++r) names[r] = std::to_string(r);
@@ -151,7 +151,7 @@ void run(const Case& test, size_t staging_bytes) {
         invitations[r] = group.invitation();
         all_there.arrive_and_wait();
         group.join(invitations);
-        Rank(test, r).run(group, RankPlan(schedule, r), stagings);
+        Rank(test, r).run(group, RankSchedule(schedule, r), stagings);
         all_there.arrive_and_wait();
       } catch (const std::exception& error) {
         fail(test.where() + ": " + error.what());
@@ -163,7 +163,7 @@ void run(const Case& test, size_t staging_bytes) {
 bool serves(const Named& named) {
   try {
     const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &named.program);
-    RankPlan(schedule, 0);
+    RankSchedule(schedule, 0);
     return !named.program.whole_tensors && named.program.ranks <= 4;
   } catch (const std::invalid_argument&) {
     return false;

@@ -11,7 +11,7 @@ from program_files import programs_of_processes, write_programs
 HERE = Path(__file__).parent
 ENGINE = [
     f"processes/{name}.cpp"
-    for name in ("flags", "group", "invitations", "failures", "plan", "bell")
+    for name in ("flags", "group", "invitations", "failures", "rank_schedule", "bell")
 ]
 # Where g++ expands a memcpy in line, ThreadSanitizer does not see it.
 SEEN = "-fno-builtin-memcpy"
@@ -19,20 +19,20 @@ PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
     "failures": (HERE / "failures_test.cpp",),
     "bell": (HERE / "bell_test.cpp",),
-    "plan": (HERE / "plan_test.cpp", "-fno-sanitize=undefined"),
+    "rank_schedule": (HERE / "rank_schedule_test.cpp", "-fno-sanitize=undefined"),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
-PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "plan")]
+PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "rank_schedule")]
 FAILURES = (
     "failures",
     "memory",
     *(f"processes/{name}.cpp" for name in ("group", "invitations", "failures", "bell")),
 )
 BELL = ("bell", "processes/bell.cpp")
-PLAN = ("plan", "processes/plan.cpp")
+RANK_SCHEDULE = ("rank_schedule", "processes/rank_schedule.cpp")
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
@@ -95,14 +95,14 @@ def test_a_deaf_bell_is_found(text, other, words, object_files, tmp_path):
 
 
 def test_what_a_rank_does_of_every_program(objects, programs, tmp_path):
-    parts = [objects("address")[name] for name in PLAN]
+    parts = [objects("address")[name] for name in RANK_SCHEDULE]
     done = run(Build("address", tmp_path).link(parts, tmp_path), programs)
     assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)
     assert int(count) > 100 and rest == "programs right\n"
 
 
-# What is wrong in plan.cpp, as above; results would be right.
+# What is wrong in rank_schedule.cpp, as above; results would be right.
 NEEDLESS = [
     ("if (owner(buffer) != rank) continue;", "", "for those that touch its memory, waits"),
     ("      return;\n", "", "waits for something else"),
@@ -113,11 +113,12 @@ NEEDLESS = [
 @pytest.mark.parametrize(("text", "other", "words"), NEEDLESS)
 def test_needless_waits_and_copies_are_found(text, other, words, object_files, programs, tmp_path):
     """The control."""
-    csrc = mutated(tmp_path, "processes/plan.cpp", text, other)
+    csrc = mutated(tmp_path, "processes/rank_schedule.cpp", text, other)
     build = Build("plain", tmp_path, csrc)
-    test = Build("plain", object_files).compile(*PARTS["plan"])
+    test = Build("plain", object_files).compile(*PARTS["rank_schedule"])
     done = run(
-        build.link([test, build.compile(csrc / "processes" / "plan.cpp")], tmp_path), programs
+        build.link([test, build.compile(csrc / "processes" / "rank_schedule.cpp")], tmp_path),
+        programs,
     )
     assert done.returncode == 1
     assert words in done.stderr
@@ -171,8 +172,8 @@ MUTANTS = {
     ),
     "a slice is published before it is copied in": (
         "processes/flags.cpp",
-        "    for (int shard : plan_.copy_in)",
-        "    group_.advance_copied(slice + 1);\n    for (int shard : plan_.copy_in)",
+        "    for (int shard : rank_schedule_.copy_in)",
+        "    group_.advance_copied(slice + 1);\n    for (int shard : rank_schedule_.copy_in)",
     ),
     "a slice is published before the device has copied it in": (
         "processes/flags.cpp",
@@ -191,8 +192,8 @@ MUTANTS = {
     ),
     "a device's memory is used again while a peer is at it": (
         "processes/flags.cpp",
-        "    if (own_memory && slices_.count > 0) wait_for(plan_.touched, slices_.count - 1);",
-        "    (void)own_memory;",
+        "if (own_memory && slices_.count > 0)",
+        "if (own_memory && false)",
     ),
     "a device copies a slice out and the next one in at once": (
         "processes/flags.cpp",
@@ -203,21 +204,21 @@ MUTANTS = {
         "processes/flags.cpp",
         "    wait_for(step.done, slice);\n",
         "    wait_for(step.done, slice);\n"
-        "    group_.advance_done(slice * plan_.steps.size() + number + 1);\n",
+        "    group_.advance_done(slice * rank_schedule_.steps.size() + number + 1);\n",
     ),
     "a slot is used again one slice too early": (
         "processes/flags.cpp",
-        "if (slice >= kSlots) wait_for(plan_.touched, slice - kSlots);",
-        "if (slice > kSlots) wait_for(plan_.touched, slice - kSlots - 1);",
+        "if (slice >= kSlots) wait_for(rank_schedule_.touched, slice - kSlots);",
+        "if (slice > kSlots) wait_for(rank_schedule_.touched, slice - kSlots - 1);",
     ),
     "a slice is copied out before peers have reduced it": (
         "processes/flags.cpp",
-        "    wait_for(plan_.written, slice);\n",
+        "    wait_for(rank_schedule_.written, slice);\n",
         "",
     ),
     "a rank returns while peers work on its tensor": (
         "processes/flags.cpp",
-        "    wait_for(plan_.touched, 0);\n",
+        "    wait_for(rank_schedule_.touched, 0);\n",
         "",
     ),
     "one desk for all rounds": ("processes/group.cpp", "desks[round_ % 2]; }", "desks[0]; }"),

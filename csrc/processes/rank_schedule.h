@@ -11,8 +11,8 @@ namespace fastreduce {
 
 // A cell is one shard of one buffer. Most programs let some cells be touched by their owner only (the shard that a
 // rank reduces, the outputs that a rank pulls): these stay in the rank's own tensors. All others are shared.
-struct RankPlan {
-  RankPlan(std::shared_ptr<const Schedule> schedule, int rank);
+struct RankSchedule {
+  RankSchedule(std::shared_ptr<const Schedule> schedule, int rank);
 
   struct Wait {
     int rank;
@@ -44,6 +44,6 @@ struct RankPlan {
 // The same program with the copies between a rank's tensor and its shared cells as instructions. In it the buffer
 // behind all others is the tensor of the rank that executes: on every rank another. nullopt if a shard has no shared
 // cell.
-std::optional<Schedule> with_copies(const RankPlan& plan);
+std::optional<Schedule> with_copies(const RankSchedule& rank_schedule);
 
 }  // namespace fastreduce

@@ -1,6 +1,6 @@
 // What a rank does of a program, and for whom it waits, no longer than it must: worked out again from the words in
-// plan.h. Prints "<n> programs right", or what was wrong, and exits with 1.
-#include "processes/plan.h"
+// rank_schedule.h. Prints "<n> programs right", or what was wrong, and exits with 1.
+#include "processes/rank_schedule.h"
 
 #include <algorithm>
 #include <map>
@@ -36,15 +36,15 @@ bool refused(const Schedule& program) {
   });
 }
 
-void expect_waits(const std::string& where, const std::vector<RankPlan::Wait>& found, const Waits& wanted) {
+void expect_waits(const std::string& where, const std::vector<RankSchedule::Wait>& found, const Waits& wanted) {
   Waits by_rank;
-  for (const RankPlan::Wait& wait : found) by_rank[wait.rank] = wait.done;
+  for (const RankSchedule::Wait& wait : found) by_rank[wait.rank] = wait.done;
   if (by_rank != wanted || found.size() != wanted.size()) fail(where + " waits for something else");
 }
 
-void expect_plan(const Named& named, int rank, const RankPlan& plan) {
+void expect_rank_schedule(const Named& named, int rank, const RankSchedule& rank_schedule) {
   const std::string where = named.where() + ", rank " + std::to_string(rank);
-  const Schedule& program = *plan.schedule;
+  const Schedule& program = *rank_schedule.schedule;
   std::vector<uint64_t> counts(program.ranks), place;
   std::vector<bool> shared(program.shards), seen(program.shards), read_first(program.shards), result(program.shards);
   Waits touched, written;
@@ -61,8 +61,8 @@ void expect_plan(const Named& named, int rank, const RankPlan& plan) {
       seen[x.shard] = true;
     }
     if (x.rank != rank) continue;
-    if (own == plan.steps.size()) fail(where + ": a step is missing");
-    const RankPlan::Step& step = plan.steps[own++];
+    if (own == rank_schedule.steps.size()) fail(where + ": a step is missing");
+    const RankSchedule::Step& step = rank_schedule.steps[own++];
     if (step.instruction != &x) fail(where + ": a step is another's");
     if (step.copied != others(program, x)) fail(where + ": a step touches other peers");
     Waits before;
@@ -73,14 +73,14 @@ void expect_plan(const Named& named, int rank, const RankPlan& plan) {
   }
   std::vector<int> copy_in, copy_out;
   for (int shard = 0; shard < program.shards; ++shard) {
-    if (plan.shared(rank, shard) != shared[shard]) fail(where + ": takes the wrong shards for shared");
+    if (rank_schedule.shared(rank, shard) != shared[shard]) fail(where + ": takes the wrong shards for shared");
     if (shared[shard] && read_first[shard]) copy_in.push_back(shard);
     if (shared[shard] && result[shard]) copy_out.push_back(shard);
   }
-  if (own != plan.steps.size() || plan.counts != counts) fail(where + ": counts wrong");
-  if (plan.copy_in != copy_in || plan.copy_out != copy_out) fail(where + ": copies other shards");
-  expect_waits(where + ", for those that touch its memory,", plan.touched, touched);
-  expect_waits(where + ", for those that write its memory,", plan.written, written);
+  if (own != rank_schedule.steps.size() || rank_schedule.counts != counts) fail(where + ": counts wrong");
+  if (rank_schedule.copy_in != copy_in || rank_schedule.copy_out != copy_out) fail(where + ": copies other shards");
+  expect_waits(where + ", for those that touch its memory,", rank_schedule.touched, touched);
+  expect_waits(where + ", for those that write its memory,", rank_schedule.written, written);
 }
 
 }  // namespace
@@ -88,13 +88,13 @@ void expect_plan(const Named& named, int rank, const RankPlan& plan) {
 int main(int, char** arguments) {
   int count = 0;
   for (const Named& named : engines_test::read_programs(arguments[1])) {
-    // The schedule outlives the plans; they share no ownership here.
+    // The schedule outlives the parts; they share no ownership here.
     const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &named.program);
     const bool wanted = !refused(named.program);
     for (int rank = 0; rank < named.program.ranks; ++rank) try {
-        const RankPlan plan(schedule, rank);
+        const RankSchedule rank_schedule(schedule, rank);
         if (!wanted) fail(named.where() + " is not refused");
-        expect_plan(named, rank, plan);
+        expect_rank_schedule(named, rank, rank_schedule);
       } catch (const std::invalid_argument&) {
         if (wanted) fail(named.where() + " is refused");
       }

@@ -1,4 +1,4 @@
-#include "processes/plan.h"
+#include "processes/rank_schedule.h"
 
 #include <c10/util/hash.h>
 
@@ -10,8 +10,8 @@
 namespace fastreduce {
 namespace {
 
-void keep_last(std::vector<RankPlan::Wait>& waits, int rank, uint64_t done) {
-  for (RankPlan::Wait& wait : waits)
+void keep_last(std::vector<RankSchedule::Wait>& waits, int rank, uint64_t done) {
+  for (RankSchedule::Wait& wait : waits)
     if (wait.rank == rank) {
       wait.done = std::max(wait.done, done);
       return;
@@ -35,7 +35,7 @@ uint64_t fingerprint_of(const Schedule& schedule) {
 
 }  // namespace
 
-RankPlan::RankPlan(std::shared_ptr<const Schedule> of, int rank)
+RankSchedule::RankSchedule(std::shared_ptr<const Schedule> of, int rank)
     : schedule(std::move(of)), rank(rank), counts(schedule->ranks, 0), shared_(schedule->buffers * schedule->shards) {
   std::vector<uint64_t> place(schedule->instructions.size());  // by instruction: which of its rank's, from 1
   std::set<int> in, out, seen;                                 // shards of this rank's buffer
@@ -77,8 +77,8 @@ RankPlan::RankPlan(std::shared_ptr<const Schedule> of, int rank)
   copy_out.assign(out.begin(), out.end());
 }
 
-std::optional<Schedule> with_copies(const RankPlan& plan) {
-  const Schedule& schedule = *plan.schedule;
+std::optional<Schedule> with_copies(const RankSchedule& rank_schedule) {
+  const Schedule& schedule = *rank_schedule.schedule;
   const int tensor = schedule.buffers;
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> waits;
@@ -99,7 +99,7 @@ std::optional<Schedule> with_copies(const RankPlan& plan) {
     for (int earlier : schedule.waits[i]) after.push_back(number[earlier]);
     for (const std::vector<int>* buffers : {&x.srcs, &x.dsts})
       for (int buffer : *buffers) {
-        if (!plan.shared(buffer, x.shard)) continue;
+        if (!rank_schedule.shared(buffer, x.shard)) continue;
         const Cell cell{buffer, x.shard};
         shards.insert(x.shard);
         if (seen.insert(cell).second && buffers == &x.srcs)
@@ -108,7 +108,7 @@ std::optional<Schedule> with_copies(const RankPlan& plan) {
       }
     number[i] = add(x, std::move(after));
     for (int dst : x.dsts)
-      if (plan.shared(dst, x.shard)) writers[{dst, x.shard}].push_back(number[i]);
+      if (rank_schedule.shared(dst, x.shard)) writers[{dst, x.shard}].push_back(number[i]);
   }
   for (auto& [cell, written] : writers)
     add({cell.first, cell.second, {cell.first}, {tensor}, false}, std::move(written));
