@@ -37,14 +37,14 @@ std::string folder_for_caches() {
 
 // ---- arguments
 
-bool add_if_tensor(py::handle item, std::vector<at::Tensor>& tensors) {
+bool add_if_tensor(py::handle item, Tensors& tensors) {
   py::detail::make_caster<at::Tensor> tensor;
   if (!tensor.load(item, /*convert=*/false)) return false;
   tensors.push_back(std::move(py::detail::cast_op<at::Tensor&>(tensor)));
   return true;
 }
 
-void add(py::handle item, int64_t rank, int64_t index, bool written, std::vector<at::Tensor>& tensors) {
+void add(py::handle item, int64_t rank, int64_t index, bool written, Tensors& tensors) {
   if (!add_if_tensor(item, tensors))
     tensors.push_back(python("fastreduce.arguments", "as_tensor")(item, rank, index, written).cast<at::Tensor>());
 }

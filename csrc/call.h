@@ -11,6 +11,8 @@
 
 namespace fastreduce {
 
+using Tensors = std::vector<at::Tensor>;
+
 enum class Collective { allreduce, reduce, broadcast, reduce_scatter, all_gather };
 
 inline bool moves_only(Collective collective) {
@@ -26,7 +28,7 @@ inline bool by_shard(Collective collective) {
 // `per_rank` tensors of rank 0, then those of rank 1, and so on.
 struct TensorLists {
   const char* name = "tensors";
-  std::vector<at::Tensor> flat;
+  Tensors flat;
   int64_t ranks = 0;
   int64_t per_rank = 0;
   int64_t first_rank = 0;  // as errors call it, where these are the tensors of one rank among several processes

@@ -1,14 +1,12 @@
 // The parameters of a model's replicas, joined to the model's own by autograd.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
 #include <vector>
 
-namespace fastreduce {
+#include "call.h"
 
-using Tensors = std::vector<at::Tensor>;
+namespace fastreduce {
 
 // `memories` holds, for each replica, the values of `params` on its device; it may be the params' own memory. Returns
 // tensors on the same memory, which autograd takes for results of an operation on `params`: the backward pass waits

@@ -125,7 +125,7 @@ int Launcher::cut_into_tiles() {
 }
 
 // Returns the number of bytes that are used. Pointers are last, because they need an address of 8.
-size_t Launcher::pack(LaunchArgs& args) const {
+size_t Launcher::fill(LaunchArgs& args) const {
   size_t at = 0;
   const auto put = [&](const auto& entries) {
     const size_t begin = at;
@@ -156,7 +156,7 @@ void Launcher::flush() {
   if (rows_.empty()) return;
   const unsigned blocks = static_cast<unsigned>(cut_into_tiles());
   LaunchArgs args;
-  const size_t args_bytes = pack(args);
+  const size_t args_bytes = fill(args);
   const auto kernel = reinterpret_cast<const void*>(cuda_kernel(dtype_, op_));
   launch_({kernel, blocks, kThreads, &args, args_bytes});
   rows_.clear();

@@ -144,7 +144,7 @@ class Launcher {
   bool fits(const std::vector<const Instruction*>& instructions) const;
   void add_instructions(const std::vector<const Instruction*>& instructions, int ranks);
   int cut_into_tiles();
-  size_t pack(LaunchArgs& args) const;
+  size_t fill(LaunchArgs& args) const;
 
   DType dtype_;
   Op op_;

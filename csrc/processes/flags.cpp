@@ -135,7 +135,7 @@ class Run {
   void copy_in(int64_t slice) {
     if (slice >= kSlots) wait_for(rank_schedule_.touched, slice - kSlots);
     for (int shard : rank_schedule_.copy_in)
-      each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
+      each_row(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
         executor_.copy(staged(rank_schedule_.rank, shard, slice, at), local(item.in[shard], begin), elems);
       });
     executor_.flush();
@@ -151,7 +151,7 @@ class Run {
     const Instruction& x = *step.instruction;
     for (int peer : step.copied) group_.wait_copied(peer, slice + 1);
     wait_for(step.done, slice);
-    each_piece(slice, x.shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
+    each_row(slice, x.shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
       for (const std::vector<int>* buffers : {&x.srcs, &x.dsts})
         for (int buffer : *buffers) pointers_[buffer] = address(buffer, x.shard, item, slice, at, begin);
       executor_.execute(x, pointers_.data(), elems);
@@ -165,7 +165,7 @@ class Run {
   Table table() const {
     Table table{call_.dtype, call_.op, call_.elem_bytes, {}, {}};
     for (int shard = 0; shard < schedule_.shards; ++shard)
-      each_piece(0, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
+      each_row(0, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
         table.rows.push_back({shard, elems, table.pointers.size()});
         for (int buffer = 0; buffer < schedule_.buffers; ++buffer) {
           const bool reached =
@@ -180,7 +180,7 @@ class Run {
   void copy_out(int64_t slice) {
     wait_for(rank_schedule_.written, slice);
     for (int shard : rank_schedule_.copy_out)
-      each_piece(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
+      each_row(slice, shard, [&](const Item& item, int64_t at, int64_t begin, int64_t elems) {
         executor_.copy(local(item.in[shard], begin), staged(rank_schedule_.rank, shard, slice, at), elems);
       });
     executor_.flush();
@@ -197,7 +197,7 @@ class Run {
 
   // Calls visit(item, element within the slice's shard, element within the item's shard, elements).
   template <class Visit>
-  void each_piece(int64_t slice, int shard, const Visit& visit) const {
+  void each_row(int64_t slice, int shard, const Visit& visit) const {
     const int64_t first = slice * slices_.slice_elems;
     int64_t item_first = 0;
     for (const Item& item : call_.items) {

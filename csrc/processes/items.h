@@ -1,19 +1,16 @@
 // Torch's tensors as the engine takes them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 #include <vector>
 
+#include "call.h"
 #include "dtypes.h"
 #include "processes/flags.h"
 
 namespace fastreduce {
-
-using Tensors = std::vector<at::Tensor>;
 
 Op op_of(const c10d::ReduceOp& op);
 int64_t elems_of(const Tensors& tensors);

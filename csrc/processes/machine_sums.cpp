@@ -88,7 +88,7 @@ void Machines::run_inside(const RankSchedule& rank_schedule, Chunk& chunk) {
 void Machines::start_across(Chunk& chunk) {
   if (!chunk.shard.defined()) return;
   if (const auto type = gloo_adds(chunk.kernel)) {
-    std::vector<at::Tensor> tensors = {memory_as(*type, chunk.shard)};
+    Tensors tensors = {memory_as(*type, chunk.shard)};
     c10d::AllreduceOptions options;
     options.timeout = chunk.timeout;
     chunk.across = settings_.across->allreduce(tensors, options);
@@ -96,8 +96,8 @@ void Machines::start_across(Chunk& chunk) {
   }
   const auto machines = static_cast<int64_t>(settings_.names.size());
   chunk.gathered = memory_of_gloo(machines * static_cast<int64_t>(chunk.shard.nbytes()));
-  std::vector<std::vector<at::Tensor>> out = {chunk.gathered.tensor_split(machines)};
-  std::vector<at::Tensor> in = bytes_of({chunk.shard});
+  std::vector<Tensors> out = {chunk.gathered.tensor_split(machines)};
+  Tensors in = bytes_of({chunk.shard});
   c10d::AllgatherOptions options;
   options.timeout = chunk.timeout;
   chunk.across = settings_.across->allgather(out, in, options);

@@ -149,7 +149,7 @@ std::string Machines::silent() const {
       return decltype(body())();
     }
   };
-  std::vector<at::Tensor> byte = {at::zeros(1, at::kByte)};
+  Tensors byte = {at::zeros(1, at::kByte)};
   std::vector<Work> questions;  // kept until all is over
   std::vector<std::vector<Work>> answers(settings_.names.size());
   for (size_t machine = 0; machine < answers.size(); ++machine)

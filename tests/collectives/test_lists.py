@@ -138,7 +138,7 @@ def test_a_program_is_kept_for_its_root(asked):
 
 def test_each_size_class_has_its_own_choice(monkeypatch):
     """By their bits: tree and leader sum in different orders."""
-    monkeypatch.setattr(build, "choose", lambda place, k, n: "tree" if n > 4096 else "leader")
+    monkeypatch.setattr(build, "choose", lambda place, k, n, call: "tree" if n > 4096 else "leader")
     _C.forget_schedules()
     for elems in [(200, 100), (2000, 100), (200, 100), (100, 2000)]:
         of_all = [noise(4, (n,), torch.float32) for n in elems]
