@@ -36,11 +36,14 @@ inline int64_t buffer_bytes(std::span<const Table> tables) {
   return bytes;
 }
 
+constexpr int64_t kLineBytes = 64;  // of a cache line
+
+inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
 // The elements of each of `parts` equal parts; the last parts may be shorter or empty. Parts begin on cache lines, so
 // that no two ranks write to the same line, and vectors stay aligned.
 inline int64_t part_elems(int64_t elems, int64_t parts, int64_t elem_bytes) {
-  const int64_t line_elems = 64 / elem_bytes;
-  return ((elems + parts - 1) / parts + line_elems - 1) / line_elems * line_elems;
+  return round_up((elems + parts - 1) / parts, kLineBytes / elem_bytes);
 }
 
 // By how much an instruction divides its result. `completes`: as Instruction's.

@@ -13,9 +13,6 @@ namespace {
 // slices of 64 to 256 KiB and 2 to 4 of them on their way differ by less than 15 %; 512 KiB take up to 1.5 times as
 // long at 16 MiB. More of either would leave the cache.
 constexpr int64_t kSliceBytes = 256 * 1024;
-constexpr int64_t kLineBytes = 64;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The shards of all items, one item behind the other, cut into slices. Element e of every shard lies at the same place
 // on every rank.
