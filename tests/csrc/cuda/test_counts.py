@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source, compile_all
+from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source
 
 from fastreduce import HOST
 from fastreduce.simulation import EVENTS
@@ -42,11 +42,6 @@ class Counts(NamedTuple):
     launches: int
     waits: int
     bytes: dict[tuple[int, int], int]
-
-
-@pytest.fixture(scope="module")
-def objects(object_files):
-    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture(scope="module")

@@ -39,16 +39,10 @@ pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
 
 
 @pytest.fixture(scope="module")
-def objects(object_files):
-    """Of the unchanged sources, by sanitizer: mutants are linked with most of them."""
-    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES))
-
-
-@pytest.fixture(scope="module")
-def tests(objects, tmp_path_factory):
+def tests(objects_of, tmp_path_factory):
     def link(sanitizer):
         folder = tmp_path_factory.mktemp(sanitizer)
-        return Build(sanitizer, folder).link([*objects(sanitizer).values()], folder)
+        return Build(sanitizer, folder).link([*objects_of(sanitizer).values()], folder)
 
     return cache(link)
 
@@ -230,8 +224,8 @@ def test_control_a_launch_of_what_must_wait_is_found(said_of):
 
 @pytest.mark.sweep("mutants")
 @pytest.mark.parametrize("name", ALL_MUTANTS)
-def test_mutants_are_found(name, objects, programs, tmp_path):
+def test_mutants_are_found(name, objects_of, programs, tmp_path):
     mutant = ALL_MUTANTS[name]
-    done = run(mutant.build(tmp_path, SOURCES, objects(mutant.sanitizer)), mutant.mode, programs)
+    done = run(mutant.build(tmp_path, SOURCES, objects_of(mutant.sanitizer)), mutant.mode, programs)
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr

@@ -3,7 +3,7 @@
 import pytest
 from builds import CSRC, Build, needs_compiler, run
 from program_files import write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, Mutant, Source, compile_all
+from virtual_builds import CONTENT, ENGINES, HERE, Mutant, Source
 
 ALL_KERNELS = HERE / "all_kernels.cpp"
 # A GPU refuses a vector at an address that is no multiple of its size, the CPU does not.
@@ -18,12 +18,6 @@ SOURCES = {
 }
 
 pytestmark = [needs_compiler, pytest.mark.sweep("matrix")]
-
-
-@pytest.fixture(scope="module")
-def objects(object_files):
-    """Of the unchanged sources: mutants are linked with most of them."""
-    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,7 @@ test's own on the virtual CUDA runtime; and mutants that must not get through.""
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
-from virtual_builds import (
-    HERE,
-    TEST_OPTIONS,
-    VIRTUAL_TORCH,
-    WITH_TORCH,
-    Mutant,
-    Source,
-    compile_all,
-)
+from virtual_builds import HERE, TEST_OPTIONS, VIRTUAL_TORCH, WITH_TORCH, Mutant, Source
 
 SOURCES = {
     **WITH_TORCH,
@@ -20,11 +12,6 @@ SOURCES = {
 }
 
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
-
-
-@pytest.fixture(scope="module")
-def objects(object_files):
-    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture

@@ -1,20 +1,10 @@
 """The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer; and
 mutants of it that must not get through."""
 
-from functools import cache
-
 import pytest
 from builds import CSRC, Build, needs_compiler, run
 from program_files import programs_of_processes, write_programs
-from virtual_builds import (
-    ENGINES,
-    HERE,
-    TEST_OPTIONS,
-    VIRTUAL_TORCH,
-    Mutant,
-    Source,
-    compile_all,
-)
+from virtual_builds import ENGINES, HERE, TEST_OPTIONS, VIRTUAL_TORCH, Mutant, Source
 
 PROCESSES = HERE.parent / "processes"
 SOURCES = {
@@ -44,19 +34,14 @@ pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
 
 
 @pytest.fixture(scope="module")
-def objects(object_files):
-    return cache(lambda sanitizer: compile_all(Build(sanitizer, object_files), SOURCES))
-
-
-@pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     path = tmp_path_factory.mktemp("programs") / "programs.txt"
     return write_programs(path, [*programs_of_processes()])
 
 
 @pytest.mark.sweep("sanitizers")
-def test_small_calls_at_once(objects, programs, tmp_path):
-    parts = objects("thread")
+def test_small_calls_at_once(objects_of, programs, tmp_path):
+    parts = objects_of("thread")
     done = run(Build("thread", tmp_path).link([*parts.values()], tmp_path), programs)
     assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)
@@ -96,9 +81,9 @@ MUTANTS = {
 
 @pytest.mark.sweep("mutants")
 @pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_found(name, objects, programs, tmp_path):
+def test_mutants_are_found(name, objects_of, programs, tmp_path):
     mutant = MUTANTS[name]
-    test = mutant.build(tmp_path, SOURCES, objects(mutant.sanitizer))
+    test = mutant.build(tmp_path, SOURCES, objects_of(mutant.sanitizer))
     done = run(test, programs, "3")  # programs for as many ranks
     assert done.returncode != 0
     assert mutant.words in done.stdout + done.stderr

@@ -4,15 +4,7 @@ not get through. No torch for CUDA is needed: the tensors only say where their m
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
-from virtual_builds import (
-    HERE,
-    TEST_OPTIONS,
-    VIRTUAL_TORCH,
-    WITH_TORCH,
-    Mutant,
-    Source,
-    compile_all,
-)
+from virtual_builds import HERE, TEST_OPTIONS, VIRTUAL_TORCH, WITH_TORCH, Mutant, Source
 
 SOURCES = {
     **WITH_TORCH,
@@ -21,11 +13,6 @@ SOURCES = {
 }
 
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
-
-
-@pytest.fixture(scope="module")
-def objects(object_files):
-    return compile_all(Build("plain", object_files), SOURCES)
 
 
 @pytest.fixture
