@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from io import StringIO
 from os import PathLike
 from pathlib import Path
@@ -23,11 +24,11 @@ MOST_PIXELS = 40e6  # 160 MB while a PNG is drawn; larger pictures get fewer dot
 MOST_PIXELS_HIGH = 65_000.0  # matplotlib writes no PNG of 65,536 or more in either direction
 
 
-class Drawable:
+class Drawable(abc.ABC):
     """What `draw` takes. Its class knows its figure, so that this file need not know the class."""
 
-    def _figure(self) -> Figure:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _figure(self) -> Figure: ...
 
     def _marks(self) -> int:
         """How many lines and boxes the figure has at least, where that may be too many.

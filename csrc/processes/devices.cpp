@@ -8,7 +8,7 @@
 namespace fastreduce {
 namespace {
 
-// How long what a failed call has enqueued may take. It waits for no other rank (predicted).
+// How long what a failed call has enqueued may take (predicted). It waits for no other rank.
 constexpr std::chrono::seconds kLastWork{2};
 
 void wait_for_last_work(Executor& executor) {

@@ -1,7 +1,6 @@
 #include "processes/labels.h"
 
 #include <bit>
-#include <cstring>
 
 #include "processes/group.h"
 

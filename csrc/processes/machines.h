@@ -37,7 +37,7 @@ class Machines {
   void allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
                  std::chrono::milliseconds timeout);
 
-  // As errors call a rank of all machines, and the number in all of one of this machine.
+  // `rank` counts the ranks of all machines, `rank_here` those of this machine. The name is for errors.
   std::string rank_name(int rank) const;
   int number_of(int rank_here) const { return settings_.ranks[settings_.across->getRank()][rank_here]; }
 

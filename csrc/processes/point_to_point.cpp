@@ -111,8 +111,8 @@ std::string ProcessBackend::gone_passing(int peer) const {
 // Gloo's words say only which connection has closed.
 std::string ProcessBackend::failed_passing(int peer, const std::string& gloo) const {
   std::vector<int> awaited;
-  for (int here = 0; here < group_.size(); ++here)
-    if (peer == kAnyRank || here == number_here(peer)) awaited.push_back(here);
+  if (const std::optional<int> here = number_here(peer)) awaited.push_back(*here);
+  for (int here = 0; peer == kAnyRank && here < group_.size(); ++here) awaited.push_back(here);
   const std::string reason = group_.given_up();
   const std::string why = reason.empty() ? group_.lost_soon(awaited) : reason;
   return (why.empty() ? "" : why + ": ") + gloo;

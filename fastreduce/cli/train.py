@@ -230,9 +230,8 @@ def _title(config: Config, data: FashionMNIST) -> str:
         f"lr: {config.lr:g}",
         f"init: {config.init}",
     ]
-    falls = config.lr_schedule != "constant"
     others = {
-        "lr schedule": config.lr_schedule if falls else None,
+        "lr schedule": config.lr_schedule if config.lr_schedule != "constant" else None,
         "allreduce": config.allreduce,
         "precision": config.precision if config.precision != "fp32" else None,
         "compile": config.compile,

@@ -21,8 +21,8 @@ from fastreduce.topology.rings import both_ways
 from fastreduce.units import busbw, duration, percent
 
 # A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
-# overlap saves (predicted). A plan should not take long either: hence at
-# most so many waves and instructions (predicted).
+# overlap saves (predicted). A plan should not take long either: the other two are predicted to be
+# enough.
 WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
 
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")

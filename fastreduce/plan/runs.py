@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastreduce.plan import table_files
 from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
 
@@ -134,7 +135,7 @@ def _json(text: str, path: Path, medium: str) -> Iterator[Measured]:
     kind = found.get("format") if isinstance(found, dict) else None
     if kind == "fastreduce published":
         yield from _published(found)
-    elif kind == "fastreduce table":
+    elif kind == table_files.FORMAT:
         yield from _table(found, path)
     elif isinstance(found, dict) and isinstance(found.get("rows"), list):
         yield from _rows(found, path, medium)

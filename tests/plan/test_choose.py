@@ -1,13 +1,17 @@
 """What auto stands for: the environment's, the table's, or the default."""
 
 import warnings
+from random import Random
 
 import pytest
 import torch
+from reference import assert_same, noise
 from subprocesses import output_of
 from tables import table, times
 
 import fastreduce
+from fastreduce import _C, allreduce, explain
+from fastreduce.algorithms import leader, names
 from fastreduce.plan import build
 from fastreduce.plan.choose import choose
 from fastreduce.plan.defaults import default
@@ -73,3 +77,53 @@ class TestAuto:
             print(_tuned.cache_info().misses)
         """
         assert output_of(code).split() == ["0", "1"]
+
+
+class TestDecideOnce:
+    """What explain names is what a call runs, with and without measured times."""
+
+    @staticmethod
+    def chosen_by_a_call(monkeypatch, lists):
+        ran = []
+        monkeypatch.setattr(
+            build, "proven", lambda collective, name, k, root: ran.append(name) or leader(k)
+        )
+        _C.forget_schedules()
+        allreduce(lists)
+        return ran[0]
+
+    @pytest.mark.parametrize("tuned", [False, True])
+    def test_200_random_calls(self, monkeypatch, tuned):
+        if tuned:
+            by_size = {
+                "leader": {1 << n: 1e-6 * (1 + n % 3) for n in range(4, 20)},
+                "sharded": {1 << n: 1e-6 * (1 + (n + 1) % 3) for n in range(4, 20)},
+            }
+            times_s = {
+                name: {k: by_size.get(name, dict.fromkeys(by_size["leader"], 1e-3)) for k in (2, 5)}
+                for name in names()
+            }
+            save(table({"cpu": times_s}))
+        random = Random(0)
+        answers = set()
+        for _ in range(200):
+            k, tensors = random.randint(1, 6), random.randint(1, 3)
+            sizes = [random.randint(1, 1 << random.randint(0, 12)) for _ in range(tensors)]
+            lists = [[torch.zeros(size) for size in sizes] for _ in range(k)]
+            found = explain(lists).algorithm
+            assert found == self.chosen_by_a_call(monkeypatch, lists)
+            answers.add(found)
+        assert len(answers) == (2 if tuned else 1)
+
+    def test_after_the_environment_has_changed(self, monkeypatch):
+        """By their bits: leader and tree sum in different orders."""
+        found = []
+        for value in ("", "tree", ""):
+            monkeypatch.setenv("FASTREDUCE_ALGORITHM", value)
+            by_auto, by_name = (noise(4, (1000,), torch.float32) for _ in range(2))
+            allreduce(by_auto)
+            allreduce(by_name, algorithm=explain(by_auto).algorithm)
+            assert_same(by_auto[0], by_name[0])
+            found.append(by_auto[0])
+        with pytest.raises(AssertionError):
+            assert_same(found[0], found[1])
