@@ -9,6 +9,7 @@ import pytest
 import torch
 from gpu_steps import ALLREDUCE, OF_PYTEST, steps
 from step import ROOT, Step, judge, run
+from sweeps import one_in
 
 HANGS = "import time\ntry: time.sleep(200)\nexcept KeyboardInterrupt: print('saved')"
 # By what a step does: its program, its limit in seconds, its status and what it printed.
@@ -66,7 +67,9 @@ class TestSteps:
         monkeypatch.setattr(sys, "argv", step.command[1:])
         assert (arguments().n, arguments().out) == (5, tmp_path / name)
 
-    @pytest.mark.parametrize(("name", "has_flags"), [("smoke", True), ("memcheck", False)])
+    @pytest.mark.parametrize(
+        ("name", "has_flags"), one_in(2, [("smoke", True), ("memcheck", False)], "benchmarks")
+    )
     def test_kernels_that_wait_for_each_other_are_kept_from_the_sanitizer(self, name, has_flags):
         [step] = [x for x in steps(Path()) if x.name == name]
         at = step.command.index("pytest") + 1

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from sweeps import one_in
 
 from fastreduce.cli import main
 from fastreduce.training import Config, Trainer
@@ -75,7 +76,9 @@ def test_what_a_run_cannot_change(capsys, tmp_path, flags, words):
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("settings", [{}, {"allreduce": "ring"}, {"kvstore": "local"}])
+@pytest.mark.parametrize(
+    "settings", one_in(3, [{}, {"allreduce": "ring"}, {"kvstore": "local"}], "cases")
+)
 def test_the_rate_is_the_one_that_is_used(tmp_path, settings):
     """A step of half the rate changes the parameters by half, whatever the checkpoint's rate."""
     config = Config((torch.device("cpu"),) * 2, batch_size=8, steps=1, epochs=1, **settings)

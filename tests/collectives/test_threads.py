@@ -161,6 +161,7 @@ LOADER = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+@pytest.mark.sweep("processes")
 def test_a_data_loaders_workers_can_call():
     assert output_of(LOADER) == "[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]"
 

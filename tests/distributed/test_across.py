@@ -40,7 +40,9 @@ def test_values(found, shape, name):
 
 
 @pytest.mark.parametrize("shape", one_in(3, [(shape,) for shape in SHAPES], "machines"), ids=str)
-@pytest.mark.parametrize("scenario", [error_scenarios.run, gloo_scenarios.run])
+@pytest.mark.parametrize(
+    "scenario", one_in(2, [error_scenarios.run, gloo_scenarios.run], "machines")
+)
 def test_calls_that_differ_and_those_of_gloo(tmp_path, scenario, shape):
     size, machines = shape
     in_a_group(scenario, (size,), size, tmp_path, None, "fastreduce", 60, 300, machines)

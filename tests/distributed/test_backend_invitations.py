@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from sweeps import one_in
 
 import fastreduce.distributed  # noqa: F401 - the backend
 from fastreduce import _C
@@ -100,7 +101,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", one_in(6, LIES, "cases"))
 def test_refused(name):
     lie, words = LIES[name]
     before = shared_memory_held()

@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 from making_scenarios import one_is_killed_while_a_group_is_made
 from processes import in_a_group
+from sweeps import one_in
 
 from fastreduce.distributed.meeting import own_part
 
@@ -53,6 +54,8 @@ def test_who_has_not_come_is_named(come, late):
     assert named in str(found[0])
 
 
-@pytest.mark.parametrize("where", ["machine", "connecting", "inviting", "invited"])
+@pytest.mark.parametrize(
+    "where", one_in(4, ["machine", "connecting", "inviting", "invited"], "kills")
+)
 def test_one_is_killed_while_a_group_is_made(tmp_path, where):
     in_a_group(one_is_killed_while_a_group_is_made, (3, where), 3, tmp_path, 2, "gloo", 300)

@@ -48,13 +48,17 @@ def test_an_updater_that_raises(tmp_path, staleness):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "an_updater_that_calls_its_own_store",
-        "what_is_wrong_on_one_rank_is_its_own",
-        "each_push_is_an_update",
-        "a_store_that_is_closed",
-        "one_ends_without_taking_leave",
-    ],
+    one_in(
+        3,
+        [
+            "an_updater_that_calls_its_own_store",
+            "what_is_wrong_on_one_rank_is_its_own",
+            "each_push_is_an_update",
+            "a_store_that_is_closed",
+            "one_ends_without_taking_leave",
+        ],
+        "processes",
+    ),
 )
 def test_two_ranks(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (), 2, tmp_path)

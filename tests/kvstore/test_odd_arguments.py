@@ -3,6 +3,7 @@
 import pytest
 import torch
 from local_store import ONES, value
+from sweeps import one_in
 
 from fastreduce import KVStore
 
@@ -58,7 +59,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("made", [of_itself, deep])
+@pytest.mark.parametrize("made", one_in(2, [of_itself, deep], "cases"))
 @pytest.mark.parametrize(("call", "error", "words"), CALLS.values(), ids=CALLS)
 def test_lists_without_an_end(store, call, error, words, made):
     with pytest.raises(error, match=words) as caught:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from calibrations import CURVE, HOPS, calibration
+from sweeps import one_in
 
 from fastreduce import explain
 from fastreduce.plan.calibrate import calibrate, errors_of, fit
@@ -81,12 +82,16 @@ class TestHeldOut:
 
 @pytest.mark.parametrize(
     "sizes, told",
-    [
-        (SIZES, True),
-        ([8 << e for e in range(10)], False),
-        ([(1 << 20) + 8 * e for e in range(8)], False),
-        ([(1 << 30) + 8 * e for e in range(8)], False),
-    ],
+    one_in(
+        2,
+        [
+            (SIZES, True),
+            ([8 << e for e in range(10)], False),
+            ([(1 << 20) + 8 * e for e in range(8)], False),
+            ([(1 << 30) + 8 * e for e in range(8)], False),
+        ],
+        "cases",
+    ),
     ids=["all", "small", "all of 1 MiB", "all of 1 GiB"],
 )
 def test_a_rate_is_told_by_large_sizes_that_differ(sizes, told):

@@ -120,6 +120,7 @@ def endless():
 
 class TestBesideOthers:
     @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers")
+    @pytest.mark.sweep("large machines")
     def test_a_signal_ends_it(self):
         class Enough(Exception):
             pass

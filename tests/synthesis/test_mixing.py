@@ -67,6 +67,7 @@ def test_a_mixture_takes_as_long_as_was_reckoned():
         assert best_s == pytest.approx(12 * turns / (turns - 1), rel=0.02)
 
 
+@pytest.mark.sweep("searches")
 def test_trees_that_grow_fill_the_turns(monkeypatch):
     """Without NVLink 0-3 the packed trees leave links idle in the first turns and the last ones."""
     topology = preset("dgx1").without(("gpu0", "gpu3"))

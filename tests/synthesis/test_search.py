@@ -1,9 +1,11 @@
 """What a search finds is proven, reproducible, and never worse than what is known."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from sweeps import one_in
 
 import fastreduce
 from fastreduce import Program, explain, simulate
@@ -43,13 +45,18 @@ def part_of_dgx1(k):
     return Topology("a part", "an example", graph)
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [preset("dgx1"), TWO, preset("dgx1").without(("gpu0", "gpu3")), unequal()],
-    ids=["direct links", "two machines", "a broken link", "unequal machines"],
-)
-@pytest.mark.parametrize("nbytes", [4096, 64 * MIB])
-def test_it_is_proven_and_no_worse_than_the_registered(topology, nbytes):
+MACHINES = {
+    "direct links": preset("dgx1"),
+    "two machines": TWO,
+    "a broken link": preset("dgx1").without(("gpu0", "gpu3")),
+    "unequal machines": unequal(),
+}
+CASES = list(product([64 * MIB, 4096], MACHINES))
+
+
+@pytest.mark.parametrize(("nbytes", "machine"), one_in(5, CASES, "searches"))
+def test_it_is_proven_and_no_worse_than_the_registered(nbytes, machine):
+    topology = MACHINES[machine]
     found = synthesize(topology, nbytes)
     found.program.verify()
     again = simulate(found.program, topology, nbytes)
@@ -58,6 +65,7 @@ def test_it_is_proven_and_no_worse_than_the_registered(topology, nbytes):
     assert found.bound.time_s <= found.time_s <= best * (1 + 1e-9)
 
 
+@pytest.mark.sweep("searches")
 def test_it_is_no_faster_with_a_slower_link():
     """A hundredth of a link once took longer than three thousandths."""
     times_s = [
@@ -78,7 +86,9 @@ def test_the_same_call_finds_the_same_program():
     assert one == other
 
 
-@pytest.mark.parametrize("topology", [preset("dgx1"), preset("pcie5-x8"), H100], ids=str)
+@pytest.mark.parametrize(
+    "topology", one_in(3, [preset("dgx1"), preset("pcie5-x8"), H100], "searches"), ids=str
+)
 def test_64_mib_are_within_5_percent_of_the_bound(topology):
     found = synthesize(topology, 64 * MIB)
     assert found.time_s <= 1.05 * found.bound.time_s
