@@ -57,10 +57,28 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void store(const Part (&values)[N], T* dst) {
   }
 }
 
+// See FlippedMin; `which`: kTopBit, kOtherBits, both or none.
+template <class O, class A, int N>
+C10_HOST_DEVICE C10_ALWAYS_INLINE void flip_bits(int which, A (&acc)[N]) {
+  if constexpr (O::flips) {
+    using Bits = std::conditional_t<is_integer<A>, A, std::conditional_t<sizeof(A) == 4, uint32_t, uint64_t>>;
+    constexpr Bits kTop = Bits{1} << (8 * sizeof(A) - 1);
+    const Bits mask = (which & kTopBit ? kTop : 0) | (which & kOtherBits ? static_cast<Bits>(~kTop) : 0);
+    FASTREDUCE_UNROLL
+    for (int n = 0; n < N; ++n) {
+      Bits bits;
+      std::memcpy(&bits, &acc[n], sizeof bits);
+      bits ^= mask;
+      std::memcpy(&acc[n], &bits, sizeof bits);
+    }
+  }
+}
+
 // Folds the sources first .. first + S - 1, as far as they are below `num_srcs`, into acc. All loads are started
 // before the first one is waited for.
 template <class O, int S, class Srcs, class Part, int N>
-C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, Part (&acc)[N]) {
+C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, int first, int64_t at, int parameter,
+                                               Part (&acc)[N]) {
   decltype(load(srcs[0] + at)) loaded[S]{};  // compilers cannot see that what is not loaded is not used
   FASTREDUCE_UNROLL
   for (int s = 0; s < S; ++s)
@@ -70,10 +88,12 @@ C10_HOST_DEVICE C10_ALWAYS_INLINE void fold_in(const Srcs& srcs, int num_srcs, i
     if (first + s >= num_srcs) break;
     if (first + s == 0) {
       widen(loaded[s], acc);
+      flip_bits<O>(parameter, acc);
       continue;
     }
     Part next[N];
     widen(loaded[s], next);
+    flip_bits<O>(parameter, next);
     FASTREDUCE_UNROLL
     for (int n = 0; n < N; ++n) acc[n] = O::fold(acc[n], next[n]);
   }
@@ -87,27 +107,28 @@ constexpr int kLoadsAtATime = std::is_pointer_v<Src> || is_float8<T> ? 1 : 4;
 
 // Reduces one vector of V elements. K is the number of sources if it is known at compile time, else 0; srcs[i] and
 // dsts[i] are pointers of any kind. All loads come before the stores, so a destination may be one of the sources.
-// `divisor` matters for averages only.
+// `parameter` is the divisor of an average, which is 1 before its sum is complete, or FlippedMin's flipped_bits.
 template <class T, class O, int K, int V, class Part = Accumulator<T>, class Srcs, class Dsts>
 C10_HOST_DEVICE C10_ALWAYS_INLINE void reduce_vector(const Srcs& srcs, int num_srcs, const Dsts& dsts, int num_dsts,
-                                                     int64_t at, int divisor) {
+                                                     int64_t at, int parameter) {
   using A = Accumulator<T>;
   constexpr int N = V * sizeof(A) / sizeof(Part);
   Part acc[N];
   if constexpr (K > 0) {
-    fold_in<O, K>(srcs, K, 0, at, acc);
+    fold_in<O, K>(srcs, K, 0, at, parameter, acc);
   } else {
     FASTREDUCE_UNROLL
     for (int n = 0; n < N; ++n) acc[n] = Part{};  // the first source overwrites it; compilers cannot know
     constexpr int S = kLoadsAtATime<T, decltype(srcs[0] + at)>;
     FASTREDUCE_NO_UNROLL
-    for (int s = 0; s < num_srcs; s += S) fold_in<O, S>(srcs, num_srcs, s, at, acc);
+    for (int s = 0; s < num_srcs; s += S) fold_in<O, S>(srcs, num_srcs, s, at, parameter, acc);
   }
   if constexpr (O::divides)
-    if (divisor != 1) {
+    if (parameter != 1) {
       FASTREDUCE_UNROLL
-      for (int n = 0; n < N; ++n) acc[n] = acc[n] / static_cast<A>(divisor);
+      for (int n = 0; n < N; ++n) acc[n] = acc[n] / static_cast<A>(parameter);
     }
+  flip_bits<O>(parameter, acc);
   const auto store_all = [&](const auto& values) {
     for (int d = 0; d < num_dsts; ++d) store(values, dsts[d] + at);
   };

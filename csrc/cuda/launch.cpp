@@ -30,6 +30,10 @@ size_t operands_of(const std::vector<const Instruction*>& instructions) {
   return operands;
 }
 
+int parameter_of(DType dtype, Op op, bool completes, int ranks) {
+  return op == Op::min || op == Op::max ? flipped_bits(dtype, op) : divisor_of(op, completes, ranks);
+}
+
 size_t bytes_of(const std::vector<const Instruction*>& instructions, const LaneSteps* steps) {
   size_t bytes = instructions.size() * sizeof(InstructionArg);
   if (steps)
@@ -70,10 +74,10 @@ bool Launcher::fits(const std::vector<const Instruction*>& instructions) const {
 void Launcher::add_instructions(const std::vector<const Instruction*>& instructions, int ranks) {
   size_t operands = 0;
   for (const Instruction* instruction : instructions) {
-    const int divisor = divisor_of(op_, instruction->completes, ranks);
+    const int parameter = parameter_of(dtype_, op_, instruction->completes, ranks);
     const size_t srcs = instruction->srcs.size(), dsts = other_dsts(*instruction).size();
     instructions_.push_back({static_cast<uint16_t>(operands), static_cast<uint16_t>(srcs), static_cast<uint16_t>(dsts),
-                             static_cast<uint16_t>(divisor)});
+                             static_cast<uint16_t>(parameter)});
     operands += srcs + dsts;
     if (!steps_) continue;
     const LaneStep& step = (*steps_)[instruction];

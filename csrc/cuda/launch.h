@@ -25,8 +25,8 @@ struct RowArg {
 struct alignas(8) InstructionArg {
   uint16_t first_operand;  // of its sources, then its destinations, counted from the row's first pointer
   uint16_t num_srcs;
-  uint16_t num_dsts;  // 0: the destinations are the sources
-  uint16_t divisor;   // of an average where its sum is complete: the number of ranks; else 1
+  uint16_t num_dsts;   // 0: the destinations are the sources
+  uint16_t parameter;  // as reduce_vector's
 };
 
 // What an instruction needs in a launch whose lanes wait for each other (cuda/signals.cuh).

@@ -143,7 +143,7 @@ struct Step {
     Held<T, 16, Vectors, K> held;
     FASTREDUCE_UNROLL
     for (int i = 0; i < K; ++i) held.pointers[i] = srcs<16, Vectors>()[i] + at;
-    reduce_vector<T, O, K, V * Vectors>(held, K, held, K, 0, instruction.divisor);
+    reduce_vector<T, O, K, V * Vectors>(held, K, held, K, 0, instruction.parameter);
     return at + Vectors * width;
   }
 
@@ -160,7 +160,7 @@ struct Step {
     FASTREDUCE_NO_UNROLL
     for (; at < end; at += block_threads() * V)
       reduce_vector<T, O, 0, V>(srcs<Bytes, 1>(), instruction.num_srcs, dsts<Bytes, 1>(), num_dsts(), at,
-                                instruction.divisor);
+                                instruction.parameter);
   }
 
   __device__ int unrolled(int at, int end) const {
@@ -255,7 +255,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(con
 struct CudaKernel {
   template <class T, class O>
   Kernel make() const {
-    return reduce_rows<T, O>;
+    if constexpr (std::is_base_of_v<Min, O>)
+      return reduce_rows<Unsigned<T>, FlippedMin>;
+    else
+      return reduce_rows<T, O>;
   }
 };
 

@@ -63,8 +63,8 @@ MUTANTS = {
     ),
     "averages divide twice": Mutant(
         "reduce.h",
-        "acc[n] / static_cast<A>(divisor)",
-        "acc[n] / static_cast<A>(divisor) / static_cast<A>(divisor)",
+        "acc[n] / static_cast<A>(parameter)",
+        "acc[n] / static_cast<A>(parameter) / static_cast<A>(parameter)",
         "float",
         "avg of f32",
     ),
@@ -74,6 +74,26 @@ MUTANTS = {
         "return b < a || b != b ? b : a;",
         "float",
         "max of f32",
+    ),
+    "the least for the greatest, on GPUs": Mutant(
+        "cuda/launch.cpp",
+        "flipped_bits(dtype, op)",
+        "flipped_bits(dtype, Op::min)",
+        "float",
+        "max of f32",
+    ),
+    "signs dropped on GPUs": Mutant(
+        "reduce.h",
+        "(which & kTopBit ? kTop : 0)",
+        "(which & kOtherBits ? kTop : 0)",
+        "int16_t",
+        "of i16",
+    ),
+    "a result that stays flipped": Mutant(
+        "reduce.h", "    }\n  flip_bits<O>(parameter, acc);", "    }", "float", "max of f32"
+    ),
+    "a first value not flipped": Mutant(
+        "reduce.h", "acc);\n      flip_bits<O>(parameter, acc);", "acc);", "float", "max of f32"
     ),
     "signs that matter are dropped": Mutant(
         "ops.h",
