@@ -55,6 +55,7 @@ def test_what_was_not_asked_for_is_not_counted(last_lines):
     assert last == "1 long tests left out (mutants 1): pytest --sweep runs them too"
 
 
+@pytest.mark.sweep("cases")
 def test_all_run_with_sweep(last_lines):
     assert last_lines("--sweep")[-1].startswith("5 passed")
     assert last_lines("-k", "short")[-1].startswith("1 passed")

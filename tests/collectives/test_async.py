@@ -220,6 +220,7 @@ def test_python_ends_with_work_in_flight():
     assert output_of(MANY + "print('end')").strip() == "end"
 
 
+@pytest.mark.sweep("processes")
 def test_python_that_ends_begins_nothing_more():
     code = (
         MANY
@@ -241,6 +242,7 @@ atexit.register(late)
     ]
 
 
+@pytest.mark.sweep("processes")
 def test_a_forked_child_has_the_results_and_a_worker_of_its_own():
     code = (
         MANY

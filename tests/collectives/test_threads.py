@@ -137,6 +137,7 @@ FORKED = """
 """
 
 
+@pytest.mark.sweep("processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_a_forked_child_can_call():
     assert output_of(FORKED) == "7"

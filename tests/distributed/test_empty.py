@@ -41,6 +41,7 @@ def test_bytes_that_no_number_holds_are_refused(sizes):
         empty(*sizes, dtype=torch.float64)
 
 
+@pytest.mark.sweep("processes")
 def test_a_forked_process_has_memory_of_its_own():
     """What its parent has given back would be the next tensor of both."""
     said = output_of("""

@@ -22,6 +22,7 @@ def test_calls(tmp_path, shape):
     run(tmp_path, scenarios.run, shape)
 
 
+@pytest.mark.sweep("processes")
 def test_groups_that_end(tmp_path):
     run(tmp_path, scenarios.groups_that_end, (3, 1))
 

@@ -37,6 +37,7 @@ def test_a_server_that_is_killed_is_named_with_its_keys(tmp_path, seed):
     in_a_group(async_scenarios.a_server_is_killed, (seed,), 3, tmp_path, killed=1)
 
 
+@pytest.mark.sweep("kills")
 def test_a_server_that_hangs_is_named(tmp_path):
     in_a_group(async_scenarios.a_server_is_stopped, (), 2, tmp_path, killed=1)
 
