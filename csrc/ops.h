@@ -139,18 +139,10 @@ struct Max : Min {
 // integers are in the order of unsigned ones; with all bits flipped, integers are in the opposite order, and so are
 // floats with their sign flipped. Flipping again gives back the very bits, those of a NaN too.
 struct FlippedMin : Min {
-  static constexpr bool ignores_sign = true;
   static constexpr bool flips = true;
 };
 
 constexpr int kTopBit = 1, kOtherBits = 2;
-
-template <class T>
-constexpr int flipped_bits(Op op) {
-  const int order = is_integer<T> && std::is_signed_v<T> ? kTopBit : 0;
-  const int opposite = is_integer<T> ? kTopBit | kOtherBits : kTopBit;
-  return op == Op::max ? order ^ opposite : order;
-}
 
 struct BAnd {
   static constexpr Op op = Op::band;
@@ -224,7 +216,11 @@ Result dispatch(DType dtype, Op op, const Make& make) {
 inline int flipped_bits(DType dtype, Op op) {
   int bits = 0;
   for_each(Elements{}, [&]<class E>(E) {
-    if (E::dtype == dtype) bits = flipped_bits<typename E::Type>(op);
+    using T = typename E::Type;
+    if (E::dtype != dtype) return;
+    const int order = is_integer<T> && std::is_signed_v<T> ? kTopBit : 0;
+    const int opposite = is_integer<T> ? kTopBit | kOtherBits : kTopBit;
+    bits = op == Op::max ? order ^ opposite : order;
   });
   return bits;
 }
