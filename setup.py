@@ -89,6 +89,12 @@ def wants_cuda() -> bool:
     return not missing
 
 
+# Some toolchains put a copy of libstdc++ into each module (-static-libstdc++). Beside the copy that
+# torch has loaded, numbers were missing from messages, or writing one ended the process (g++ 12 and
+# 13, 2026-11-26). Named before the compiler's own, the shared one is taken.
+SHARED_LIBSTDCXX = "-l:libstdc++.so.6"
+
+
 def cuda_arguments() -> dict:
     import torch
 
@@ -102,7 +108,7 @@ def cuda_arguments() -> dict:
     return {
         "libraries": ["c10_cuda", "torch_cuda"],
         "library_dirs": [str(runtime.parent)],
-        "extra_link_args": [f"-l:{runtime.name}"],
+        "extra_link_args": [f"-l:{runtime.name}", SHARED_LIBSTDCXX],
         "include_dirs": [str(root / "include")],
     }
 
@@ -142,7 +148,8 @@ def translation_units(csrc: Path, with_cuda: bool) -> list[Path]:
 
 def extension_arguments() -> dict:
     with_cuda = wants_cuda()
-    cuda = cuda_arguments() if with_cuda else {}  # first: torch's helper looks for CUDA_HOME once
+    # First: torch's helper looks for CUDA_HOME once.
+    cuda = cuda_arguments() if with_cuda else {"extra_link_args": [SHARED_LIBSTDCXX]}
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
     # By itself ninja starts two compilers more than there are cores, which holds up the longest.
