@@ -1,20 +1,21 @@
 """A training step of all replicas as one CUDA graph: one launch instead of thousands.
 
 One process launches the kernels of all GPUs, one after the other; a graph launches them together.
-One GPU with several replicas has run the passes so. No GPU has run an optimizer so yet, and several
-GPUs have run neither.
+One GPU with several replicas has run the passes and the optimizer so; several GPUs have not.
 
 Source: "CUDA Graphs" in the notes of PyTorch's documentation, for what a capture needs.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from fastreduce.parallel.batch import Whole, leaves_of
@@ -51,6 +52,7 @@ class GraphedStep:
         self._inputs = [x.to(here, copy=True) if isinstance(x, Tensor) else x for x in leaves]
         own = pytree.tree_unflatten(self._inputs, self._shape)
         self._params = list(module.parameters())
+        _check_that_no_graph_holds(module)
 
         def whole() -> Tensor:
             loss = step(*own)
@@ -102,6 +104,32 @@ class GraphedStep:
             )
         if self._update:
             self._update.check()
+
+
+def _check_that_no_graph_holds(module: torch.nn.Module) -> None:
+    """Raise RuntimeError if an earlier pass's autograd graph still leads to the parameters.
+
+    It keeps the nodes that accumulate their gradients, which run on the stream of that pass: as a
+    rule the default stream, which no capture may wait for.
+    """
+    mark = "earlier pass"
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    for _ in range(2):
+        for parameter in trained.values():
+            _metadata(parameter)[mark] = True  # which is gone with the node, if no graph holds it
+        held = [name for name, parameter in trained.items() if mark in _metadata(parameter)]
+        if not held:
+            return
+        gc.collect()
+    raise RuntimeError(
+        f"graphed: found the autograd graph of an earlier pass, which leads to parameter {held[0]}; "
+        "delete what holds it, such as the loss or an output of that pass, or keep it detached"
+    )
+
+
+def _metadata(parameter: Tensor) -> dict[str, Any]:
+    """Of the node that accumulates the parameter's gradient."""
+    return cast("dict[str, Any]", get_gradient_edge(parameter).node.metadata)
 
 
 def captured(

@@ -115,7 +115,8 @@ class Replicas:
 
         @contextmanager
         def turn(shard: int) -> Iterator[None]:
-            self._put(owners[shard], parameters[shard], buffers[shard])
+            self._put_parameters(owners[shard], parameters[shard])
+            self._put_buffers(owners[shard], buffers[shard])
             with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
                 yield
                 self._check_parameters(owners[shard], parameters[shard])
@@ -136,12 +137,16 @@ class Replicas:
             buffers[0] = held
             raise
         finally:
-            self._put(0, self._params, buffers[0])
+            for owner in {0, *owners}:  # those of a pass would keep its autograd graph
+                self._put_parameters(owner, self._memories[owner])
+            self._put_buffers(0, buffers[0])
             self._attributes.keep()
 
-    def _put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+    def _put_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
         for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
             holder[name] = parameters[number]
+
+    def _put_buffers(self, owner: int, buffers: Sequence[Tensor]) -> None:
         for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
             holder[name] = buffer
 

@@ -4,6 +4,7 @@ Here a capture runs the step once and a replay runs it again, as a graph does wi
 """
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -66,6 +67,39 @@ def test_each_call_sets_the_gradients_of_its_batch(model):
         wanted.backward()
         torch.testing.assert_close(step(other, y), wanted.detach())
         assert_same_gradients(model, bare)
+
+
+class TestGraphsOfEarlierPasses:
+    """torch keeps for them on which stream gradients are accumulated: none that is captured."""
+
+    @pytest.mark.parametrize("sync_batchnorm", [False, True])
+    @pytest.mark.parametrize("kind", ["mlp", "branching", "checkpoint"])
+    def test_none_is_left_by_a_pass(self, kind, sync_batchnorm):
+        model = DataParallel(made(kind), ["cpu"] * 3, sync_batchnorm=sync_batchnorm)
+        X, y = batch()
+        gc.disable()  # which would hide a graph that waits for it
+        try:
+            for _ in range(3):
+                model.backward(F.cross_entropy, X, y)
+                F.cross_entropy(model(X), y).backward()
+                graphed._check_that_no_graph_holds(model.module)
+        finally:
+            gc.enable()
+
+    def test_one_that_is_held_is_an_error_in_words(self, model):
+        X, y = batch()
+        output = model(X)
+        with pytest.raises(RuntimeError, match=r"leads to parameter 0\.weight; delete what holds"):
+            step_of(model, X, y)
+        del output
+        step_of(model, X, y)
+
+    def test_garbage_is_collected(self, model):
+        X, y = batch()
+        garbage = [model(X)]
+        garbage.append(garbage)
+        del garbage
+        step_of(model, X, y)
 
 
 def test_warming_up_changes_neither_buffers_nor_random_numbers():
