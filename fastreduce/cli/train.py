@@ -232,6 +232,8 @@ def _title(config: Config, data: FashionMNIST) -> str:
     ]
     others = {
         "lr schedule": config.lr_schedule if config.lr_schedule != "constant" else None,
+        "momentum": config.momentum or None,
+        "weight decay": config.weight_decay or None,
         "allreduce": config.allreduce,
         "precision": config.precision if config.precision != "fp32" else None,
         "compile": config.compile,

@@ -10,8 +10,18 @@ if TYPE_CHECKING:
     from fastreduce.training import Config
 
 SETTINGS = (
-    *("model", "batch_size", "lr", "lr_schedule", "steps", "init", "seed", "allreduce"),
-    *("precision", "compile", "graph", "overlap", "reproducible", "skip_nonfinite"),
+    *("model", "batch_size", "lr", "lr_schedule", "momentum", "weight_decay", "steps"),
+    *(
+        "init",
+        "seed",
+        "allreduce",
+        "precision",
+        "compile",
+        "graph",
+        "overlap",
+        "reproducible",
+        "skip_nonfinite",
+    ),
     *("kvstore", "staleness", "backend"),
 )
 # What a run that goes on may change: the two answers to a loss that was not finite. The checkpoint

@@ -45,11 +45,11 @@ class Config:
     ``devices`` names one device per replica, the same one several times if need be.
     ``batch_size`` counts the examples of all replicas together. ``steps`` bounds the steps of an
     epoch. ``lr_schedule`` is as in `lr_of_epoch`, ``init`` as in `initial_params`. ``model`` is one
-    of `models.MODELS`, trained by `fastreduce.DataParallel` and `torch.optim.SGD`; ``precision`` is
-    "fp32" or "bf16" (autocast), ``compile`` says whether `torch.compile` compiles it, ``graph``
-    whether a whole step is one CUDA graph (`fastreduce.DataParallel.graphed`), ``overlap`` and
-    ``reproducible`` are DataParallel's, and ``skip_nonfinite`` leaves a step out whose loss is not
-    finite, where the run would end.
+    of `models.MODELS`, trained by `fastreduce.DataParallel` and `torch.optim.SGD` with ``momentum``
+    and ``weight_decay``; ``precision`` is "fp32" or "bf16" (autocast), ``compile`` says whether
+    `torch.compile` compiles it, ``graph`` whether a whole step is one CUDA graph
+    (`fastreduce.DataParallel.graphed`), ``overlap`` and ``reproducible`` are DataParallel's, and
+    ``skip_nonfinite`` leaves a step out whose loss is not finite, where the run would end.
 
     ``kvstore`` is the kind of a `fastreduce.KVStore` that keeps the parameters and updates them;
     its ``staleness``, too. Each process of a "dist" kind has ``devices`` of its own, and takes an
@@ -86,6 +86,8 @@ class Config:
     staleness: int | None = None
     backend: str | None = None
     lr_schedule: str = "constant"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         flags = ("compile", "graph", "overlap", "skip_nonfinite")
@@ -105,6 +107,13 @@ class Config:
         if not 0 < self.lr <= LARGEST_LR:
             raise ValueError(
                 f"lr: found {self.lr}, wanted a number above 0, and at most {LARGEST_LR:.1e}"
+            )
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum: found {self.momentum}, wanted at least 0 and below 1")
+        if not 0 <= self.weight_decay <= LARGEST_LR:
+            raise ValueError(
+                f"weight-decay: found {self.weight_decay}, wanted a number from 0 to "
+                f"{LARGEST_LR:.1e}"
             )
         if len(self.devices) > self.batch_size:
             raise ValueError(
@@ -159,6 +168,8 @@ class Config:
     def _check_store(self) -> None:
         if self.kvstore is not None:
             self._refuse(("lr_schedule",), f"kvstore {self.kvstore!r}, which updates at one rate")
+            why = f"kvstore {self.kvstore!r}, which updates by SGD without either"
+            self._refuse(("momentum", "weight_decay"), why)
             check_store(self.kvstore, "sum", self.staleness)
             for name in ("skip_nonfinite", "graph"):
                 if getattr(self, name):
@@ -188,8 +199,8 @@ class Config:
         if self.allreduce is not None:
             self._refuse(
                 (
-                    *("model", "lr_schedule", "precision", "compile", "graph", "overlap"),
-                    *("reproducible", "skip_nonfinite", "kvstore", "backend"),
+                    *("model", "lr_schedule", "momentum", "weight_decay", "precision", "compile"),
+                    *("graph", "overlap", "reproducible", "skip_nonfinite", "kvstore", "backend"),
                 ),
                 f"allreduce {self.allreduce!r}, which the book's functions use, and they train "
                 "LeNet as the book does",

@@ -18,7 +18,7 @@ from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import ReplicasDiffer
 
 from .config import Config
-from .learners import PROCESSES, Learner, network
+from .learners import PROCESSES, Learner, network, optimizer
 from .lenet import Generator
 from .state import bytes_of
 
@@ -35,7 +35,7 @@ class DDPLearner(Learner):
     def __init__(self, config: Config, generator: Generator) -> None:
         self._net = network(config, generator)
         self._model = DistributedDataParallel(self._net)
-        self._optimizer = torch.optim.SGD(self._net.parameters(), lr=config.lr)
+        self._optimizer = optimizer(self._net, config)
         self._ranks = Group(None)
         self._skips = config.skip_nonfinite
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import fastreduce
 from fastreduce.parallel.graphed import GraphedStep
@@ -122,6 +122,15 @@ def network(config: Config, generator: Generator) -> Classifier:
     return net
 
 
+def optimizer(net: nn.Module, config: Config) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        net.parameters(),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )
+
+
 class ModuleLearner(Learner):
     """A module of `models` in `fastreduce.DataParallel`, and SGD."""
 
@@ -132,14 +141,16 @@ class ModuleLearner(Learner):
             reproducible=config.reproducible,
             overlap=config.overlap,
         )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
+        self.optimizer = optimizer(self.model, config)
         self._rows = 256 * len(config.devices)
         self._config = config
         self._graphed: GraphedStep | None = None
 
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
-        # A graph has one shape; the last batch of an epoch may be shorter.
-        if self._config.graph and len(X) == self._config.batch_size:
+        # A graph has one shape; the last batch of an epoch may be shorter. And the tensors of a
+        # momentum, which the first step makes, must be there before.
+        can_be_captured = not self._config.momentum or self.optimizer.state
+        if self._config.graph and len(X) == self._config.batch_size and can_be_captured:
             return [self._graphed_step(X, y) * len(X)]
         self.optimizer.zero_grad()
         loss = self.model.backward(F.cross_entropy, X, y)

@@ -64,6 +64,7 @@ def test_train_prints_its_lines_and_writes_its_files(capsys, tmp_path):
             (["--init", "book"], {"init": "book"}),
             (["--lr", "0.3"], {"lr": 0.3, "lr_schedule": "constant"}),
             (["--lr-schedule", "linear"], {"lr": 0.08, "lr_schedule": "linear"}),
+            (["--momentum", "0.9", "--weight-decay", "1e-4"], {"momentum": 0.9}),
             (["--replicas", "3"], {"devices": ["cpu"] * 3}),
             (["--replicas", "1"], {"devices": ["cpu"]}),
             (["--devices", "cpu", "cpu", "cpu"], {"devices": ["cpu"] * 3}),

@@ -155,10 +155,10 @@ class TestGraphed:
         assert_close([nets[0](X[:5])], [nets[1](X[:5])])
         nets[0].check()
 
-    def test_a_rate_that_falls_is_captured_anew(self, place):
-        config = Config(
-            (place.device(0),) * 2, 64, epochs=3, steps=4, model="mlp", lr_schedule="linear"
-        )
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_a_rate_that_falls_is_captured_anew(self, place, momentum):
+        config = Config((place.device(0),) * 2, 64, epochs=3, steps=4, model="mlp")
+        config = config.changed(lr_schedule="linear", momentum=momentum)
         losses = []
         for graph in (False, True):
             trainer = Trainer(

@@ -53,6 +53,8 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
         "staleness": None,
         "backend": None,
         "lr_schedule": "constant",
+        "momentum": 0.0,
+        "weight_decay": 0.0,
     }
     assert lines[0]["data"]["train_images"] == 10
     assert lines[0]["versions"]["torch"] == torch.__version__

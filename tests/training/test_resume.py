@@ -28,6 +28,7 @@ CONFIGS = {
     "a key-value store": dataclasses.replace(TWO, kvstore="local"),
     "micro-shards": dataclasses.replace(TWO, model="mlp", reproducible=2),
     "a falling rate": dataclasses.replace(TWO, lr_schedule="linear"),
+    "momentum": dataclasses.replace(TWO, momentum=0.9, weight_decay=5e-4),
     "bf16": dataclasses.replace(TWO, precision="bf16"),
 }
 
@@ -205,7 +206,7 @@ class TestCommand:
         ("change", "words"),
         [
             (lambda config: {**config, "devices": ["cuda:7"]}, "devices: found 'cuda:7'"),
-            (lambda config: {**config, "momentum": 0.9}, "found the settings momentum, which this"),
+            (lambda config: {**config, "dampening": 0.9}, "found the settings dampening, which this"),
             (lambda config: None, "found checkpoints without settings"),
         ],
     )

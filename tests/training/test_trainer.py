@@ -118,6 +118,20 @@ def test_a_falling_rate_is_that_of_the_epoch(tiny):
         check_replicas([params(trainer), params(constant)])
 
 
+def test_momentum_and_weight_decay_are_those_of_sgd(tiny):
+    config = TWO.changed(momentum=0.5, weight_decay=0.1, backend=None)
+    trainer = Trainer(config, tiny, progress=False)
+    bare = [p.detach().clone().requires_grad_() for p in trainer.learner.model.parameters()]
+    theirs = torch.optim.SGD(bare, config.lr, momentum=0.5, weight_decay=0.1)
+    X, y = tiny.train.images[:4], tiny.train.labels[:4]
+    for _ in range(3):
+        trainer.learner.step(X, y)
+        for own, p in zip(trainer.learner.model.parameters(), bare, strict=True):
+            p.grad = own.grad.clone()
+        theirs.step()
+    torch.testing.assert_close(params(trainer), bare, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("model", "precision"), [("mlp", "bf16"), ("lenet", "bf16"), ("resnet18", "fp32")]
 )
