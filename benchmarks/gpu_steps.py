@@ -31,7 +31,7 @@ NO_CACHE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 BENCHMARK = "benchmarks/allreduce.py"
 FEW = "-b 64K -e 256M -f 64 -n 5 -d float32 --lists"
 ALLREDUCE = {
-    "kernels": "-e 1G -f 8 -n 5 -d float32 bfloat16 --engine tiles --algorithm auto leader sharded "
+    "kernels": "-e 1G -f 4 -n 5 -d float32 bfloat16 --engine tiles --algorithm auto leader sharded "
     "--against loop",
     "peers": f"{FEW} -k 2 8 --engine tiles --algorithm auto",
     "lists": "-e 1 -n 5 -d float32 --lists LeNet ResNet-18 ResNet-50 GPT-2 --engine tiles "

@@ -7,7 +7,8 @@ sheet's bandwidth; from the cache where all ranks' buffers fit into half of it, 
 that was in no cache, which is what a benchmark times that goes round several sets of buffers. A
 launch takes `fastreduce.simulation.predict.MEMORIES["gpu"].call_s` if it is called from Python,
 `fastreduce.simulation.EVENTS.launch_s` in a graph. These three figures were measured on one H100 on
-2026-11-23 (results/gpu/report.json), so that they agree there is no proof of the model. Before, it
+2026-11-23 (results/h100/report.json): that they agree proves nothing of the model. On an H200,
+from which nothing was taken, 15 of 16 times hold within 25 % (results/h200/report.json). Before, it
 had 90 %, 8 us and 0.5 us, and was off by a factor of 3 for small data in a graph.
 
 Eight GPUs, which nobody has measured: what "auto" stands for, simulated on the topology: launches,

@@ -70,7 +70,7 @@ def _extension() -> list[tuple[str, str]]:
         ("CPU kernels", f"{_C.cpu_kernels()} (chosen at run time)"),
         (
             "CUDA engines",
-            "built; tested on one H100, on several GPUs never run: pytest -m gpu tests them here"
+            "built; tested on one H200, on several GPUs never run: pytest -m gpu tests them here"
             if _C.cuda_engines
             else "not built: CUDA tensors are refused (FASTREDUCE_CUDA=1 pip install says why)",
         ),

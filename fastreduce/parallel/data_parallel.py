@@ -183,7 +183,7 @@ class DataParallel(nn.Module):
         Returns a function: ``loss = step(inputs, *targets)`` does what ``model.backward(loss_fn,
         inputs, *targets)`` does, except that it sets gradients instead of adding to them; with an
         ``optimizer`` it also does what ``optimizer.step()`` does. One launch runs all kernels of
-        all GPUs. One GPU has run it without an optimizer; with one, and on several, it is untried.
+        all GPUs. One GPU has run it; on several it is untried.
 
         The module's forward and the loss must be what a CUDA graph can hold: the same kernels for
         every batch, and nothing that waits for the GPU. Random numbers go on from replay to replay.

@@ -122,8 +122,8 @@ def _check_that_no_graph_holds(module: torch.nn.Module) -> None:
             return
         gc.collect()
     raise RuntimeError(
-        f"graphed: found the autograd graph of an earlier pass, which leads to parameter {held[0]}; "
-        "delete what holds it, such as the loss or an output of that pass, or keep it detached"
+        f"graphed: found the autograd graph of an earlier pass, which leads to {held[0]}; delete "
+        "what holds it, such as the loss or an output of that pass, or keep it detached"
     )
 
 

@@ -9,7 +9,7 @@ DEFAULTS: dict[str, list[tuple[float, str]]] = {
     # In one memory each worker takes a tile through the whole program while it is in cache, so the
     # program with the fewest instructions wins: leader has one. Measured on a CPU
     # (benchmarks/results/auto.json), and on one H100, where leader took at most 1.1 times as long
-    # as sharded and ring, in a graph (2026-11-23, benchmarks/results/gpu/report.json).
+    # as sharded and ring, in a graph (2026-11-23, benchmarks/results/h100/report.json).
     "cpu": [(math.inf, "leader")],
     "gpu": [(math.inf, "leader")],
     # Predicted: up to 64 KiB the events between devices cost more than the bytes, and leader needs

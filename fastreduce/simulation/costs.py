@@ -45,7 +45,7 @@ class Costs(NamedTuple):
 #
 # launch_s: from one kernel of a CUDA graph to the next on the same stream, the kernel included:
 # 1.6 us where each is an allreduce of 1 KiB on 2 ranks (one H100, driver 580, 2026-11-23,
-# benchmarks/results/gpu/report.json). There a kernel that does nothing takes 0.95 us.
+# benchmarks/results/h100/report.json). There a kernel that does nothing takes 0.95 us.
 #
 # event_wait_s: from the end of a kernel until another device's stream, which waits for its event,
 # continues. Predicted: between GPUs it was not measured. Between streams of one H100 each step of a

@@ -36,7 +36,7 @@ MEMORIES = {
     # elements with k = 2, 64M elements, and 1M elements with k = 2. The size of the cache is
     # assumed.
     "cpu": Memory(1e-6, 65e9, 330e9, 64e6),
-    # Measured on one H100 80 GB, torch 2.11, 2026-11-23 (benchmarks/results/gpu/report.json), with
+    # Measured on one H100 80 GB, torch 2.11, 2026-11-23 (benchmarks/results/h100/report.json), with
     # float32: calls from Python, which took 9 to 12 us for most small sizes (one `add_` of torch
     # takes as long), and 256 MiB in a graph. Predicted: its L2, and half of the size of its L2.
     "gpu": Memory(10e-6, 2.95e12, 5.5e12, 25e6),

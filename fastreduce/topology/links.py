@@ -10,7 +10,7 @@ import networkx as nx
 # at most 96 of 100 GB/s (nccl-tests issue 119).
 # memory: allreduce of 256 MiB on 2, 4 and 8 ranks of one H100 80 GB moves 2.8 to 3.0 of 3.35 TB/s,
 # read plus written, and nothing timed beside it more than 3 % faster (2026-11-23,
-# benchmarks/results/gpu/report.json).
+# benchmarks/results/h100/report.json).
 EFFICIENCY = {"pcie": 0.76, "network": 0.96, "memory": 0.88}
 
 # The same for NVLink, by its version. 3 and 4: NCCL's ring on 8 A100 shows about 235 of 300 GB/s

@@ -1,4 +1,4 @@
-"""The tables of the docs are those of benchmarks/results: one H100, and what eight should take."""
+"""The tables of the docs are those of benchmarks/results: one H200, what eight H100 should take."""
 
 import statistics
 
@@ -8,11 +8,11 @@ from kept_results import kept, rows_of, short, size_of, text_of
 from fastreduce.units import busbw
 
 
-class TestOneH100:
+class TestOneH200:
     """The tables of docs/cuda.md are those of the report of a GPU."""
 
-    report = kept("gpu/report.json")["results"]
-    sheet_bytes_per_s = 3.35e12
+    report = kept("h200/report.json")["results"]
+    sheet_bytes_per_s = 4.8e12
 
     def rows(self, part, *key):
         return {tuple(row[x] for x in key): row for row in self.report[part]["rows"]}
@@ -29,7 +29,7 @@ class TestOneH100:
     def test_allreduce(self):
         found = self.rows("kernels", "type", "tensors", "algorithm", "size_bytes", "k")
         table = rows_of("docs/cuda.md", "| bytes per rank | 2 ranks | of limit |")
-        assert len(table) == 4
+        assert len(table) == 5
         for name, cells in table.items():
             wanted = []
             for k in (2, 8):

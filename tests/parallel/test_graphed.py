@@ -89,7 +89,7 @@ class TestGraphsOfEarlierPasses:
     def test_one_that_is_held_is_an_error_in_words(self, model):
         X, y = batch()
         output = model(X)
-        with pytest.raises(RuntimeError, match=r"leads to parameter 0\.weight; delete what holds"):
+        with pytest.raises(RuntimeError, match=r"leads to 0\.weight; delete what holds"):
             step_of(model, X, y)
         del output
         step_of(model, X, y)

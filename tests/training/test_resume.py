@@ -206,7 +206,10 @@ class TestCommand:
         ("change", "words"),
         [
             (lambda config: {**config, "devices": ["cuda:7"]}, "devices: found 'cuda:7'"),
-            (lambda config: {**config, "dampening": 0.9}, "found the settings dampening, which this"),
+            (
+                lambda config: {**config, "dampening": 0.9},
+                "found the settings dampening, which this",
+            ),
             (lambda config: None, "found checkpoints without settings"),
         ],
     )
