@@ -195,8 +195,9 @@ class DataParallel(nn.Module):
                 a step. A learning rate that changes must be a tensor on the GPU.
 
         Raises:
-            RuntimeError: the replicas are not on GPUs, or the parameters, or the optimizer's
-                settings or state, have been replaced since.
+            RuntimeError: the replicas are not on GPUs; the autograd graph of an earlier pass is
+                held, by its output or loss; or the parameters, or the optimizer's settings or
+                state, have been replaced since.
             ValueError: a later batch has other shapes; an argument is `fastreduce.Whole`; the
                 model is ``reproducible``, which needs seeds for every batch; or the graph cannot
                 hold the optimizer's step.
