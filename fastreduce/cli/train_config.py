@@ -11,18 +11,8 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     *("model", "batch_size", "lr", "lr_schedule", "momentum", "weight_decay", "steps"),
-    *(
-        "init",
-        "seed",
-        "allreduce",
-        "precision",
-        "compile",
-        "graph",
-        "overlap",
-        "reproducible",
-        "skip_nonfinite",
-    ),
-    *("kvstore", "staleness", "backend"),
+    *("init", "seed", "allreduce", "precision", "compile", "graph", "overlap"),
+    *("reproducible", "skip_nonfinite", "kvstore", "staleness", "backend"),
 )
 # What a run that goes on may change: the two answers to a loss that was not finite. The checkpoint
 # depends on most of the others, and init and seed have no effect any more.

@@ -139,6 +139,7 @@ class Dealer:
         def step(inputs: Any, targets: Any) -> Tensor:
             return self.backward(loss_fn, inputs, targets, reduction)
 
+        self.replicas.forget_last_pass()
         update = None if optimizer is None else Update(optimizer)
         return GraphedStep(step, self.replicas.net, devices, (inputs, targets), update)
 

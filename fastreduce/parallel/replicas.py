@@ -84,6 +84,7 @@ class Replicas:
         self._structure: list[Any] = []
         self._attributes = Attributes()
         self._modules: list[nn.Module] = []
+        self._memories: list[list[Tensor]] = []
 
     def run(
         self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]], around: Around = nothing
@@ -115,8 +116,7 @@ class Replicas:
 
         @contextmanager
         def turn(shard: int) -> Iterator[None]:
-            self._put_parameters(owners[shard], parameters[shard])
-            self._put_buffers(owners[shard], buffers[shard])
+            self._put(owners[shard], parameters[shard], buffers[shard])
             with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
                 yield
                 self._check_parameters(owners[shard], parameters[shard])
@@ -137,18 +137,26 @@ class Replicas:
             buffers[0] = held
             raise
         finally:
-            for owner in {0, *owners}:  # those of a pass would keep its autograd graph
-                self._put_parameters(owner, self._memories[owner])
-            self._put_buffers(0, buffers[0])
+            self._put(0, self._params, buffers[0])
             self._attributes.keep()
+
+    def forget_last_pass(self) -> None:
+        """Drop the parameters that all replicas but the module itself keep after a pass.
+
+        They hold its autograd graph, and stay so long because checkpointing runs modules again in
+        the backward pass.
+        """
+        for owner, memory in enumerate(self._memories[1:], start=1):
+            self._put_parameters(owner, memory)
+
+    def _put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+        self._put_parameters(owner, parameters)
+        for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
+            holder[name] = buffer
 
     def _put_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
         for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
             holder[name] = parameters[number]
-
-    def _put_buffers(self, owner: int, buffers: Sequence[Tensor]) -> None:
-        for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
-            holder[name] = buffer
 
     def _buffers(self, owner: int) -> list[Tensor]:
         """Those that a replica has now, in the order of its slots."""

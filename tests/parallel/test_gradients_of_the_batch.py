@@ -32,11 +32,13 @@ LOSSES = {
 }
 
 
+@pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_and_gradients_of_a_gathered_loss(name, k):
+def test_outputs_and_gradients_of_a_gathered_loss(name, k, share):
     bare = made(name)
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * k)
+    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
     X, y = batch()
     wanted, found = bare(X), model(X)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
