@@ -13,7 +13,7 @@ the most telling first:
     memcheck   the same under compute-sanitizer, without kernels that wait for each other. Not
                racecheck: it looks only at shared memory, which the kernels do not use
     tests      all tests that need a GPU, side by side
-    kernels    allreduce of 1 KB to 256 MB against the loop, and against what the memory can do
+    kernels    allreduce of 1 KB to 1 GB against the loop, and against what the memory can do
     peers      the same against what a user could write: torch, CuPy, Triton
     lists      gradients of LeNet, ResNet-18, ResNet-50 and GPT-2 in one call
     train      LeNet, whole epochs, each step one CUDA graph; train_eager: without the graph

@@ -83,7 +83,7 @@ def nccl_lacks() -> str | None:
 def steps(work: Path, rehearsal: bool = False) -> list[Step]:
     """All steps; what they measure they write into ``work``."""
     also = REHEARSAL if rehearsal else dict.fromkeys(REHEARSAL, "")
-    tools = {name: cuda_tool(name) or name for name in ("compute-sanitizer", "ncu")}
+    tools = {name: cuda_tool(name) or name for name in ("nvcc", "compute-sanitizer", "ncu")}
     lacks = {name: f"{name} is not installed" for name, path in tools.items() if name == path}
     if not find_spec("pytest"):
         lacks["pytest"] = "pytest is not installed"
@@ -110,8 +110,9 @@ def steps(work: Path, rehearsal: bool = False) -> list[Step]:
     nccl = replace(nccl, needs=None if rehearsal else nccl_lacks(), result=work / "nccl.json")
     checked = tests("memcheck", f"{SMALL} {ALONE}", environment=NO_CACHE)
     profiled = run("ncu", f"{BENCHMARK} {PROFILED} {also['allreduce']}")
+    builds = "a rehearsal" if rehearsal else lacks.get("nvcc")
     return [
-        run("build", INSTALL, environment=BUILD, needs="a rehearsal" if rehearsal else None),
+        run("build", INSTALL, environment=BUILD, needs=builds),
         tests("smoke", SMALL),
         under([tools["compute-sanitizer"], *SANITIZER.split()], checked, lacks),
         tests("tests", f"{workers} {SMALL if rehearsal else 'tests/gpu'}"),

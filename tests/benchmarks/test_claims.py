@@ -6,6 +6,7 @@ import claims
 import predict
 import pytest
 from gpu_page import page
+from kept_results import text_of
 
 H100 = {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2", "date": "2026-11-22"}
 
@@ -54,6 +55,15 @@ class TestTimes:
     def test_of_a_gpu_that_nothing_was_predicted_for(self):
         found = lines({"gpu": "Tesla T4"}, measured(8e-6))
         assert found and not any("bytes, called" in what for what in found)
+
+
+class TestEightGPUs:
+    def test_what_the_readme_says_of_them_is_not_decided_by_one(self):
+        found = lines(H100)
+        undecided = [what for what, line in found.items() if "eight GPUs" in line[2]]
+        assert len(undecided) == 2
+        for predicted, measured, _ in map(found.get, undecided):
+            assert predicted in text_of("README.md") and measured == "-"
 
 
 class TestBounds:

@@ -86,11 +86,12 @@ class TestSteps:
         assert lacking == ["smoke", "memcheck", "tests"]
         assert needs["ncu"] == "ncu is not installed"
         assert needs["nccl"] == "torch is not installed"
-        assert needs["build"] is None and needs["kernels"] is None
+        assert needs["build"] == "nvcc is not installed" and needs["kernels"] is None
 
     @pytest.mark.parametrize(
         ("tool", "left_out"),
         [
+            ("nvcc", ["build"]),
             ("pytest", ["smoke", "memcheck", "tests"]),
             ("compute-sanitizer", ["memcheck"]),
             ("ncu", ["ncu"]),
