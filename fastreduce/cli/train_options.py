@@ -43,8 +43,8 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         help="constant, or linear: the rate falls in equal steps, from --lr in the first epoch to "
         "--lr / --epochs in the last (default: constant)",
     )
-    group.add_argument("--momentum", type=float, help="of SGD (default: 0)")
-    group.add_argument("--weight-decay", type=float, help="of SGD (default: 0)")
+    group.add_argument("--momentum", type=float, help="of SGD (default: 0); not in a kvstore")
+    group.add_argument("--weight-decay", type=float, help="of SGD (default: 0); not in a kvstore")
     group.add_argument(
         "--epochs",
         type=int,

@@ -43,7 +43,7 @@ def _named(shard: int, shards: int) -> Iterator[None]:
 
 
 @contextmanager
-def _restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
+def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
     # The replays of a graph raise nothing, and would copy in vain.
     before = [] if capturing() else [buffer.clone() for buffer in buffers]
     try:
@@ -128,7 +128,7 @@ class Replicas:
         ]
         self._attributes.let_go()
         try:
-            with draws, _restored_if_it_raises(held):
+            with draws, restored_if_it_raises(held):
                 if self._synchronized is None:
                     return one_by_one(calls, turn)
                 with self._synchronized:

@@ -18,7 +18,7 @@ from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import ReplicasDiffer
 
 from .config import Config
-from .learners import PROCESSES, Learner, network, optimizer
+from .learners import PROCESSES, Learner, buffers_kept, network, optimizer
 from .lenet import Generator
 from .state import bytes_of
 
@@ -48,15 +48,16 @@ class DDPLearner(Learner):
         # another's, which counts nothing.
         counts = len(own_X) > 0
         self._optimizer.zero_grad()
-        logits = self._model(own_X if counts else X[:1])
-        loss = counts * F.cross_entropy(logits, own_y if counts else y[:1], reduction="sum")
-        # DDP takes the mean of the ranks' gradients.
-        (loss * (self._ranks.size / len(X))).backward()  # type: ignore[no-untyped-call]
-        losses = [torch.empty_like(loss) for _ in range(self._ranks.size)]
-        dist.all_gather(losses, loss.detach())
-        for rank, value in enumerate(losses if self._skips else ()):
-            if not math.isfinite(value.item()):
-                raise NonFiniteLoss(value.item(), rank, "backward")
+        with buffers_kept(self._net, self._skips):
+            logits = self._model(own_X if counts else X[:1])
+            loss = counts * F.cross_entropy(logits, own_y if counts else y[:1], reduction="sum")
+            # DDP takes the mean of the ranks' gradients.
+            (loss * (self._ranks.size / len(X))).backward()  # type: ignore[no-untyped-call]
+            losses = [torch.empty_like(loss) for _ in range(self._ranks.size)]
+            dist.all_gather(losses, loss.detach())
+            for rank, value in enumerate(losses if self._skips else ()):
+                if not math.isfinite(value.item()):
+                    raise NonFiniteLoss(value.item(), rank, "backward")
         self._optimizer.step()
         return losses
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 import fastreduce
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.losses import NonFiniteLoss
+from fastreduce.parallel.replicas import restored_if_it_raises
 from fastreduce.parallel.same_bits import check_replicas
 
 from .config import Config
@@ -131,6 +133,11 @@ def optimizer(net: nn.Module, config: Config) -> torch.optim.SGD:
     )
 
 
+def buffers_kept(net: nn.Module, skips: bool) -> AbstractContextManager[None]:
+    """Where a step may be skipped: what its batch has left in BatchNorm is forgotten with it."""
+    return restored_if_it_raises(list(net.buffers())) if skips else nullcontext()
+
+
 class ModuleLearner(Learner):
     """A module of `models` in `fastreduce.DataParallel`, and SGD."""
 
@@ -153,9 +160,10 @@ class ModuleLearner(Learner):
         if self._config.graph and len(X) == self._config.batch_size and can_be_captured:
             return [self._graphed_step(X, y) * len(X)]
         self.optimizer.zero_grad()
-        loss = self.model.backward(F.cross_entropy, X, y)
-        if self._config.skip_nonfinite and not math.isfinite(loss.item()):
-            raise NonFiniteLoss(loss.item(), None, "backward")
+        with buffers_kept(self.model, self._config.skip_nonfinite):
+            loss = self.model.backward(F.cross_entropy, X, y)
+            if self._config.skip_nonfinite and not math.isfinite(loss.item()):
+                raise NonFiniteLoss(loss.item(), None, "backward")
         self.optimizer.step()
         return [loss * len(X)]
 

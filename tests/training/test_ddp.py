@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from processes import in_a_group
 
+from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.training import Config, FashionMNIST, ReplicasDiffer, Split, Trainer
 from fastreduce.training.checkpoint import read
 from fastreduce.training.models import MODELS, Classifier
@@ -104,6 +105,21 @@ def not_finite_on_one(rank):
 
 def test_a_loss_that_is_not_finite_is_one_of_all_ranks(tmp_path):
     in_a_group(not_finite_on_one, (), 2, tmp_path, backend="fastreduce")
+
+
+def skipped(rank):
+    MODELS["mlp"] = lambda: Double(torch.nn.BatchNorm1d(8))
+    config = CONFIG.changed(backend="fastreduce", epochs=1, steps=1, skip_nonfinite=True)
+    made = Trainer(config, DATA, progress=False)
+    batch = made._batches()[0]
+    mean = made.learner._net[2].running_mean.clone()
+    with pytest.raises(NonFiniteLoss):
+        made.learner.step(DATA.train.images[batch] * torch.inf, DATA.train.labels[batch])
+    assert torch.equal(made.learner._net[2].running_mean, mean)
+
+
+def test_a_step_that_is_skipped_leaves_nothing_in_batchnorm(tmp_path):
+    in_a_group(skipped, (), 2, tmp_path, backend="fastreduce")
 
 
 def with_statistics(rank):

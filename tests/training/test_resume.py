@@ -15,6 +15,7 @@ from processes import begin
 from sweeps import one_in
 
 from fastreduce.cli import main
+from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.training import CheckpointError, Config, Split, Trainer, checkpoint
 from fastreduce.training.checkpoint import read
 from fastreduce.training.data import SAMPLE
@@ -119,6 +120,18 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(tiny, tmp_path
         with pytest.raises(ValueError, match="epoch 1, step 2: the loss of shard 0 is"):
             list(made.epochs())
         assert read(tmp_path).step == 1
+
+
+def test_a_step_that_is_skipped_leaves_nothing_in_batchnorm(tiny, tmp_path):
+    made = trainer(CONFIGS["BatchNorm"].changed(skip_nonfinite=True), tiny, tmp_path)
+    state = made.learner.state()["model"].state_dict()
+    before = {name: x.clone() for name, x in state.items()}
+    X, y = tiny.train.images[:6] / 255, tiny.train.labels[:6]
+    with pytest.raises(NonFiniteLoss):
+        made.learner.step(X * torch.inf, y)
+    assert [name for name, x in state.items() if not torch.equal(x, before[name])] == []
+    made.learner.step(X, y)
+    assert [name for name, x in state.items() if torch.equal(x, before[name])] == []
 
 
 QUICK = ["--data", str(SAMPLE), "--devices", "cpu", "--steps", "3", "--batch-size", "8"]
