@@ -21,6 +21,14 @@ TESTS = {
     "fastreduce/program/program.py": (
         "test_rank_order.py", "program/test_program.py", "program/test_proof.py",
     ),
+    **{f"fastreduce/program/{name}.py": tuple(f"program/test_{test}.py" for test in tests)
+       for name, tests in {
+           "check": ("program", "proof"),
+           "export": ("export",),
+           "export_mscclpp": ("export_mscclpp",),
+           "files": ("program_files",),
+           "proof": ("proof", "program"),
+       }.items()},
     "fastreduce/collectives.py": ("collectives",),
     "fastreduce/plan/build.py": ("plan/test_build.py", "collectives/test_lists.py"),
     "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
