@@ -131,6 +131,7 @@ REFUSED = {
         "rank 0 ends with shard 0 of its tensor without the contribution of rank [1, 2]",
     ),
     "no such rank": (Program(2, 1, [I(2, 0, BOTH, BOTH)]), "rank 2 is not one of 2"),
+    "a rank below HOST": (Program(2, 1, [I(-2, 0, BOTH, BOTH)]), "rank -2 is not one of 2"),
     "no such shard": (Program(2, 1, [I(0, 1, BOTH, BOTH)]), "shard 1 is not one of 1"),
     "no such source": (Program(2, 1, [I(0, 0, (0, 2), BOTH)]), "buffer 2 does not exist"),
     "no such destination": (Program(2, 1, [I(0, 0, BOTH, (-1,))]), "buffer -1 does not exist"),
