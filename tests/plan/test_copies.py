@@ -158,6 +158,7 @@ class TestTune:
         monkeypatch.setattr(copies, "pairs", lambda gpus: {"pcie": ("cpu", "cpu")})
         assert tune._copies(["cpu"]) == []
         assert {x.nbytes for x in tune._copies(["pcie"])} == {*copies.SIZES_BYTES}
+        assert 0 < min(copies.SIZES_BYTES) < DEFAULT < max(copies.SIZES_BYTES)
 
 
 class TestCalls:

@@ -89,6 +89,12 @@ def test_so_does_any_program(randoms):
     check(msccl(program), randoms)
 
 
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_a_step_that_does_not_wait_names_no_step(name):
+    steps = [*ET.fromstring(msccl(registry[name](4))).iter("step")]
+    assert {step.get("deps") for step in steps if step.get("depid") == "-1"} == {"-1"}
+
+
 def waits_dropped(text):
     root = ET.fromstring(text)
     for step in root.iter("step"):

@@ -97,6 +97,10 @@ WRONG = {
     "with a flag for a number": (dict(shards=True), "shards is True, want a whole number"),
     "with an instruction that is none": (
         dict(instructions=[[0, 0, [0]]]), r"instruction 0 is \[0, 0, \[0\]\], want \[rank, shard"),
+    "with sources that are words": (
+        dict(instructions=[[0, 0, ["a"], [1]]]), "instruction 0 .* in whole numbers"),
+    "with a rank that is words": (
+        dict(instructions=[["a", 0, [0], [1]]]), "instruction 0 .* in whole numbers"),
     "with a rank that is none": (dict(instructions=[[9, 0, [0], [1]]]), "rank 9 is not one of 4"),
     "of no shards": (dict(shards=0), "want at least one of each"),
     "of more ranks than it writes": (
