@@ -1,5 +1,6 @@
 """Processes that begin with torch imported: they are forks of one that has imported it."""
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -53,10 +54,11 @@ def in_a_group(
     if killed is not None:
         context.processes[killed].join(0.1)
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]
+    where = {rank: _stacks(context.processes[rank].pid, folder, rank) for rank in hung}
     for rank in hung:
         context.processes[rank].kill()  # ends also one that is stopped
     failed = {r: torch.load(folder / str(r)) for r in range(count) if (folder / str(r)).exists()}
-    failed |= {r: "hangs" for r in hung if r != killed}
+    failed |= {r: f"hangs: {where[r]}" for r in hung if r != killed}
     ended = [r for r in range(count) if r not in failed and r != killed]
     failed |= {r: f"ended with {context.processes[r].exitcode}" for r in ended}
     assert not any(failed.values()), "\n".join(f"rank {r}: {x}" for r, x in failed.items() if x)
@@ -64,7 +66,17 @@ def in_a_group(
         assert hung or context.processes[killed].exitcode == -signal.SIGKILL
 
 
+def _stacks(pid, folder, rank):
+    """Where all threads of a process are, as far as it still tells."""
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.2)
+    told = folder / f"stacks{rank}"
+    return (told.exists() and told.read_text()) or "it does not tell where"
+
+
 def _in_group(rank, scenario, args, count, folder, killed, backend, timeout_s, machines):
+    stacks = os.open(f"{folder}/stacks{rank}", os.O_WRONLY | os.O_CREAT)
+    faulthandler.register(signal.SIGUSR1, stacks)
     torch.set_num_threads(1)
     if machines > 1:
         making.machine = lambda: f"machine{rank * machines // count}"

@@ -153,6 +153,13 @@ def one_ends_without_taking_leave(rank):
     store.close()
 
 
+def calls_go_through_no_shared_memory(rank):
+    """A rank that ends while it writes there would stop the others for good."""
+    with closing(counting(2)) as store:
+        push(store, rank)
+        assert "tensorpipe_shm" not in Path("/proc/self/maps").read_text()
+
+
 def an_updater_raises(rank, staleness):
     with closing(KVStore("dist_async", staleness=staleness)) as store:
 

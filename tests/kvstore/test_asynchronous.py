@@ -56,6 +56,7 @@ def test_an_updater_that_raises(tmp_path, staleness):
             "what_is_wrong_on_one_rank_is_its_own",
             "each_push_is_an_update",
             "a_store_that_is_closed",
+            "calls_go_through_no_shared_memory",
             "one_ends_without_taking_leave",
         ],
         "processes",
