@@ -42,8 +42,9 @@ void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
   const char* problem = why_not_dense(tensor);
   TORCH_CHECK_VALUE(!problem, lists.where(rank, index), " is ", problem);
   check_device(lists, rank, index);
-  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ", tensor.dtype(),
-                    " but ", lists.where(0, index), " is ", first.dtype(), "; every rank needs the same dtype");
+  TORCH_CHECK_VALUE(tensor.scalar_type() == first.scalar_type(), lists.where(rank, index), " is ",
+                    name_of(tensor.scalar_type()), " but ", lists.where(0, index), " is ", name_of(first.scalar_type()),
+                    "; every rank needs the same dtype");
   TORCH_CHECK_VALUE(tensor.sizes() == first.sizes(), lists.where(rank, index), " has shape ", tensor.sizes(), " but ",
                     lists.where(0, index), " has shape ", first.sizes(), "; every rank needs the same shape");
   TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.data_ptr() != nullptr, lists.where(rank, index),
@@ -62,8 +63,8 @@ void check_shards(const Call& call, const TensorLists& whole, const TensorLists&
                     " ranks of ", call.inputs.per_rank, "; want the same of both");
   for (int64_t i = 0; i < whole.per_rank; ++i) {
     TORCH_CHECK_VALUE(whole.at(0, i).scalar_type() == shards.at(0, i).scalar_type(), shards.where(0, i), " is ",
-                      shards.at(0, i).dtype(), " but ", whole.where(0, i), " is ", whole.at(0, i).dtype(),
-                      "; want the same dtype");
+                      name_of(shards.at(0, i).scalar_type()), " but ", whole.where(0, i), " is ",
+                      name_of(whole.at(0, i).scalar_type()), "; want the same dtype");
     const int64_t whole_elems = whole.at(0, i).numel(), shard_elems = shards.at(0, i).numel();
     const bool swapped = whole_elems * call.ranks() == shard_elems;
     TORCH_CHECK_VALUE(whole_elems == shard_elems * call.ranks(), whole.where(0, i), " has ", whole_elems,

@@ -79,9 +79,9 @@ std::string not_defined(c10::ScalarType type, Op op, const std::string& which) {
   for (Op other : every_op())
     if (find_arithmetic(type, other)) defined += std::string(defined.empty() ? "" : ", ") + name_of(other);
   if (defined.empty())
-    return c10::str(c10::toString(type), which, " is a dtype that cannot be reduced; convert it first, as by .float()");
+    return c10::str(name_of(type), which, " is a dtype that cannot be reduced; keep a converted copy and reduce that");
   const bool is_count = op == Op::avg && c10::isIntegralType(type, /*includeBool=*/true);
-  return c10::str("op '", name_of(op), "' is not defined for ", c10::toString(type), which, ", which takes ", defined,
+  return c10::str("op '", name_of(op), "' is not defined for ", name_of(type), which, ", which takes ", defined,
                   is_count ? "; a counter among buffers, as BatchNorm's num_batches_tracked, is the same on all ranks: "
                              "broadcast the buffers instead"
                            : "");

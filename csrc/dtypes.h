@@ -24,6 +24,9 @@ std::optional<Arithmetic> find_arithmetic(c10::ScalarType type, Op op);
 // As bytes, for collectives that only move data.
 Arithmetic moved(c10::ScalarType type);
 
+// As users write it: "float32".
+inline std::string name_of(c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }
+
 const char* name_of(Op op);
 const std::vector<Op>& every_op();
 

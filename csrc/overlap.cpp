@@ -76,7 +76,7 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
 [[noreturn]] void refuse(const ByteSpan& one, const ByteSpan& other) {
   TORCH_CHECK_VALUE(one.lists != other.lists || one.rank != other.rank || one.index != other.index, one.where(),
                     " overlaps itself (shape ", one.tensor().sizes(), ", strides ", one.tensor().strides(),
-                    "), so a sum cannot be stored in it; keep a .contiguous() copy and reduce that");
+                    "); every element needs memory of its own: keep a .contiguous() copy and pass that");
   TORCH_CHECK_VALUE(false, other.where(), " shares memory with ", one.where(),
                     "; every tensor needs memory of its own, or results would overwrite each other: keep a .clone() "
                     "of one of them and reduce that");

@@ -38,6 +38,17 @@ def replacing(path: Path) -> Iterator[Path]:
             unfinished.unlink()
 
 
+def in_words(error: Exception) -> str:
+    """The message without the errno of a system error, which tells most readers nothing.
+
+    >>> in_words(FileNotFoundError(2, "No such file or directory", "mine.json"))
+    'mine.json: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write ``text`` as `replacing` does, so that nobody reads half of it."""
     with replacing(path) as unfinished:

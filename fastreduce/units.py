@@ -102,26 +102,29 @@ def parse_size(text: str) -> int:
     """Bytes from "160MB", "64MiB", "1.5 GB" or "4096".
 
     Raises:
-        ValueError: the text is not a size, or not a whole number of bytes.
+        ValueError: the text is not a size, not a whole number of bytes, or 2**63 bytes or more.
 
     >>> parse_size("160MB"), parse_size("64MiB"), parse_size("4096")
     (160000000, 67108864, 4096)
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?|)B?\s*", text, re.IGNORECASE)
     prefix = found[2].upper().replace("I", "i") if found else ""
-    nbytes = Fraction(found[1]) * _SCALES[prefix] if found else Fraction(1, 2)
-    if nbytes >= 2**63 or nbytes.denominator != 1:
+    if not found:
+        raise ValueError(f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096")
+    nbytes = Fraction(found[1]) * _SCALES[prefix]
+    if nbytes.denominator != 1:
         raise ValueError(
-            f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096, and fewer than 2**63"
+            f"{text!r} is {float(nbytes):,} bytes; want a whole number of bytes, such as "
+            f"{int(nbytes)}"
         )
-    return int(nbytes)
+    return _countable(int(nbytes))
 
 
 def nbytes_of(size: int | str) -> int:
     """Bytes, given as a whole number or in words as `parse_size` reads them.
 
     Raises:
-        ValueError: it is neither, or is below zero.
+        ValueError: it is neither, is below zero, or is 2**63 or more.
 
     >>> nbytes_of("160MB"), nbytes_of(4096)
     (160000000, 4096)
@@ -132,4 +135,10 @@ def nbytes_of(size: int | str) -> int:
         raise ValueError(
             f"{size!r} is no size; want a whole number of bytes, or words such as '160MB'"
         )
-    return int(size)
+    return _countable(int(size))
+
+
+def _countable(nbytes: int) -> int:
+    if nbytes >= 2**63:
+        raise ValueError(f"found {nbytes} bytes, want fewer than 2**63")
+    return nbytes

@@ -28,7 +28,7 @@ Enqueue::Enqueue(const Schedule& schedule, const std::vector<Table>& tables, con
       continue;
     }
     Instruction staged = instruction;
-    staged.dsts.push_back(schedule.buffers);  // scratch memory, so what is staged is not in place
+    staged.dsts.push_back(schedule.buffers);  // the scratch memory, so a staged instruction is never in place
     expect_fits({&staged});
   }
   std::vector<int> launch_of(schedule.instructions.size());

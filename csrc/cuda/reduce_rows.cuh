@@ -211,7 +211,7 @@ __device__ C10_ALWAYS_INLINE void run_tile(const LaunchArgs& args, const RowArg&
   if (args.num_lanes > 0) signals.end(row.end_instruction - row.first_instruction);
 }
 
-// The compiler may not put off reading a part of it until something else is known.
+// Makes the compiler load the whole entry here, and not each part where it is first used.
 template <class Entry>
 __device__ C10_ALWAYS_INLINE Entry read_now(const Entry& from) {
   uint64_t words[sizeof(Entry) / sizeof(uint64_t)];
@@ -241,8 +241,8 @@ __device__ inline int row_of(const LaunchArgs& args, int tile) {
 template <class T, class O>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) reduce_rows(const __grid_constant__ LaunchArgs args) {
   const int tile = static_cast<int>(blockIdx.x);
-  // A small call is most often one row, which is read without waiting for any other parameter: each wait for one would
-  // be a part of its time (predicted; tests/csrc/cuda/test_machine_code.py counts them).
+  // Most small calls have one row. It is loaded at once: to wait for `num_rows` first would be a part of such a call's
+  // time (predicted; tests/csrc/cuda/test_machine_code.py counts the waits).
   RowArg row = read_now(args.row(0));
   InstructionArg first = read_now(args.behind_one_row());
   if (args.num_rows > 1) {

@@ -13,7 +13,7 @@
 namespace fastreduce {
 namespace {
 
-// Not measured: many pages of 4 KiB and every thread of several blocks, and still nothing beside making a context.
+// Not measured. It covers many pages of 4 KiB and all threads of several blocks; making a context takes far longer.
 constexpr int64_t kTrialBytes = 64 * 1024;
 // Each step takes microseconds. A driver that is busy elsewhere may take long, but not seconds.
 constexpr double kDeadline_s = 2;

@@ -15,8 +15,8 @@ void check_factor(const c10d::ReduceOp& op, at::ScalarType type) {
   std::string wanted;
   for (int x = 0; x < static_cast<int>(at::ScalarType::NumOptions); ++x)
     if (const auto other = static_cast<at::ScalarType>(x); multiplies(other))
-      wanted += std::string(wanted.empty() ? "" : ", ") + c10::toString(other);
-  TORCH_CHECK_VALUE(false, "premul_sum of ", type, " tensors is not defined; want one of ", wanted);
+      wanted += std::string(wanted.empty() ? "" : ", ") + name_of(other);
+  TORCH_CHECK_VALUE(false, "premul_sum of ", name_of(type), " tensors is not defined; want one of ", wanted);
 }
 
 }  // namespace
@@ -31,7 +31,8 @@ at::ScalarType check_tensors(const Tensors& tensors) {
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(),
                       "; want dense tensors: pass tensor.to_dense()");
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",
-                      tensors.front().scalar_type(), " and ", tensor.scalar_type(), "; want one dtype for each call");
+                      name_of(tensors.front().scalar_type()), " and ", name_of(tensor.scalar_type()),
+                      "; want one dtype for each call");
   }
   return tensors.front().scalar_type();
 }
@@ -83,7 +84,7 @@ void check_sparse(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   const bool adds = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kComplexFloat ||
                     type == at::kComplexDouble ||
                     (c10::isIntegralType(type, false) && !c10::isBarebonesUnsignedType(type));
-  TORCH_CHECK_VALUE(adds, "sparse all_reduce of ", type,
+  TORCH_CHECK_VALUE(adds, "sparse all_reduce of ", name_of(type),
                     " tensors: torch does not add them; pass tensor.float(), or "
                     "tensor.to_dense()");
 }

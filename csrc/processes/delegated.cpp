@@ -144,9 +144,9 @@ ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs,
   const at::ScalarType type = check_tensors(all_of(inputs, outputs));
   c10d::AllToAllOptions own = options;
   own.timeout = of.timeout;
-  return delegate(of, std::string("all_to_all of ") + c10::toString(type), inputs, outputs,
-                  [=, this](Tensors& in, Tensors& out) { return rest_->alltoall(out, in, own); },
-                  both(elems_by_rank(inputs), elems_by_rank(outputs)));
+  return delegate(of, "all_to_all of " + name_of(type), inputs, outputs, [=, this](Tensors& in, Tensors& out) {
+    return rest_->alltoall(out, in, own);
+  }, both(elems_by_rank(inputs), elems_by_rank(outputs)));
 }
 
 ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -160,7 +160,7 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
   const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
   c10d::AllToAllOptions own = options;
   own.timeout = of.timeout;
-  return delegate(of, std::string("all_to_all of ") + c10::toString(type), {input}, {output},
+  return delegate(of, "all_to_all of " + name_of(type), {input}, {output},
                   [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](
                       Tensors& in, Tensors& out) mutable { return rest_->alltoall_base(out[0], in[0], from, to, own); },
                   both(sent, taken));

@@ -8,9 +8,9 @@
 namespace fastreduce {
 namespace {
 
-// How long what a failed call has enqueued may take. It waits for no other rank, so a GPU needs milliseconds
-// (predicted); but virtual ones under ThreadSanitizer, five such programs on two cores, needed more than 2 s
-// (2026-11-26), and memory that is given up earlier is written after it is free.
+// How long a failed call waits for what it has enqueued, before it frees the memory that this writes to. No other rank
+// is waited for, so a GPU needs milliseconds (predicted). Virtual GPUs under ThreadSanitizer, five such programs on two
+// cores, needed more than 2 s (2026-11-26).
 constexpr std::chrono::seconds kLastWork{20};
 
 void wait_for_last_work(Executor& executor) {

@@ -30,9 +30,9 @@ class Executor {
   // Whether this rank may do a call of so many bytes at once: then the executors wait for each other, and no counter is
   // needed.
   virtual bool may_run_at_once(int64_t) { return false; }
-  // When all ranks have said that they may: begins the call, or returns false, alike on all ranks. Once one is idle,
-  // none touches the memory of another any more. The table is of the program `with_copies`; cells that are not shared
-  // are nullptr where they are other ranks'.
+  // When all ranks have said that they may: begins the call, or returns false; all ranks do the same. As soon as one
+  // executor is idle, none touches the memory of another rank any more. The table is of the program `with_copies`. In
+  // it, memory of other ranks that is not shared is nullptr.
   virtual bool run_at_once(const Table&) { return false; }
 };
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "dtypes.h"
+
 namespace fastreduce {
 namespace {
 
@@ -30,8 +32,8 @@ at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
   for (const int64_t size : sizes) TORCH_CHECK_VALUE(size >= 0, "sizes are ", sizes, "; want none below 0");
   auto bytes = static_cast<int64_t>(at::elementSize(type));
   for (const int64_t size : sizes)
-    TORCH_CHECK_VALUE(!__builtin_mul_overflow(bytes, size, &bytes), "sizes are ", sizes, ", and a tensor of ", type,
-                      " with them would have 2^63 bytes or more; want fewer");
+    TORCH_CHECK_VALUE(!__builtin_mul_overflow(bytes, size, &bytes), "sizes are ", sizes, ", and a tensor of ",
+                      name_of(type), " with them would have 2^63 bytes or more; want fewer");
   const Block block = bytes == 0 ? Block{} : take(static_cast<size_t>(bytes));
   // As ever, `resize_` may ask for more. That is a process's own memory then.
   return at::for_blob(block.data, sizes)

@@ -47,7 +47,7 @@ int64_t elems_of(const Tensors& tensors) {
 
 std::string words_of(const at::Tensor& tensor) {
   std::ostringstream text;
-  text << tensor.scalar_type() << " " << tensor.sizes();
+  text << name_of(tensor.scalar_type()) << " " << tensor.sizes();
   return text.str();
 }
 

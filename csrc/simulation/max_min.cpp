@@ -24,7 +24,7 @@ void MaxMin::solve(std::span<const int> used, std::span<const double> counts, st
   for (int link : touched_) links_[link].seen = false;
 }
 
-// What each link could give to each of its transfers, and the links that no transfer has a tighter one than.
+// What each link can give to each of its transfers, and which links are the tightest for all of theirs.
 void MaxMin::divide(std::span<const double> counts) {
   for (int link : touched_) {
     links_[link].load = links_[link].taken = 0;

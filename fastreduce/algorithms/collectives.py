@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fastreduce.algorithms.leader import leader
-from fastreduce.algorithms.registration import find
+from fastreduce.algorithms.registration import described, find
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.instruction import Instruction
 from fastreduce.program import Goal, Program
@@ -45,14 +45,19 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
             return _cut(sharded(k), lambda x: (x.rank, x.srcs, (outputs[x.rank],)), 2 * k)
         case "all_gather":
             return _cut(sharded(k), lambda x: (x.rank, (x.rank,), outputs), 2 * k)
-    found = find(algorithm)(k)
+    try:
+        found = find(algorithm)(k)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # users write algorithms, so anything may be raised
+        raise ValueError(f"{described(algorithm)} raised for {k} ranks: {error!r}") from error
     if not isinstance(found, Program):
         raise ValueError(
-            f"algorithm {algorithm!r} returned {type(found).__name__} for {k} ranks; want a Program"
+            f"{described(algorithm)} returned {type(found).__name__} for {k} ranks; want a Program"
         )
     if found.k != k or found.buffers != k:
         raise ValueError(
-            f"algorithm {algorithm!r} gave a program for {found.k} ranks and {found.buffers} "
+            f"{described(algorithm)}: its program is for {found.k} ranks and {found.buffers} "
             f"buffers; the call has {k} ranks, and an allreduce as many buffers"
         )
     return found

@@ -38,6 +38,7 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     replaces the earlier function, so a notebook cell can be run twice.
 
     Raises:
+        TypeError: what is registered is no function.
         ValueError: an empty name, "auto", or the name of an algorithm of the package, because what
             plain ``allreduce(x)`` does must not change by accident.
 
@@ -58,6 +59,11 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
         )
 
     def register(function: _Algorithm) -> _Algorithm:
+        if not callable(function):
+            raise TypeError(
+                f"algorithm {name!r}: found {type(function).__name__}, want a function from the "
+                "number of ranks to a Program"
+            )
         if name in _built_in or name in INTERNAL:
             raise ValueError(
                 f'{name!r} is an algorithm of fastreduce, which "auto" relies on; register your '
@@ -124,6 +130,18 @@ def name_of(chosen: str | Algorithm | Program) -> str:
         del _unnamed[next(iter(_unnamed))]
         _changed()
     return name
+
+
+def described(name: str) -> str:
+    """How errors call an algorithm: one that was passed to a call has a name that nobody gave.
+
+    >>> described("ring")
+    "algorithm 'ring'"
+    """
+    if name in _unnamed:
+        kind = "program" if isinstance(_unnamed[name], _Given) else "function"
+        return f"the {kind} passed as algorithm="
+    return f"algorithm {name!r}"
 
 
 class _Given:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import fastreduce
 from fastreduce.cli import calibrate, diff, doctor, plan, synthesize, train, tune
-from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
+from fastreduce.cli.status import FAILED, INTERRUPTED
+from fastreduce.files import in_words
 
 __all__ = ["main"]
 

@@ -26,6 +26,17 @@ def to_write(*suffixes: str) -> Callable[[str], Path]:
     return checked
 
 
+def folder(text: str) -> Path:
+    """The ``type`` of an argparse argument: a folder's name. Without one it would be the current.
+
+    >>> folder("runs")
+    PosixPath('runs')
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("found an empty name, want a folder")
+    return Path(text)
+
+
 def why_not_writable(path: Path) -> str | None:
     """What keeps a file from being written, or None. Folders that are missing can be made.
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fastreduce.cli import train_config, train_looks, train_options
-from fastreduce.cli.status import FAILED, INTERRUPTED, in_words
+from fastreduce.cli.status import FAILED, INTERRUPTED
+from fastreduce.files import in_words
 
 if TYPE_CHECKING:
     from fastreduce.training import Checkpoint, Config, Epoch, FashionMNIST, Trainer

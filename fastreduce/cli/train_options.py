@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from fastreduce.cli.paths import folder
 
 
 def add(train: argparse.ArgumentParser) -> None:
@@ -160,7 +161,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--out",
         metavar="DIR",
-        type=Path,
+        type=folder,
         help="where metrics.jsonl, learning_curve.png and checkpoints go, a folder that holds none "
         "yet (default: runs/MODEL, or runs/MODEL-2 and so on where earlier runs are kept)",
     )
@@ -174,7 +175,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--resume",
         metavar="DIR",
-        type=Path,
+        type=folder,
         help="go on with the run whose results are in DIR, with its settings; only --lr, "
         "--skip-nonfinite, --devices, --replicas, --epochs, --checkpoint-every, --data, --profile "
         "and --tensorboard may be given",

@@ -16,8 +16,8 @@ from fastreduce.topology.packing import Packing, pack
 from fastreduce.topology.traffic import Floats, Links
 from fastreduce.units import duration
 
-# A plan should not take long: linear programs at most (predicted to be enough), and the number of
-# devices above which only prices that come to mind are tried.
+# A plan should not take long. At most so many linear programs are solved (predicted to be enough),
+# and above so many devices none: only guessed prices are tried.
 PROGRAMS, MANY = 10, 32
 # Some programs reach the bound: their simulated time may then be rounded to less.
 ROUNDED = 1 - 1e-9

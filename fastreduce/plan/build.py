@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastreduce import _C
 from fastreduce.algorithms.collectives import goal, program
-from fastreduce.algorithms.registration import INTERNAL, find, on_change
+from fastreduce.algorithms.registration import INTERNAL, described, find, on_change
 from fastreduce.plan.choose import choose
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
@@ -32,7 +32,7 @@ def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
     try:
         chosen.verify(goal(collective, k, root, chosen.buffers))
     except ValueError as error:
-        raise ValueError(f"algorithm {algorithm!r} for {k} ranks is wrong: {error}") from None
+        raise ValueError(f"{described(algorithm)} for {k} ranks is wrong: {error}") from None
     return chosen
 
 

@@ -6,24 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fastreduce.algorithms import hierarchical, multi_ring, registry
-from fastreduce.algorithms.waves import in_waves
+from fastreduce.algorithms import registry
+from fastreduce.files import in_words
 from fastreduce.plan.build import proven
 from fastreduce.plan.costs import calibrated
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
+from fastreduce.simulation.fitted import fitted
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
-from fastreduce.topology import Topology, machines, rings
+from fastreduce.topology import Topology
 from fastreduce.topology.calibration import OURS
-from fastreduce.topology.cluster import equal_machines
-from fastreduce.topology.rings import both_ways
 from fastreduce.units import busbw, duration, percent
-
-# A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
-# overlap saves (predicted). A plan should not take long either: the other two are predicted to be
-# enough.
-WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
 
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
 
@@ -103,8 +97,7 @@ def for_links(
             continue
         slices, named = found.slices(sum(tensor_bytes)), found
         try:
-            if k > 1:
-                found = _fitted(found, name, used, sum(tensor_bytes))
+            found = fitted(found, name, used, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices, costs_of(found, costs))
@@ -146,8 +139,7 @@ def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Cand
         try:
             yield name, proven("allreduce", name, k)
         except Exception as error:  # users write algorithms, so anything may be raised
-            why = str(error) if isinstance(error, ValueError) else repr(error)
-            on_one_line = " ".join(why.split())
+            on_one_line = " ".join(in_words(error).split())
             yield name, Candidate(name, None, 1, Prediction(math.nan, on_one_line))
 
 
@@ -158,27 +150,3 @@ def _first(topology: Topology, k: int) -> Topology:
     graph = topology.graph.copy()
     graph.remove_nodes_from(topology.devices[k:])
     return Topology(topology.name, topology.source, graph)
-
-
-def _fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
-    """The program for this topology, if the algorithm takes its rings or machines into account."""
-    if name == "multi-ring":
-        return _rings_both_ways(topology)
-    if name == "hierarchical" and (parts := equal_machines(topology)):
-        whole = hierarchical(found.k, len(parts))
-        return in_waves(whole, _waves(whole, nbytes)) if len(parts) > 1 else whole
-    return found
-
-
-def _waves(whole: Program, nbytes: int) -> int:
-    most = min(MOST_WAVES, MOST_INSTRUCTIONS // len(whole.instructions))
-    return max(1, min(most, nbytes // whole.shards // WAVE_BYTES))
-
-
-def _rings_both_ways(topology: Topology) -> Program:
-    """Each ring in both directions, because links carry data both ways at once. Rail rings go one
-    way: together they use both directions of every card."""
-    each, parts = rings(topology), machines(topology)
-    if len(each) > 1 and len(parts) > 1:
-        return multi_ring(len(topology.devices), each)
-    return multi_ring(len(topology.devices), both_ways(each))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -62,8 +63,8 @@ def explain(
 
     Raises:
         TypeError: ``what`` is neither tensors nor sizes, or ``topology`` is not a topology.
-        ValueError: nothing to reduce, more ranks than devices, a topology without rates, or
-            ``FASTREDUCE_ALGORITHM`` names an unknown algorithm.
+        ValueError: nothing to reduce, ranks with different shapes, more ranks than devices, a
+            topology without rates, or ``FASTREDUCE_ALGORITHM`` names an unknown algorithm.
         RuntimeError: several GPUs, and no driver that says how they are linked.
 
     >>> plan = explain("160MB", topology="book-pcie4")
@@ -153,12 +154,18 @@ def _ranks(
     what: Any, k: int | None, machine: Topology | None
 ) -> tuple[list[torch.device], list[int]]:
     """Each rank's device, and the bytes of each of a rank's tensors."""
-    if _is_size(what) or (isinstance(what, Sequence) and all(_is_size(x) for x in what)):
+    if k is not None and (not isinstance(k, Integral) or isinstance(k, bool) or k < 1):
+        raise ValueError(f"k is {k!r}, want the number of ranks, at least 1")
+    many = isinstance(what, Sequence) and not isinstance(what, bytes)
+    if _is_size(what) or (many and all(_is_size(x) for x in what)):
         sizes = [nbytes_of(x) for x in ([what] if _is_size(what) else what)]
-        count = k if k is not None else len(machine.devices) if machine else 2
+        count = int(k) if k is not None else len(machine.devices) if machine else 2
         return [torch.device("cpu")] * count, sizes
-    if not isinstance(what, Iterable):
-        raise TypeError(f'found {type(what).__name__}; want tensors, or sizes such as "160MB"')
+    if not _is_list(what) or isinstance(what, bytes):
+        raise TypeError(
+            f"found {type(what).__name__}; want a list with one tensor, or one list of tensors, "
+            'per rank, or sizes such as "160MB"'
+        )
     ranks = [
         [as_tensor(x, rank, i) for i, x in enumerate(of if _is_list(of) else [of])]
         for rank, of in enumerate(what)
@@ -167,6 +174,13 @@ def _ranks(
         raise ValueError(
             "no tensors to plan for: want a list with one tensor, or one list of tensors, per rank"
         )
+    shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in ranks]
+    for rank, found in enumerate(shapes):
+        if found != shapes[0]:
+            raise ValueError(
+                f"rank {rank} has tensors of shapes {found}, rank 0 of {shapes[0]}; every rank "
+                "needs the same shapes"
+            )
     return [tensors[0].device for tensors in ranks], [tensor.nbytes for tensor in ranks[0]]
 
 
@@ -175,7 +189,7 @@ def _is_list(of: object) -> TypeGuard[Iterable[Any]]:
 
 
 def _is_size(x: object) -> bool:
-    return isinstance(x, int | str) and not isinstance(x, bool)
+    return isinstance(x, Integral | str) and not isinstance(x, bool)
 
 
 def _here(

@@ -56,7 +56,9 @@ class Plan:
             lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
         return "\n".join([*lines, *self._below()])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        count = len(self.candidates)
+        return f"Plan({self.title!r}, choice {self.algorithm!r} of {count} algorithms)"
 
     def _below(self) -> list[str]:
         return [f"choice: {self.algorithm}, {self.why}", *self._at_best(), *self.notes]

@@ -67,7 +67,8 @@ class Sizes(Drawable):
             lines.append("  ".join([*map(str.rjust, cells, widths), choice]))
         return "\n".join([self.title, *lines])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"Sizes({self.title!r}, {len(self.plans)} sizes)"
 
     def _repr_html_(self) -> str:
         headings, *rows = self.rows()

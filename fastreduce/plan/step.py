@@ -88,7 +88,8 @@ class WhatIf(Drawable):
         lines = [row(*scale.cells()) for scale in self.scales]
         return "\n".join([self.title, self.machine, row(*HEADINGS), *lines])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"WhatIf({self.title!r}, {len(self.scales)} numbers of GPUs)"
 
     def _repr_html_(self) -> str:
         rows = [scale.cells() for scale in self.scales]

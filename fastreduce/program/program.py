@@ -7,7 +7,7 @@ sizes, dtypes or devices. Its dependencies and its proof follow from the instruc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Integral
@@ -59,6 +59,8 @@ class Program(Drawable):
     sliced: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.instructions, Iterable):
+            raise TypeError(f"instructions is {self.instructions!r}, want a list of Instruction")
         object.__setattr__(self, "instructions", Listing(self.instructions))
         object.__setattr__(self, "buffers", self.buffers or self.k)
 

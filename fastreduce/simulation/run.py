@@ -128,23 +128,29 @@ def _check_slices(slices: int, events: int) -> None:
         )
 
 
+def tensor_sizes(nbytes: int | str | Sequence[int | str]) -> list[int]:
+    """The bytes of each of a rank's tensors; one size is one tensor.
+
+    >>> tensor_sizes("4KB"), tensor_sizes([100, "1KiB"])
+    ([4000], [100, 1024])
+    """
+    if isinstance(nbytes, bytes):  # a sequence of numbers, but not of sizes
+        raise ValueError(f"nbytes is {nbytes!r}, want a size such as 4096 or '160MB'")
+    if isinstance(nbytes, Sequence) and not isinstance(nbytes, str):
+        found = [_tensor_bytes(number, of) for number, of in enumerate(nbytes)]
+    else:
+        found = [nbytes_of(nbytes)]
+    if sum(found) <= 0:
+        raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes for each rank")
+    return found
+
+
 def _sizes(program: Program, nbytes: int | str | Sequence[int | str]) -> tuple[int, list[float]]:
     """The bytes of a rank's data, and of each of its shards."""
-    tensors: list[int] = []
-    if isinstance(nbytes, Sequence) and not isinstance(nbytes, str):
-        tensors = [_tensor_bytes(number, found) for number, found in enumerate(nbytes)]
-        total = sum(tensors)
-    else:
-        total = nbytes_of(nbytes)
-    if total <= 0:
-        raise ValueError(f"nbytes is {nbytes!r}, want more than 0 bytes for each rank")
+    tensors = tensor_sizes(nbytes)
+    total = sum(tensors)
     if not program.whole_tensors:
         return total, [total / program.shards] * program.shards
-    if not tensors:
-        raise ValueError(
-            f"nbytes is {nbytes!r}, but the program's shards are whole tensors: want a sequence, "
-            "the bytes of each tensor"
-        )
     return total, [float(sum(tensors[s :: program.shards])) for s in range(program.shards)]
 
 

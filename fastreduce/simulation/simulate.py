@@ -12,7 +12,8 @@ from fastreduce.listing import LazyListing
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.events import events
-from fastreduce.simulation.run import Run
+from fastreduce.simulation.fitted import fitted
+from fastreduce.simulation.run import Run, tensor_sizes
 from fastreduce.simulation.timeline import Timeline
 from fastreduce.topology import Topology, as_topology
 from fastreduce.units import ranks_title, size
@@ -31,11 +32,12 @@ def simulate(
 
     Args:
         program: of an allreduce, or an algorithm by name or as a function; it is proven first (see
-            ``verify``).
+            ``verify``). By name, "multi-ring" takes the topology's own rings, and "hierarchical"
+            its machines, in waves, as in `fastreduce.explain`.
         topology: a topology or its name, as `fastreduce.topology.as_topology` takes it. Rank r is
             its device r.
         nbytes: the size of each rank's data, such as 4096 or "160MB", or a list with the size of
-            each tensor, which a program with ``whole_tensors`` needs.
+            each tensor: a program with ``whole_tensors`` does not cut them.
         slices: number of slices per shard. Default: as the engine chooses (`Program.slices`).
         verify: False for programs that are not an allreduce: other collectives, or parts of one.
         costs: what the engine adds. Default: those of a call of the events engine with this
@@ -83,8 +85,9 @@ def simulate(
     check_flags("simulate", verify=verify)
     topology = as_topology(topology)
     if not isinstance(program, Program):
-        k = len(topology.devices)
-        program = allreduce_of("allreduce", k, algorithm=name_of(program))
+        name, k = name_of(program), len(topology.devices)
+        program = allreduce_of("allreduce", k, algorithm=name)
+        program = fitted(program, name, topology, sum(tensor_sizes(nbytes)))
     if slices is not None and (not isinstance(slices, Integral) or slices < 1):
         raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
     program.check_form()

@@ -18,10 +18,10 @@ from fastreduce.topology.traffic import Floats, Links
 
 # Where links cost nothing, the shortest way is the best: this part of the mean price is added.
 NEVER_FREE = 1e-3
-# How much of the mean price a turn is worth by which an edge is nearer to the root's: a rank that
-# is read later can sum more, one that is written sooner can pass on more. Four values from 0 to 1,
-# each with a tree of its own, took twice as long, for at most 0.6 % (2 x dgx1, 2 virtual
-# cores, CPU not noted; 2026-11-25).
+# The bonus of an edge for each turn by which it is nearer to the root's, as a share of the mean
+# price: a rank that is read later can sum more, one that is written sooner can pass on more. Four
+# values from 0 to 1, each with a tree of its own, took twice as long, for at most 0.6 % (2 x dgx1,
+# 2 virtual cores, CPU not noted; 2026-11-25).
 HASTE = 0.2
 
 

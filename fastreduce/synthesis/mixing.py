@@ -29,8 +29,8 @@ MOST_ENTRIES = 185_000
 # Where trees in time grow: turns times links times roots. With more a search would take minutes
 # (2 virtual cores, CPU not noted, 2026-11-25).
 MOST_TO_GROW = 30_000
-# How often they grow for a number of turns, at most. A gain is too little to go on if it is less
-# than a part of the time, over the last growths or over one more turn.
+# For one number of turns trees grow at most GROWTHS times. They stop when the LAST growths, or one
+# more turn, have gained less than the share LITTLE of the time.
 GROWTHS, LAST, LITTLE = 30, 4, 5e-3
 # Columns for each row that are kept while trees grow, and a gap that is small enough to stop.
 MOST_TIMES_ROWS, ENOUGH = 3, 1e-3

@@ -19,8 +19,8 @@ from fastreduce.topology.traffic import Floats, Links, Tree
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# Trees before the first linear program, and programs after it. Presets need 1 to 6 programs, and 64
-# GPUs on 8 machines less than 10 (counted on 2026-11-25).
+# Trees before the first linear program, and linear programs after it. Presets need 1 to 6 of them,
+# and 64 GPUs on 8 machines less than 10 (counted on 2026-11-25).
 WARM_UP, PROGRAMS = 40, 40
 CLOSE = 1e-3  # the gap at which to stop
 # Times of a linear program, in its unit: the solver refuses what is beyond 1e15. A tree over a link
@@ -85,7 +85,8 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     for _ in range(programs):
         if search.bound_s >= time_s * (1 - CLOSE):
             break
-        # The program's own prices jump; on the way from the best so far they lead to it sooner.
+        # The prices of a linear program jump from one to the next. So a point between them and the
+        # best prices so far is tried too, which needs fewer linear programs.
         search.add(dual / dual.sum())
         search.add(0.3 * dual / dual.sum() + 0.7 * search.center)
         time_s, shares, dual = search.solve()

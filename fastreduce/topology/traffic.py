@@ -60,7 +60,7 @@ class Links:
         # The other direction of each link, or the link itself.
         self.back = np.array([number.get((b, a), i) for i, (a, b) in enumerate(self.names)])
         self.media = [topology.graph.edges[link]["medium"] for link in self.names]
-        self.bytes_per_s = np.array([bytes_per_s(topology, link) for link in self.names])
+        self.bytes_per_s = np.array([float(bytes_per_s(topology, link)) for link in self.names])
         self.latency_s = np.zeros((k, k))
         for pair, route in zip(self.pairs, routes, strict=True):
             self.latency_s[pair] = topology.latency_s(route)

@@ -143,12 +143,17 @@ class TestOwn:
             for tensor, old in zip(tensors, before, strict=True):
                 assert_same(tensor, old)
 
+    def test_what_is_no_function_is_not_registered(self):
+        with pytest.raises(TypeError, match="algorithm 'odd': found int, want a function"):
+            fastreduce.algorithm("odd")(5)
+        assert "odd" not in names()
+
     @pytest.mark.parametrize(
         ("returned", "words"),
         [
             (None, "'odd' returned NoneType for 2 ranks; want a Program"),
             ([], "'odd' returned list for 2 ranks"),
-            (leader(3), "'odd' gave a program for 3 ranks and 3 buffers; the call has 2 ranks"),
+            (leader(3), "'odd': its program is for 3 ranks and 3 buffers; the call has 2 ranks"),
         ],
     )
     def test_one_that_returns_no_such_program_is_refused(self, returned, words):
@@ -203,7 +208,8 @@ class TestGivenInsteadOfAName:
         assert_same(tensors[1], origin(3, (4,), torch.float32)[1])
 
     def test_are_for_as_many_ranks_as_the_call_has(self):
-        with pytest.raises(ValueError, match=r"a program for 3 ranks .*; the call has 2 ranks"):
+        words = "^the program passed as algorithm=: its program is for 3 ranks .*; the call has 2"
+        with pytest.raises(ValueError, match=words):
             allreduce(origin(2, (4,), torch.float32), algorithm=ring(3))
 
     @pytest.mark.parametrize("chosen", [3, None, ["ring"]], ids=str)
@@ -221,13 +227,15 @@ class TestGivenInsteadOfAName:
 
 @pytest.mark.usefixtures("own_registry")
 class TestOwnErrors:
-    def test_what_it_raises_comes_through(self):
+    def test_what_it_raises_comes_through_with_its_name(self):
         @fastreduce.algorithm("even-only")
         def even_only(k):
             raise LookupError(f"no such ring for {k}")
 
-        with pytest.raises(LookupError, match="no such ring for 3"):
+        words = "algorithm 'even-only' raised for 3 ranks: LookupError.*no such ring for 3"
+        with pytest.raises(ValueError, match=words) as caught:
             allreduce(origin(3, (4,), torch.float32), algorithm="even-only")
+        assert isinstance(caught.value.__cause__, LookupError)
 
     def test_registering_again_replaces(self):
         fastreduce.algorithm("mine")(lambda k: None)

@@ -190,6 +190,13 @@ def test_an_out_that_cannot_be_is_refused_in_words_before_data_is_looked_for(cap
         assert f"--out {out}: found {tmp_path / 'taken'} to be a file, wanted a folder" in err
 
 
+@pytest.mark.parametrize("flag", ["--out", "--resume"])
+def test_a_folder_without_a_name_is_not_the_current_one(flag, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", flag, ""])
+    assert f"argument {flag}: found an empty name, want a folder" in capsys.readouterr().err
+
+
 def flags_of(argv):
     parser = argparse.ArgumentParser()
     train.add(parser.add_subparsers())

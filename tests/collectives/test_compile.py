@@ -118,7 +118,7 @@ class TestCompile:
 
     def test_bad_input_is_an_error_and_writes_nothing(self, backend):
         tensors = [torch.ones(3), torch.ones(3, dtype=torch.float64)]
-        with pytest.raises(Exception, match="rank 1, tensor 0 is double"):
+        with pytest.raises(Exception, match="rank 1, tensor 0 is float64"):
             compiled(allreduce, backend)(tensors)
         assert [x.tolist() for x in tensors] == [[1.0] * 3] * 2
 

@@ -91,8 +91,8 @@ ROWS = {
     "0-dim and 1-dim": (allreduce, lambda: [[ones(), ones(1)]], V, "shape [1]", "shape []"),
     "dtypes": (
         allreduce, lambda: [[ones(3), ones(3, dtype=f64)]], V,
-        "rank 1, tensor 0 is double but rank 0, tensor 0 is float"),
-    "dtypes, moved": (broadcast, lambda: [[ones(3), ones(3, dtype=i32)]], V, "is int but"),
+        "rank 1, tensor 0 is float64 but rank 0, tensor 0 is float32"),
+    "dtypes, moved": (broadcast, lambda: [[ones(3), ones(3, dtype=i32)]], V, "is int32 but"),
     "devices": (
         allreduce, lambda: [[ones(3), on("meta")]], V, "rank 1, tensor 0 is on meta", "CPU"),
     # where the engine cannot go

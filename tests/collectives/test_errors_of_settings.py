@@ -40,12 +40,12 @@ ROWS = {
     },
     "average of a counter": (
         avg, lambda: [[[ones(3), torch.tensor(7)] for _ in range(2)]], V,
-        "Long (tensor 1)", "num_batches_tracked", "broadcast the buffers"),
+        "int64 (tensor 1)", "num_batches_tracked", "broadcast the buffers"),
     "dtype without arithmetic": (
-        allreduce, lambda: [of(torch.float8_e8m0fnu)], V, "Float8_e8m0fnu", "cannot be reduced"),
+        allreduce, lambda: [of(torch.float8_e8m0fnu)], V, "float8_e8m0fnu", "cannot be reduced"),
     "op of a later dtype": (
         avg, lambda: [[[ones(3), ones(3, dtype=i32)] for _ in range(2)]], V,
-        "op 'avg' is not defined for Int (tensor 1)"),
+        "op 'avg' is not defined for int32 (tensor 1)"),
     "unknown algorithm": (
         rnig, lambda: [of(f32)], V, "unknown algorithm 'rnig'", "known are auto, ",
         "did you mean 'ring'?"),

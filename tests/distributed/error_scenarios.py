@@ -38,17 +38,22 @@ def reduce_scatter(part):
 
 # By what differs: the call of the last rank, that of all others, and the error's words for each.
 DIFFERENT = {
-    "shapes": (lambda: all_reduce(3), lambda: all_reduce(4), "Float [3]", "Float [4]"),
+    "shapes": (lambda: all_reduce(3), lambda: all_reduce(4), "float32 [3]", "float32 [4]"),
     "as many elements": (lambda: all_reduce(2, 3), lambda: all_reduce(3, 2), "[2, 3]", "[3, 2]"),
-    "programs": (lambda: all_reduce(1), lambda: all_reduce(90_000), "Float [1]", "Float [90000]"),
-    "none": (lambda: all_reduce(0), lambda: all_reduce(3), "Float [0]", "Float [3]"),
+    "programs": (
+        lambda: all_reduce(1),
+        lambda: all_reduce(90_000),
+        "float32 [1]",
+        "float32 [90000]",
+    ),
+    "none": (lambda: all_reduce(0), lambda: all_reduce(3), "float32 [0]", "float32 [3]"),
     "in shared memory": (
         *(lambda: all_reduce(3, empty=fd.empty), lambda: all_reduce(4, empty=fd.empty)),
-        *("Float [3]", "Float [4]"),
+        *("float32 [3]", "float32 [4]"),
     ),
     "dtypes": (
         *(lambda: all_reduce(3), lambda: all_reduce(3, dtype=torch.int32)),
-        *("of Float [3]", "of Int [3]"),
+        *("of float32 [3]", "of int32 [3]"),
     ),
     "operations": (
         *(lambda: all_reduce(3), lambda: all_reduce(3, op=dist.ReduceOp.MAX)),
@@ -60,30 +65,30 @@ DIFFERENT = {
     ),
     "roots": (
         *(lambda: dist.broadcast(torch.ones(3), 0), lambda: dist.broadcast(torch.ones(3), 1)),
-        *("broadcast of Float [3], root 0", "broadcast of Float [3], root 1"),
+        *("broadcast of float32 [3], root 0", "broadcast of float32 [3], root 1"),
     ),
     "lengths of lists": (
         *(lambda: all_reduce_list(3), lambda: all_reduce_list(3, 3)),
-        *("allreduce (sum) of Float [3]", "allreduce (sum) of Float [3] and 1 more"),
+        *("allreduce (sum) of float32 [3]", "allreduce (sum) of float32 [3] and 1 more"),
     ),
     "shapes within lists": (
         *(lambda: all_reduce_list((2, 3), (4,)), lambda: all_reduce_list((2,), (3, 4))),
-        *("Float [2, 3] and 1 more", "Float [2] and 1 more"),
+        *("float32 [2, 3] and 1 more", "float32 [2] and 1 more"),
     ),
     "and a barrier": (lambda: all_reduce(3), dist.barrier, "allreduce (sum) of", "barrier"),
     "and a scatter": (lambda: all_reduce(3), scatter, "allreduce (sum) of", "scatter"),
     "and a broadcast": (
         *(lambda: all_reduce(3), lambda: dist.broadcast(torch.ones(3), 0)),
-        *("allreduce (sum) of Float [3]", "broadcast of Float [3], root 0"),
+        *("allreduce (sum) of float32 [3]", "broadcast of float32 [3], root 0"),
     ),
     "and a reduce_scatter": (
         *(lambda: all_reduce(3), lambda: reduce_scatter(3)),
-        *("allreduce (sum) of Float [3]", "reduce_scatter (sum) of Float [3]"),
+        *("allreduce (sum) of float32 [3]", "reduce_scatter (sum) of float32 [3]"),
     ),
     "asynchronous": (
         lambda: dist.all_reduce(torch.ones(3), async_op=True).wait(),
         lambda: dist.all_reduce(torch.ones(4), async_op=True).wait(),
-        *("Float [3]", "Float [4]"),
+        *("float32 [3]", "float32 [4]"),
     ),
 }
 
@@ -154,23 +159,23 @@ WRONG = {
     "no tensor": (coalesced, "no tensors; want at least one"),
     "dtypes": (
         lambda: coalesced(torch.ones(3), torch.ones(3, dtype=torch.int32)),
-        "dtypes Float and Int; want one dtype",
+        "dtypes float32 and int32; want one dtype",
     ),
     "average of bools": (
         lambda: op("AVG", torch.bool),
-        "op 'avg' is not defined for Bool, which takes sum, ",
+        "op 'avg' is not defined for bool, which takes sum, ",
     ),
     "bits of floats": (
         lambda: op("BAND", torch.float32),
-        "op 'band' is not defined for Float, which takes sum, avg, ",
+        "op 'band' is not defined for float32, which takes sum, avg, ",
     ),
     "product of complex": (
         lambda: op("PRODUCT", torch.complex64),
-        "op 'prod' is not defined for ComplexFloat, which takes sum, avg",
+        "op 'prod' is not defined for complex64, which takes sum, avg",
     ),
     "a dtype without arithmetic": (
         lambda: op("SUM", torch.float8_e8m0fnu),
-        r"Float8_e8m0fnu is a dtype that cannot be reduced; convert it first, as by .float\(\)",
+        r"float8_e8m0fnu is a dtype that cannot be reduced; keep a converted copy and reduce that",
     ),
     "one tensor twice": (
         lambda: coalesced(torch.ones(3), *[torch.ones(3)] * 2),
@@ -182,7 +187,7 @@ WRONG = {
     ),
     "factor of integers": (
         lambda: premul(2.0, torch.int64),
-        "premul_sum of Long tensors is not defined; want one of Half, Float, Double, BFloat16",
+        "premul_sum of int64 tensors is not defined; want one of float16, float32, float64, bf",
     ),
     "elements of one memory": (
         lambda: coalesced(torch.ones(1).expand(4)),
@@ -236,12 +241,12 @@ def all_go_on(size):
 def wrong_on_one_rank(rank, size):
     """It raises there; the others hear of the next call, which is another."""
     if rank == 0:
-        with pytest.raises(ValueError, match="op 'bor' is not defined for Float"):
+        with pytest.raises(ValueError, match="op 'bor' is not defined for float32"):
             dist.all_reduce(torch.ones(3), dist.ReduceOp.BOR)
         words = raised(dist.barrier)
     else:
         words = raised(lambda: dist.all_reduce(torch.ones(3)))
-    assert " is barrier on rank 0 but allreduce (sum) of Float [3] on rank 1; " in words, words
+    assert " is barrier on rank 0 but allreduce (sum) of float32 [3] on rank 1; " in words, words
     all_go_on(size)
 
 

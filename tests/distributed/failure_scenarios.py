@@ -55,7 +55,7 @@ def one_is_killed(rank, size, when, elems, machines=1):
     number = {"before": "call 4", "after": "call 5"}.get(when, "call ")
     assert re.search(named(victim, size, machines), words), words
     assert f"{number}, " in words or when == "in", words
-    assert "allreduce (sum) of Float" in words and "on rank" in words, words
+    assert "allreduce (sum) of float32" in words and "on rank" in words, words
     every_later_call_raises()
 
 
@@ -85,7 +85,7 @@ def one_is_stopped(rank, size):
     assert " reached its timeout of 2000 ms, " in words, words
     assert f"waiting for rank {victim}: " in words, words
     assert "rank 0 has arrived" in words, words
-    last = f"rank {victim} has not arrived: its last call was 1, broadcast of Float [7], root 0"
+    last = f"rank {victim} has not arrived: its last call was 1, broadcast of float32 [7], root 0"
     assert last in words, words
     every_later_call_raises()
 
@@ -96,7 +96,7 @@ def one_has_left(rank, size):
     if rank == 1:
         return dist.destroy_process_group(group)
     words = raised(lambda: dist.all_reduce(torch.ones(5), group=group))
-    assert "call 2, allreduce (sum) of Float [5], on rank " in words, words
+    assert "call 2, allreduce (sum) of float32 [5], on rank " in words, words
     assert "rank 1 has left the group" in words, words
     assert "rank 1 has not arrived: its last call was 1, allreduce" in words, words
 
@@ -206,7 +206,7 @@ def one_raises_before_the_others_hear_of_the_call(rank, size):
         every_later_call_raises(group)
     else:
         words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
-        assert "call 2, allreduce (sum) of Float [3], on rank " in words, words
+        assert "call 2, allreduce (sum) of float32 [3], on rank " in words, words
         assert "rank 0 gave up: rank 0 raised: " in words and "memory" in words, words
 
 

@@ -76,47 +76,47 @@ def sparse(*shape, dtype=torch.float32, dense=0):
 DIFFERENT = {
     "roots of gather": (
         *(lambda: gather(ones(3), 1), lambda: gather(ones(3), 0)),
-        *("gather of Float [3], root 1", "gather of Float [3], root 0"),
+        *("gather of float32 [3], root 1", "gather of float32 [3], root 0"),
     ),
     "dtypes of gather": (
         *(lambda: gather(ones(3)), lambda: gather(ones(3, dtype=torch.float8_e5m2))),
-        *("gather of Float [3], root 0", "gather of Float8_e5m2 [3], root 0"),
+        *("gather of float32 [3], root 0", "gather of float8_e5m2 [3], root 0"),
     ),
     "dtypes of one length": (
         *(lambda: gather(ones(4, dtype=torch.int32)), lambda: gather(ones(4))),
-        *("gather of Int [4], root 0", "gather of Float [4], root 0"),
+        *("gather of int32 [4], root 0", "gather of float32 [4], root 0"),
     ),
     "lengths of gather": (
         *(lambda: gather(ones(3)), lambda: gather(ones(4))),
-        *("gather of Float [3], root 0", "gather of Float [4], root 0"),
+        *("gather of float32 [3], root 0", "gather of float32 [4], root 0"),
     ),
     "roots of scatter": (
         *(lambda: scatter(torch.zeros(3), 1), lambda: scatter(torch.zeros(3), 0)),
-        *("scatter of Float [3], root 1", "scatter of Float [3], root 0"),
+        *("scatter of float32 [3], root 1", "scatter of float32 [3], root 0"),
     ),
     "dtypes of scatter": (
         *(lambda: scatter(torch.zeros(3)), lambda: scatter(torch.zeros(3).to(torch.uint16))),
-        *("scatter of Float [3], root 0", "scatter of UInt16 [3], root 0"),
+        *("scatter of float32 [3], root 0", "scatter of uint16 [3], root 0"),
     ),
     "lengths of scatter": (
         *(lambda: scatter(torch.zeros(3)), lambda: scatter(torch.zeros(0))),
-        *("scatter of Float [3], root 0", "scatter of Float [0], root 0"),
+        *("scatter of float32 [3], root 0", "scatter of float32 [0], root 0"),
     ),
     "gather and scatter": (
         *(lambda: gather(ones(3)), lambda: scatter(torch.zeros(3))),
-        *("gather of Float [3], root 0", "scatter of Float [3], root 0"),
+        *("gather of float32 [3], root 0", "scatter of float32 [3], root 0"),
     ),
     "dtypes of all_to_all": (
         *(lambda: all_to_all(3), lambda: all_to_all(3, torch.bfloat16)),
-        *("all_to_all of Float", "all_to_all of BFloat16"),
+        *("all_to_all of float32", "all_to_all of bfloat16"),
     ),
     "shapes of sparse tensors": (
         *(lambda: sparse(8, 2), lambda: sparse(9, 2)),
-        *("sparse all_reduce of Float [8, 2]", "sparse all_reduce of Float [9, 2]"),
+        *("sparse all_reduce of float32 [8, 2]", "sparse all_reduce of float32 [9, 2]"),
     ),
     "dtypes of sparse tensors": (
         *(lambda: sparse(8), lambda: sparse(8, dtype=torch.int64)),
-        *("sparse all_reduce of Float [8]", "sparse all_reduce of Long [8]"),
+        *("sparse all_reduce of float32 [8]", "sparse all_reduce of int64 [8]"),
     ),
     "sparse dimensions": (
         *(lambda: sparse(8, 2), lambda: sparse(8, 2, dense=1)),
@@ -124,7 +124,7 @@ DIFFERENT = {
     ),
     "sparse and dense": (
         *(lambda: sparse(8), lambda: dist.all_reduce(torch.ones(8))),
-        *("sparse all_reduce of Float [8]", "allreduce (sum) of Float [8]"),
+        *("sparse all_reduce of float32 [8]", "allreduce (sum) of float32 [8]"),
     ),
 }
 
@@ -233,7 +233,7 @@ WRONG = {
         lambda rank, size: backend().alltoall(
             lists(*[1] * size), [torch.ones(1, dtype=torch.int32)] * size
         ),
-        "tensors have dtypes Int and Float; want one dtype",
+        "tensors have dtypes int32 and float32; want one dtype",
     ),
     "too few lists": (
         lambda rank, size: backend().alltoall(lists(1), lists(1)),
@@ -263,7 +263,7 @@ WRONG = {
         lambda rank, size: dist.all_reduce(
             torch.sparse_coo_tensor([[0]], torch.ones(1).to(torch.uint16), (2,))
         ),
-        "sparse all_reduce of UInt16 tensors: torch does not add them; pass tensor.float",
+        "sparse all_reduce of uint16 tensors: torch does not add them; pass tensor.float",
     ),
     "strided": (
         lambda rank, size: received(torch.ones(4)[::2]),

@@ -119,5 +119,5 @@ def one_is_killed(rank, size, name, when, machines=1):
     words = raised(lambda: [CALLS[name](LARGE).wait() for _ in range(2)])
     here = rank * machines // size == victim * machines // size
     assert re.search(named(victim, size, 1 if here else machines), words), words
-    assert f"{name} of Float" in words and "on rank" in words, words
+    assert f"{name} of float32" in words and "on rank" in words, words
     every_later_call_raises()

@@ -14,17 +14,17 @@ from failure_scenarios import LARGE, backend, raised
 
 # What is sent, what it is received into, and how errors call them.
 DIFFERENT = {
-    "size": (torch.ones(3), torch.ones(2), "Float [3]", "Float [2]"),
+    "size": (torch.ones(3), torch.ones(2), "float32 [3]", "float32 [2]"),
     "size, of large ones": (
         torch.ones(LARGE),
         torch.ones(LARGE + 1),
-        "Float [2000000]",
-        "Float [2000001]",
+        "float32 [2000000]",
+        "float32 [2000001]",
     ),
-    "none": (torch.ones(0), torch.ones(1), "Float [0]", "Float [1]"),
-    "dtype": (torch.ones(3), torch.ones(3, dtype=torch.int32), "Float [3]", "Int [3]"),
-    "shape": (torch.ones(2, 3), torch.ones(3, 2), "Float [2, 3]", "Float [3, 2]"),
-    "dimensions": (torch.ones(1), torch.tensor(1.0), "Float [1]", "Float []"),
+    "none": (torch.ones(0), torch.ones(1), "float32 [0]", "float32 [1]"),
+    "dtype": (torch.ones(3), torch.ones(3, dtype=torch.int32), "float32 [3]", "int32 [3]"),
+    "shape": (torch.ones(2, 3), torch.ones(3, 2), "float32 [2, 3]", "float32 [3, 2]"),
+    "dimensions": (torch.ones(1), torch.tensor(1.0), "float32 [1]", "float32 []"),
 }
 
 
@@ -57,7 +57,7 @@ def others_raise_too(rank, size):
     """A rank that waits for a third one, and one that has begun an allreduce."""
     group = dist.new_group()
     dist.barrier()  # of the other group: all have made this one
-    told = "rank 1 sends Float [3] to rank 0, which receives Double [4], tag 7; want the same dtype"
+    told = "rank 1 sends float32 [3] to rank 0, which receives float64 [4], tag 7; want the same"
     calls = [
         lambda: dist.recv(torch.ones(4, dtype=torch.float64), 1, group=group, tag=7),
         lambda: dist.isend(torch.ones(3), 0, group=group, tag=7).wait(),
@@ -81,7 +81,7 @@ def in_a_batch(rank, size):
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
-    assert "rank 1 sends Long [3] to rank 0, which receives Long [2]" in (said := raised(call)), (
+    assert "rank 1 sends int64 [3] to rank 0, which receives int64 [2]" in (said := raised(call)), (
         said
     )
 
@@ -104,7 +104,7 @@ def the_last_of_many(rank, size):
             assert torch.equal(x, tensors[tag])
     call = dist.send if rank == 0 else dist.recv
     said = raised(lambda: call(torch.ones(2 - rank), 1 - rank, group=group, tag=7))
-    assert "rank 0 sends Float [2] to rank 1, which receives Float [1], tag 7" in said, said
+    assert "rank 0 sends float32 [2] to rank 1, which receives float32 [1], tag 7" in said, said
 
 
 def more_wait_than_are_compared(rank, size):
@@ -166,7 +166,9 @@ def after_a_call_that_failed(rank, size):
         raised(lambda: dist.all_reduce(torch.ones(1), group=group))
         assert "cannot be used any more" in raised(lambda: dist.send(torch.ones(1), 1, group=group))
     elif rank == 1:
-        told = "rank 0 gave up: call 1, allreduce (sum) of Float [1], on rank 0 reached its timeout"
+        told = (
+            "rank 0 gave up: call 1, allreduce (sum) of float32 [1], on rank 0 reached its timeout"
+        )
         assert told in (said := raised(lambda: dist.recv(torch.ones(1), 0, group=group))), said
 
 

@@ -98,7 +98,7 @@ def the_group_is_gone(rank, size):
     dist.barrier()
     dist.destroy_process_group(group)
     del group
-    assert re.search("recv of Float .*, tag 0, on rank", raised(work.wait))
+    assert re.search("recv of float32 .*, tag 0, on rank", raised(work.wait))
 
 
 def the_peer_has_left(rank, size):
@@ -157,7 +157,7 @@ def one_is_killed(rank, size, name, machines=1):
     here = rank * machines // size == victim * machines // size
     its_machine = f" on machine machine{machines - 1}" if machines > 1 else ""
     whom = "any rank" if name == "recv from any" else f"rank {victim}{its_machine}"
-    assert re.search(rf"(recv|send) of Float .*, on rank {rank} (from|to) {whom}: ", said), said
+    assert re.search(rf"(recv|send) of float32 .*, on rank {rank} (from|to) {whom}: ", said), said
     assert not here or f"the process of rank {victim} has ended" in said, said
 
 

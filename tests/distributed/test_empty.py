@@ -37,7 +37,7 @@ def test_a_negative_size_is_refused():
 @pytest.mark.parametrize("sizes", [(2**61,), (2**31, 2**31), (2**62, 4), (2**63 - 1,)], ids=str)
 def test_bytes_that_no_number_holds_are_refused(sizes):
     """2^61 elements of 8 bytes would be none."""
-    with pytest.raises(ValueError, match=r"of Double with them would have 2\^63 bytes or more"):
+    with pytest.raises(ValueError, match=r"of float64 with them would have 2\^63 bytes or more"):
         empty(*sizes, dtype=torch.float64)
 
 

@@ -145,11 +145,11 @@ def calls_that_differ(rank, size, device):
     """All raise the same, nothing is written, and all go on."""
     others = torch.ones(3, device=device)
     last = {
-        "Float [4]": torch.ones(4, device=device),
-        "Int [3]": torch.ones(3, dtype=torch.int32, device=device),
+        "float32 [4]": torch.ones(4, device=device),
+        "int32 [3]": torch.ones(3, dtype=torch.int32, device=device),
     }
     if device != "cpu":
-        last["Float [3] on rank"] = torch.ones(3)
+        last["float32 [3] on rank"] = torch.ones(3)
     for words, of_last in last.items():
         x = of_last if rank == size - 1 else others
         said = raised(lambda x=x: dist.all_reduce(x))
@@ -183,7 +183,7 @@ def one_is_stopped(rank, size, device):
         os.kill(os.getpid(), signal.SIGSTOP)
     words = raised(lambda: dist.all_reduce(x))
     assert f"reached its timeout of 6000 ms, waiting for rank {size - 1}: " in words, words
-    assert "allreduce (sum) of Float [5]" in words, words
+    assert "allreduce (sum) of float32 [5]" in words, words
     every_later_call_raises()
 
 

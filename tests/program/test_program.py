@@ -243,6 +243,11 @@ def test_programs_are_values():
     assert leader(3) == leader(3) != leader(2)
     assert hash(ring(3)) == hash(ring(3))
     assert Program(2, 1, [I(0, 0, BOTH, BOTH)]) == Program(2, 1, (I(0, 0, BOTH, BOTH),))
+
+
+def test_instructions_that_are_no_list_are_refused():
+    with pytest.raises(TypeError, match="instructions is 0, want a list of Instruction"):
+        Program(2, 1, 0)
     assert str(sharded(2)).count("reduces shard") == 2
 
 

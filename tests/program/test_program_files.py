@@ -60,7 +60,7 @@ def test_a_file_that_changed_is_read_again(saved, monkeypatch):
     x = ranks(3)
     fastreduce.allreduce(x, algorithm=name)
     assert x[0].eq(111).all()
-    with pytest.raises(ValueError, match=r"gave a program for 3 ranks .* the call has 4 ranks"):
+    with pytest.raises(ValueError, match=r"its program is for 3 ranks .* the call has 4 ranks"):
         fastreduce.allreduce(ranks(4), algorithm=name)
 
 

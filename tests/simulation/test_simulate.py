@@ -11,7 +11,7 @@ from fastreduce import HOST, Program, algorithms, explain, simulate
 from fastreduce.algorithms.collectives import program as collective
 from fastreduce.simulation import BOOK
 from fastreduce.simulation.predict import on_topology
-from fastreduce.topology import preset
+from fastreduce.topology import cluster, preset
 
 GB = 1_000_000_000
 EVERYONE = (0, 1, 2, 3)
@@ -182,6 +182,16 @@ class TestTopologies:
         assert simulate("ring", "book-pcie4", GB) == wanted
         assert simulate(algorithms.ring, "book-pcie4", GB) == wanted
 
+    @pytest.mark.parametrize("algorithm", algorithms.built_in())
+    @pytest.mark.parametrize("topology", ["dgx1", cluster(preset("dgx-h100"), 2, 400.0)], ids=str)
+    def test_an_algorithm_by_name_takes_the_time_that_explain_tells(self, algorithm, topology):
+        told = explain("1MB", topology=topology).candidate(algorithm).prediction.time_s
+        assert simulate(algorithm, topology, "1MB").time_s == told
+
+    def test_one_size_is_one_tensor(self):
+        found = simulate("by-parameter", "book-pcie4", GB)
+        assert found == simulate("by-parameter", "book-pcie4", [GB])
+
     def test_no_topology(self):
         with pytest.raises(TypeError, match="topology is 4; want a Topology, a preset's name"):
             simulate(algorithms.ring(4), 4, GB)
@@ -222,15 +232,10 @@ class TestErrors:
         (
             "a function for other ranks",
             lambda: simulate(lambda k: algorithms.ring(3), star(4), 1),
-            "gave a program for 3 ranks .* the call has 4 ranks",
+            "its program is for 3 ranks .* the call has 4 ranks",
         ),
         ("auto", lambda: simulate("auto", star(4), 1), "chooses for a call; want one of bidir"),
         ("a shard", lambda: simulate(run((0, 9, (0,), (1,))), star(4), 1), "shard 9 is not one of"),
-        (
-            "an int for whole tensors",
-            lambda: simulate(algorithms.by_parameter(4), star(4), 7),
-            "7.*want a sequence",
-        ),
         (
             "an unknown link",
             lambda: simulate(algorithms.ring(4), without(star(4), ("gpu1", "switch")), 1),
