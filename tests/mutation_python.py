@@ -19,7 +19,8 @@ LIMIT_S = 200
 # By source, the tests that belong to it, those that find most first.
 TESTS = {
     "fastreduce/program/program.py": (
-        "test_rank_order.py", "program/test_program.py", "program/test_proof.py",
+        "test_rank_order.py", "program/test_program.py", "program/test_printing.py",
+        "program/test_proof.py",
     ),
     **{f"fastreduce/program/{name}.py": tuple(f"program/test_{test}.py" for test in tests)
        for name, tests in {

@@ -54,11 +54,12 @@ def in_a_group(
     if killed is not None:
         context.processes[killed].join(0.1)
     hung = [rank for rank, process in enumerate(context.processes) if process.exitcode is None]
-    where = {rank: _stacks(context.processes[rank].pid, folder, rank) for rank in hung}
+    pids = {rank: context.processes[rank].pid for rank in hung if rank != killed}
+    hangs = {rank: f"hangs: {_stacks(pid, folder, rank)}" for rank, pid in pids.items()}
     for rank in hung:
         context.processes[rank].kill()  # ends also one that is stopped
     failed = {r: torch.load(folder / str(r)) for r in range(count) if (folder / str(r)).exists()}
-    failed |= {r: f"hangs: {where[r]}" for r in hung if r != killed}
+    failed |= hangs
     ended = [r for r in range(count) if r not in failed and r != killed]
     failed |= {r: f"ended with {context.processes[r].exitcode}" for r in ended}
     assert not any(failed.values()), "\n".join(f"rank {r}: {x}" for r, x in failed.items() if x)

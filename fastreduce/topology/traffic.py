@@ -38,7 +38,7 @@ def bytes_per_s(topology: Topology, link: Link) -> float:
             f"topology {topology.name!r}: the program uses {what}, whose bandwidth is unknown; "
             "want it in bytes per second (save the topology, fill it in, load it)"
         )
-    return found
+    return float(found)  # numpy has no whole numbers as large as a topology's file may have
 
 
 class Links:
@@ -60,7 +60,7 @@ class Links:
         # The other direction of each link, or the link itself.
         self.back = np.array([number.get((b, a), i) for i, (a, b) in enumerate(self.names)])
         self.media = [topology.graph.edges[link]["medium"] for link in self.names]
-        self.bytes_per_s = np.array([float(bytes_per_s(topology, link)) for link in self.names])
+        self.bytes_per_s = np.array([bytes_per_s(topology, link) for link in self.names])
         self.latency_s = np.zeros((k, k))
         for pair, route in zip(self.pairs, routes, strict=True):
             self.latency_s[pair] = topology.latency_s(route)

@@ -4,6 +4,7 @@ import math
 import sys
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from fastreduce import Instruction, Program, explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
 from fastreduce.plan.bounds import _farthest_s, lower_bound
 from fastreduce.simulation.costs import EVENTS, costs_of
-from fastreduce.topology import cluster, names, preset
+from fastreduce.topology import Topology, cluster, names, preset
 from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
 
 MB = 10**6
@@ -30,6 +31,13 @@ def test_no_algorithm_beats_it(topology, nbytes):
         for slices in (1, 4):
             time_s = simulate(program, topology, nbytes, slices=slices, verify=False).time_s
             assert time_s >= bound.time_s, name
+
+
+def test_rates_may_be_whole_numbers_of_any_size():
+    graph = nx.DiGraph(preset("book-pcie4").graph)
+    nx.set_edge_attributes(graph, 10**20, "bytes_per_s")
+    fast = Topology("fast", "made up", graph)
+    assert lower_bound(fast, 4, MB) < lower_bound(preset("book-pcie4"), 4, MB)
 
 
 @given(randoms=st.randoms(use_true_random=False), nbytes=st.sampled_from([1, MB, 1000 * MB]))
