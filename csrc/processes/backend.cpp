@@ -1,11 +1,11 @@
 #include "processes/backend.h"
 
 #include <c10/core/InferenceMode.h>
-#include <c10/util/hash.h>
 
 #include <sstream>
 
 #include "processes/checks.h"
+#include "processes/fingerprint.h"
 #include "processes/flags.h"
 #include "processes/heap.h"
 #include "processes/items.h"
@@ -174,13 +174,14 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
   const Lists& lists = kind.collective == Collective::all_gather ? inputs : outputs;
   const at::Tensor& first = lists.front().front();
   Announcement mine;
-  mine.fingerprint = c10::get_hash(static_cast<int>(kind.collective), static_cast<int>(kind.op.op_), kind.root,
-                                   static_cast<int>(first.scalar_type()), static_cast<int>(first.device().type()),
-                                   devices_.reach(), program, lists.size());
+  Fingerprint fingerprint;
+  fingerprint.add(kind.collective, kind.op.op_, kind.root, first.scalar_type(), first.device().type(), devices_.reach(),
+                  program, lists.size());
   for (const Tensors& list : lists) {
-    mine.fingerprint = c10::hash_combine(mine.fingerprint, list.front().dim());
-    for (int64_t size : list.front().sizes()) mine.fingerprint = c10::hash_combine(mine.fingerprint, size);
+    fingerprint.add(list.front().dim());
+    for (int64_t size : list.front().sizes()) fingerprint.add(size);
   }
+  mine.fingerprint = fingerprint.value();
   if (mine.fingerprint != last_.fingerprint) {
     std::ostringstream text;
     text << name_of(kind.collective);

@@ -1,11 +1,11 @@
 #include "processes/rank_schedule.h"
 
-#include <c10/util/hash.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
 #include <stdexcept>
+
+#include "processes/fingerprint.h"
 
 namespace fastreduce {
 namespace {
@@ -20,17 +20,15 @@ void keep_last(std::vector<RankSchedule::Wait>& waits, int rank, uint64_t done) 
 }
 
 uint64_t fingerprint_of(const Schedule& schedule) {
-  size_t hash = 0;
-  const auto add = [&](size_t number) { hash = c10::hash_combine(hash, number); };
+  Fingerprint fingerprint;
   for (const Instruction& x : schedule.instructions) {
-    add(x.rank);
-    add(x.shard);
+    fingerprint.add(x.rank, x.shard, x.completes);
     for (const std::vector<int>* buffers : {&x.srcs, &x.dsts}) {
-      add(buffers->size());
-      for (int buffer : *buffers) add(buffer);
+      fingerprint.add(buffers->size());
+      for (int buffer : *buffers) fingerprint.add(buffer);
     }
   }
-  return hash;
+  return fingerprint.value();
 }
 
 }  // namespace

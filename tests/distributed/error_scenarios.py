@@ -40,6 +40,18 @@ def reduce_scatter(part):
 DIFFERENT = {
     "shapes": (lambda: all_reduce(3), lambda: all_reduce(4), "float32 [3]", "float32 [4]"),
     "as many elements": (lambda: all_reduce(2, 3), lambda: all_reduce(3, 2), "[2, 3]", "[3, 2]"),
+    # Of each pair c10::hash_combine makes the same number.
+    "sizes of one hash": (
+        *(lambda: all_reduce(2, 65), lambda: all_reduce(1, 2)),
+        *("float32 [2, 65]", "float32 [1, 2]"),
+    ),
+    "sizes of one hash, in shared memory": (
+        *(
+            lambda: all_reduce(513, 961, empty=fd.empty),
+            lambda: all_reduce(512, 900, empty=fd.empty),
+        ),
+        *("float32 [513, 961]", "float32 [512, 900]"),
+    ),
     "programs": (
         lambda: all_reduce(1),
         lambda: all_reduce(90_000),

@@ -19,13 +19,16 @@ PARTS = {
     "test": (HERE / "flags_test.cpp", "-fno-sanitize=undefined"),
     "failures": (HERE / "failures_test.cpp",),
     "bell": (HERE / "bell_test.cpp",),
+    "fingerprint": (HERE / "fingerprint_test.cpp",),
     "rank_schedule": (HERE / "rank_schedule_test.cpp", "-fno-sanitize=undefined"),
     "memory": (HERE / "one_process_memory.cpp",),
     "kernels": (HERE.parent / "cpu" / "few_kernels.cpp", SEEN, "-DFEWEST_KERNELS"),
     "choice of kernels": (CSRC / "cpu" / "kernels.cpp",),
     **{name: (CSRC / name, SEEN) for name in ENGINE},
 }
-PROGRAMS = [name for name in PARTS if name not in ("failures", "bell", "rank_schedule")]
+PROGRAMS = [
+    name for name in PARTS if name not in ("failures", "bell", "fingerprint", "rank_schedule")
+]
 FAILURES = (
     "failures",
     "memory",
@@ -70,7 +73,11 @@ def test_every_program(what, sanitizer, objects, programs, tmp_path):
     assert int(count) > least and rest == words
 
 
-PARTS_ALONE = {"which calls a failure reaches": (FAILURES, 12), "whom a bell wakes": (BELL, 4)}
+PARTS_ALONE = {
+    "which calls a failure reaches": (FAILURES, 12),
+    "whom a bell wakes": (BELL, 4),
+    "what has one fingerprint": (["fingerprint"], 2),
+}
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
@@ -109,6 +116,15 @@ def test_control_wrong_parts_are_found(part, text, other, words, object_files, p
     done = run(build.link([test, build.compile(csrc / file)], tmp_path), programs)
     assert done.returncode == 1
     assert words in done.stderr
+
+
+def test_control_a_weak_fingerprint_is_found(tmp_path):
+    mixed = "value_ = mixed(value_ ^ static_cast<uint64_t>(numbers))"
+    added = "value_ ^= static_cast<uint64_t>(numbers) + 0x9e3779b9 + (value_ << 6) + (value_ >> 2)"
+    csrc = mutated(tmp_path, "processes/fingerprint.h", mixed, added)  # as c10::hash_combine does
+    build = Build("plain", tmp_path, csrc)
+    done = run(build.link([build.compile(*PARTS["fingerprint"])], tmp_path))
+    assert (done.returncode, done.stderr) == (1, "FAILED: two have one fingerprint\n")
 
 
 # What is wrong in failures.cpp, as above.
