@@ -55,7 +55,10 @@ def test_calls_from_several_threads(tmp_path):
     assert text.count(LOCK) == 3
     programs.write_text(text.replace(LOCK, ""))
     build(tmp_path)
-    done = call(tmp_path)
-    # Which of the two comes first is chance: a program that is forgotten is freed under a reader.
+    # Which of the two comes first is chance (a program that is forgotten is freed under a reader),
+    # and whether one comes at all: 64 of 64 runs here, but not on every machine that tests.
     reports = ("ThreadSanitizer: data race", "ThreadSanitizer: heap-use-after-free")
-    assert done.returncode != 0 and any(report in done.stderr for report in reports)
+    runs = []
+    while len(runs) < 5 and not any(report in run for run in runs for report in reports):
+        runs.append(call(tmp_path).stderr)
+    assert any(report in runs[-1] for report in reports), runs
