@@ -48,10 +48,15 @@ std::string Group::lost(int peer) const {
   return has_ended(peer) ? "the process of rank " + names_[peer] + " has ended" : "";
 }
 
-std::string Group::ended_without_leaving() const {
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_ && has_ended(peer) && !has_left(peer)) return lost(peer);
-  return "";
+std::string Group::no_sender(bool all) const {
+  std::string last;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    last = lost(peer);
+    if (has_ended(peer) && !has_left(peer)) return last;
+    all = all && !last.empty();
+  }
+  return all ? last : "";
 }
 
 std::string Group::lost_soon(const std::vector<int>& peers) const {

@@ -141,8 +141,8 @@ class Group {
   void leave();
   // That this peer has left or ended, in words; empty if not.
   std::string lost(int peer) const;
-  // The same of any peer that has ended without leaving.
-  std::string ended_without_leaving() const;
+  // The same of a peer that has ended without leaving, or, where these are `all` that may send, of the last one.
+  std::string no_sender(bool all) const;
   // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
   std::string lost_soon(const std::vector<int>& peers) const;
   // What a rank tells its peers of its sends and receives.

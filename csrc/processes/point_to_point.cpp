@@ -38,7 +38,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
   void begin(const std::function<ProcessBackend::Work()>& begin) { moved_ = begin(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    if (!isCompleted()) finish(end_of_gloo(timeout == kNoTimeout ? timeout_ : timeout));
+    if (!isCompleted()) finish(end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait)));
     if (exception()) std::rethrow_exception(exception());
     return ended_;
   }
@@ -103,7 +103,7 @@ std::optional<int> ProcessBackend::number_here(int rank) const {
 
 std::string ProcessBackend::gone_passing(int peer) const {
   if (const std::string reason = group_.failed_at_all(); !reason.empty()) return reason;
-  if (peer == kAnyRank) return group_.ended_without_leaving();
+  if (peer == kAnyRank) return group_.no_sender(machines_ == nullptr);
   const std::optional<int> here = number_here(peer);
   return here ? group_.lost(*here) : "";
 }

@@ -1,6 +1,9 @@
 #include "processes/queue.h"
 
 #include <c10/core/StreamGuard.h>
+#include <unistd.h>
+
+#include <atomic>
 
 #include "processes/group.h"
 
@@ -14,6 +17,18 @@ std::vector<c10::Device> devices_of(const std::optional<CallStream>& stream) {
 
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Queue>> all;
+
+std::atomic<std::thread::id> ends_python;  // the default one: none does
+thread_local bool serves = false;          // is the thread of a queue, which end_all waits for
+
+// Where a call returns to Python, also by an exception.
+struct StaysAtTheEnd {
+  ~StaysAtTheEnd() {
+    const std::thread::id end = ends_python;
+    if (serves || end == std::thread::id() || end == std::this_thread::get_id()) return;
+    for (;;) pause();
+  }
+};
 
 }  // namespace
 
@@ -47,9 +62,15 @@ void CallWork::run() {
     future_->markCompleted(c10::IValue(outputs_));
 }
 
+bool CallWork::wait(std::chrono::milliseconds timeout) {
+  const StaysAtTheEnd stays;
+  return Work::wait(std::min(timeout, kLongestWait));
+}
+
 void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
   // A fork may have been made while the thread, which it does not have, was in a call. This one raises, and says so.
   if (getpid() != pid_) return work->run();
+  const StaysAtTheEnd stays;
   {
     std::unique_lock lock(mutex_);
     TORCH_CHECK(!closed_, "this process group was destroyed; make a new one");
@@ -76,6 +97,7 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
 bool Queue::serves_here() const { return server_ == std::this_thread::get_id(); }
 
 void Queue::serve() {
+  serves = true;
   std::unique_lock lock(mutex_);
   server_ = std::this_thread::get_id();
   for (;;) {
@@ -105,6 +127,7 @@ std::shared_ptr<Queue> Queue::make(std::function<void()> abort) {
 }
 
 void Queue::end_all() {
+  ends_python = std::this_thread::get_id();
   std::vector<std::shared_ptr<Queue>> living;
   {
     const std::lock_guard lock(all_mutex);

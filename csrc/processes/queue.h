@@ -18,6 +18,9 @@
 
 namespace fastreduce {
 
+// As good as none: the clocks count nanoseconds in 64 bits, which end after 292 years.
+constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24) * 36500;
+
 class CallWork final : public c10d::Work {
  public:
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
@@ -25,6 +28,7 @@ class CallWork final : public c10d::Work {
 
   void run();  // never throws: errors come from wait(); when it returns, GPUs too have done their work
 
+  bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
@@ -50,7 +54,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void close();
   void abort();
   // All queues of the process, before the interpreter ends: a thread that enters Python later, for a callback or to let
-  // go of a tensor, would end the process by SIGABRT.
+  // go of a tensor, would end the process by SIGABRT. So would a daemon thread that comes back from a call: it stays.
   static void end_all();
 
  private:

@@ -99,6 +99,10 @@ def _create(options: Any, given: Any) -> Any:
             f"pg_options: found {type(given).__name__}, wanted fastreduce.distributed.Options"
         )
     own.check(size)
+    if not 0 <= rank < size:
+        raise ValueError(f"rank: found {rank}, wanted a number below the world_size of {size}")
+    if timeout <= timedelta(0):
+        raise ValueError(f"timeout: found {timeout}, wanted more than none")
     store = own_part(options.store, rank, size, timeout)
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

@@ -29,9 +29,10 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     again and again until all have answered with that name. Who finds its own word there, new in
     this very process, knows that rank 0 lives.
 
-    Raises TimeoutError, which names those that have not come.
+    Raises TimeoutError, which names those that have not come, and ValueError where ranks were told
+    different sizes.
     """
-    own = secrets.token_hex(8)
+    own = f"{secrets.token_hex(8)}/{size}"
     peers = range(1, size)
     deadline = time.monotonic() + timeout.total_seconds()
 
@@ -43,13 +44,30 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
             raise _late("have not come", late, rank, timeout)
         time.sleep(POLL_S)
 
+    def check_size(word: str) -> None:
+        other = word.split("/")[1]
+        if other != str(size):
+            raise ValueError(
+                f"world_size: rank {rank} was told {size} but another rank {other}; want the same "
+                "number on all ranks"
+            )
+
+    def has_answered(peer: int) -> bool:
+        name, _, word = said(f"answer of {peer}").partition(" ")
+        if name == own:
+            check_size(word)
+        return name == own
+
     if rank > 0:
         store.set(f"hello of {rank}", own)
         while own not in (welcome := said("welcome").split()) or NOTHING in welcome:
+            if own in welcome and len(welcome) != size:
+                break
             wait([x for x in peers if welcome[x] == NOTHING] if own in welcome else [0])
-        store.set(f"answer of {rank}", welcome[0])
+        store.set(f"answer of {rank}", f"{welcome[0]} {own}")
+        check_size(welcome[0])
         return PrefixStore(welcome[0], store)
-    while late := [peer for peer in peers if said(f"answer of {peer}") != own]:
+    while late := [peer for peer in peers if not has_answered(peer)]:
         heard = [said(f"hello of {peer}") for peer in peers]
         store.set("welcome", " ".join([own, *heard]))
         wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)

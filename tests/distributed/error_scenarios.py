@@ -205,6 +205,10 @@ WRONG = {
         lambda: coalesced(torch.ones(1).expand(4)),
         r"sizes \[4\] and strides \[0\], which is to be written, has elements that share memory",
     ),
+    "no memory": (
+        lambda: coalesced(torch._efficientzerotensor((3,))),
+        r"a tensor of sizes \[3\] has no memory behind it; pass tensor.clone\(\)",
+    ),
     "root": (lambda: root(9), "root is 9; want a rank below "),
     "root below": (lambda: root(-1), "root is -1; want a rank below "),
     "sent from elsewhere": (

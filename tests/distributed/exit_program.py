@@ -1,5 +1,7 @@
-"""For torchrun: the processes end while calls wait, whose callbacks are in Python."""
+"""For torchrun: processes end while calls wait, in daemon threads or with callbacks in Python."""
 
+import contextlib
+import threading
 import time
 
 import torch
@@ -8,6 +10,20 @@ import torch.distributed as dist
 import fastreduce.distributed  # noqa: F401
 
 dist.init_process_group("fastreduce")
+others = dist.new_group()
+two = dist.new_group([0, 1])
+
+
+def wait_again_and_again():
+    while True:
+        with contextlib.suppress(Exception):
+            dist.all_reduce(torch.ones(3), group=others)
+
+
+if dist.get_rank() == 0:
+    threading.Thread(target=wait_again_and_again, daemon=True).start()
+    waits = dist.all_reduce(torch.ones(3), group=two, async_op=True)
+    threading.Thread(target=waits.wait, daemon=True).start()
 dist.barrier()
 if dist.get_rank() == 1:
     time.sleep(0.3)

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from datetime import timedelta
 
 import pytest
@@ -115,6 +116,35 @@ def the_peer_has_left(rank, size):
     dist.barrier()
 
 
+def all_peers_have_left(rank, size):
+    """While one is left, it may still send."""
+    group = dist.new_group()
+    received = torch.zeros(1)
+    if rank == 0:
+        dist.barrier(group)
+        dist.recv(received, group=group)
+        assert received == 5
+        said = raised(lambda: dist.recv(received, group=group))
+        assert f"from any rank: rank {size - 1} has left the group" in said, said
+    else:
+        dist.barrier(group)
+        if rank == size - 1:
+            time.sleep(1.5)  # more than a message may be on its way of one that has left
+            dist.send(torch.full((1,), 5.0), 0, group=group)
+        dist.destroy_process_group(group)
+    dist.barrier()
+
+
+def a_wait_of_centuries(rank, size):
+    """Torch's clocks cannot count so far."""
+    wait = timedelta(days=365 * 300)
+    assert dist.all_reduce(torch.ones(3), async_op=True).wait(wait)
+    if rank == 0:
+        assert dist.isend(torch.ones(3), 1).wait(wait)
+    elif rank == 1:
+        assert dist.irecv(torch.ones(3), 0).wait(wait)
+
+
 def a_timeout_that_was_changed(rank, size):
     group = dist.new_group()
     backend(group).set_timeout(timedelta(milliseconds=150))
@@ -136,7 +166,10 @@ def run(rank, size):
 
 
 def groups_that_end(rank, size):
-    for scenario in (the_group_is_gone, the_peer_has_left, a_timeout_that_was_changed):
+    for scenario in (
+        *(the_group_is_gone, the_peer_has_left, all_peers_have_left),
+        *(a_timeout_that_was_changed, a_wait_of_centuries),
+    ):
         dist.barrier()
         scenario(rank, size)
 

@@ -1,5 +1,7 @@
 """Several groups at once, and what Gloo does: group_scenarios.py says what each rank does."""
 
+from datetime import timedelta
+
 import group_scenarios as scenarios
 import pytest
 import torch.distributed as dist
@@ -27,4 +29,21 @@ def test_options_that_make_no_sense(options, words):
     store = dist.HashStore()
     with pytest.raises((TypeError, ValueError), match=words):
         dist.init_process_group("fastreduce", store=store, rank=0, world_size=1, pg_options=options)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"rank": 2}, "rank: found 2, wanted a number below the world_size of 2"),
+        ({"timeout": timedelta(0)}, "timeout: found 0:00:00, wanted more than none"),
+        ({"timeout": timedelta.max}, "timeout: found -.* days, .*, wanted more than none"),
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense(own, words):
+    """Torch passes on the longest time as a negative one."""
+    given = {"rank": 0, "world_size": 2, "store": dist.HashStore(), **own}
+    with pytest.raises(ValueError, match=words):
+        dist.init_process_group("fastreduce", **given)
     assert not dist.is_initialized()

@@ -8,16 +8,18 @@ import torch.distributed as dist
 from making_scenarios import one_is_killed_while_a_group_is_made
 from processes import in_a_group
 from sweeps import one_in
+from torch.distributed.distributed_c10d import PrefixStore
 
 from fastreduce.distributed.meeting import own_part
 
 
 def meet(store, size, come=None, timeout_s=20):
-    """What each rank that comes finds, or raises."""
-    ranks = range(size) if come is None else come
+    """What each rank that comes finds, or raises; ``size`` may be one for each rank."""
+    sizes = size if isinstance(size, list) else [size] * size
+    ranks = range(len(sizes)) if come is None else come
     limit = timedelta(seconds=timeout_s)
-    with ThreadPoolExecutor(size) as pool:
-        found = [pool.submit(own_part, store, rank, size, limit) for rank in ranks]
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        found = [pool.submit(own_part, store, rank, sizes[rank], limit) for rank in ranks]
     return [x.exception() or x.result() for x in found]
 
 
@@ -52,6 +54,18 @@ def test_who_has_not_come_is_named(come, late):
     found = meet(dist.HashStore(), 3, come, timeout_s=0.2)
     named = f"the group's ranks {late} have not come within 0:00:00.200000; rank {come[0]} has"
     assert named in str(found[0])
+
+
+@pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [4, 3, 3], [3, 4, 4], [3, 3, 4]], ids=str)
+def test_ranks_that_were_told_different_sizes(sizes):
+    store = dist.HashStore()
+    found = meet(store, sizes)
+    told = {x: other for x, other in (sizes[:: len(sizes) - 1], sizes[:: 1 - len(sizes)])}
+    for rank in {0, len(sizes) - 1}:
+        said = f"rank {rank} was told {sizes[rank]} but another rank {told[sizes[rank]]}"
+        assert isinstance(found[rank], ValueError) and said in str(found[rank])
+    assert all(isinstance(x, ValueError | PrefixStore) for x in found)
+    assert isinstance(meet(store, 3)[0], PrefixStore)
 
 
 @pytest.mark.parametrize(
