@@ -22,6 +22,14 @@ def shown(found: object) -> str:
     return _short.repr(found)
 
 
+def counted(count: int, one: str) -> str:
+    """
+    >>> counted(1, "shard"), counted(2000, "shard")
+    ('1 shard', '2,000 shards')
+    """
+    return f"{count:,} {one}{'s' * (count != 1)}"
+
+
 def listed(known: Iterable[str], found: object) -> str:
     """The known names, and which of them was perhaps meant by ``found``.
 

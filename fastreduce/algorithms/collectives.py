@@ -27,7 +27,7 @@ def program(collective: str, k: int, *, root: int = 0, algorithm: str = "leader"
             ranks.
 
     >>> print(program("reduce", 3, root=1))
-    3 ranks, 1 shards, 1 instructions
+    3 ranks, 1 shard, 1 instruction
        0 rank 1 reduces shard 0 of [0, 1, 2] into [1]
     """
     outputs = tuple(range(k, 2 * k))

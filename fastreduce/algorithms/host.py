@@ -12,7 +12,7 @@ def host(k: int) -> Program:
     the arithmetic, so that the bits are those of `leader`.
 
     >>> print(host(3))
-    3 ranks, 1 shards, 1 instructions
+    3 ranks, 1 shard, 1 instruction
        0 the host reduces shard 0 of [0, 1, 2] into [0, 1, 2]
     """
     everyone = tuple(range(k))

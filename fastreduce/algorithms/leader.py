@@ -11,7 +11,7 @@ def leader(k: int) -> Program:
     one instruction: nothing is written before it is final. All traffic crosses rank 0's links.
 
     >>> print(leader(3))
-    3 ranks, 1 shards, 1 instructions
+    3 ranks, 1 shard, 1 instruction
        0 rank 0 reduces shard 0 of [0, 1, 2] into [0, 1, 2]
     """
     everyone = tuple(range(k))

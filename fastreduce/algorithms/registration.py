@@ -39,8 +39,8 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
 
     Raises:
         TypeError: what is registered is no function.
-        ValueError: an empty name, "auto", or the name of an algorithm of the package, because what
-            plain ``allreduce(x)`` does must not change by accident.
+        ValueError: an empty name, space around it, "auto", or the name of an algorithm of the
+            package, because what plain ``allreduce(x)`` does must not change by accident.
 
     >>> import torch, fastreduce
     >>> from fastreduce import Instruction, Program
@@ -53,9 +53,13 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
     >>> x[0]
     tensor([2., 2., 2.])
     """
-    if not isinstance(name, str) or not name or name == "auto" or name.startswith(FILE):
+    if not isinstance(name, str) or name in ("", "auto") or name.startswith(FILE):
         raise ValueError(
             f"an algorithm needs a name other than 'auto', and without 'file:', not {name!r}"
+        )
+    if name != name.strip() or not name.isprintable():
+        raise ValueError(
+            f"an algorithm needs a name without space around it and in one line, not {name!r}"
         )
 
     def register(function: _Algorithm) -> _Algorithm:
@@ -66,7 +70,7 @@ def algorithm(name: str) -> Callable[[_Algorithm], _Algorithm]:
             )
         if name in _built_in or name in INTERNAL:
             raise ValueError(
-                f'{name!r} is an algorithm of fastreduce, which "auto" relies on; register your '
+                f'{name!r} is a name of fastreduce\'s own, which "auto" relies on; register your '
                 "function under another name"
             )
         registry[name] = function

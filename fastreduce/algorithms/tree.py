@@ -13,7 +13,7 @@ def tree(k: int) -> Program:
     `leader`'s from k = 4 on.
 
     >>> print(tree(3))
-    3 ranks, 1 shards, 4 instructions
+    3 ranks, 1 shard, 4 instructions
        0 rank 0 reduces shard 0 of [0, 1] into [0]
        1 rank 0 reduces shard 0 of [0, 2] into [0]
        2 rank 2 copies shard 0 of [0] into [2]

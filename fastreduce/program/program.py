@@ -18,6 +18,7 @@ from fastreduce.arguments import check_flags
 from fastreduce.drawing import Drawable, Picture, at_a_glance
 from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
+from fastreduce.names import counted
 from fastreduce.program import proof
 from fastreduce.program.check import check_instruction
 
@@ -65,11 +66,10 @@ class Program(Drawable):
         object.__setattr__(self, "buffers", self.buffers or self.k)
 
     def __repr__(self) -> str:
-        count = len(self.instructions)
+        instructions = counted(len(self.instructions), "instruction")
         buffers = f", buffers={self.buffers}" if self.buffers != self.k else ""
         whole = ", whole_tensors=True" if self.whole_tensors else ""
         sliced = f", sliced={self.sliced}" if self.sliced else ""
-        instructions = f"{count:,} instruction{'s' * (count != 1)}"
         return f"Program(k={self.k}, shards={self.shards}{buffers}{whole}{sliced}, {instructions})"
 
     def _repr_svg_(self) -> Picture | None:
@@ -86,9 +86,10 @@ class Program(Drawable):
 
     def __str__(self) -> str:
         of = " of whole tensors" if self.whole_tensors else ""
-        count = len(self.instructions)
-        lines = [f"{self.k} ranks, {self.shards} shards{of}, {count} instructions"]
-        return "\n".join([*lines, *(f"{i:4} {x}" for i, x in enumerate(self.instructions))])
+        ranks, shards = counted(self.k, "rank"), counted(self.shards, "shard")
+        count = counted(len(self.instructions), "instruction")
+        lines = (f"{i:4} {x}" for i, x in enumerate(self.instructions))
+        return "\n".join([f"{ranks}, {shards}{of}, {count}", *lines])
 
     def dependencies(self) -> list[tuple[int, ...]]:
         """For each instruction, the earlier ones it must wait for, by index, ascending.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastreduce.drawing import Drawable, Picture, at_a_glance, figure_of, save
 from fastreduce.listing import LazyListing, Listing
+from fastreduce.names import counted
 from fastreduce.topology.routes import Link
 from fastreduce.units import busbw, duration, size
 
@@ -76,8 +77,7 @@ class Timeline(Drawable):
         return found | {"events": Listing(self.events), "run": None}
 
     def __repr__(self) -> str:
-        count = len(self.events)
-        events = f"{count:,} event{'s' * (count != 1)}"
+        events = counted(len(self.events), "event")
         return f"Timeline({self.title}: {duration(self.time_s)}, {events})"
 
     def _repr_svg_(self) -> Picture | None:

@@ -165,7 +165,7 @@ class TestOwn:
     @pytest.mark.parametrize("name", [*names(), *INTERNAL])
     def test_names_of_the_package_cannot_be_taken(self, name):
         """Under another's program plain ``allreduce(x)`` would have other bits."""
-        with pytest.raises(ValueError, match=f"'{name}' is an algorithm of fastreduce"):
+        with pytest.raises(ValueError, match=f"'{name}' is a name of fastreduce's own"):
             fastreduce.algorithm(name)(two_levels)
         tensors = noise(4, (1000,), torch.float32)
         wanted = reduced("sum", tensors)
@@ -270,7 +270,7 @@ class TestOwnErrors:
         assert fastreduce.algorithm("same")(two_levels) is two_levels
         assert "same" in names()
 
-    @pytest.mark.parametrize("name", ["", "auto", None, 3])
+    @pytest.mark.parametrize("name", ["", "auto", None, 3, " ring", "ring\n", "a\nb"])
     def test_names_that_make_no_sense(self, name):
         with pytest.raises(ValueError, match="name"):
             fastreduce.algorithm(name)

@@ -16,7 +16,7 @@ BOTH = (0, 1)
         (
             Program(3, 1, [I(0, 0, (0, 1, 2), (0,)), I(1, 0, (0,), (1, 2))]),
             [
-                "3 ranks, 1 shards, 2 instructions",
+                "3 ranks, 1 shard, 2 instructions",
                 "   0 rank 0 reduces shard 0 of [0, 1, 2] into [0]",
                 "   1 rank 1 copies shard 0 of [0] into [1, 2]",
             ],
@@ -24,11 +24,11 @@ BOTH = (0, 1)
         (
             Program(2, 2, [I(-1, 1, BOTH, BOTH)], whole_tensors=True),
             [
-                "2 ranks, 2 shards of whole tensors, 1 instructions",
+                "2 ranks, 2 shards of whole tensors, 1 instruction",
                 "   0 the host reduces shard 1 of [0, 1] into [0, 1]",
             ],
         ),
-        (Program(1, 1, []), ["1 ranks, 1 shards, 0 instructions"]),
+        (Program(1, 1, []), ["1 rank, 1 shard, 0 instructions"]),
     ],
 )
 def test_as_lines(program, lines):
