@@ -120,16 +120,22 @@ Machines::Said Machines::say() const {
   return {{call_of(0), call_of(group_.different())}, {}};
 }
 
-std::vector<Machines::Said> Machines::exchange(const Said& said, std::chrono::milliseconds timeout) {
-  std::vector<Said> all(settings_.names.size(), said);
-  const size_t bytes = all.size() * sizeof(Said);
-  at::Tensor in = memory_of_gloo(static_cast<int64_t>(bytes)), out = memory_of_gloo(static_cast<int64_t>(bytes));
-  std::memcpy(in.mutable_data_ptr(), all.data(), bytes);
+Machines::Work Machines::send_to_all(const at::Tensor& bytes, at::Tensor& all, std::chrono::milliseconds timeout) {
+  at::Tensor each = memory_of_gloo(all.numel());
+  each.view({-1, bytes.numel()}).copy_(bytes);
   std::vector<int64_t> alike;
-  c10d::AllToAllOptions options;  // one step, where Gloo's all_gather goes round a ring
+  c10d::AllToAllOptions options;
   options.timeout = timeout;
-  wait_between(settings_.across->alltoall_base(out, in, alike, alike, options));
-  std::memcpy(all.data(), out.const_data_ptr(), bytes);
+  return settings_.across->alltoall_base(all, each, alike, alike, options);
+}
+
+std::vector<Machines::Said> Machines::exchange(const Said& said, std::chrono::milliseconds timeout) {
+  std::vector<Said> all(settings_.names.size());
+  at::Tensor bytes = memory_of_gloo(sizeof(Said)),
+             got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Said)));
+  std::memcpy(bytes.mutable_data_ptr(), &said, sizeof(Said));
+  wait_between(send_to_all(bytes, got, timeout));
+  std::memcpy(all.data(), got.const_data_ptr(), all.size() * sizeof(Said));
   return all;
 }
 

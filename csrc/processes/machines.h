@@ -67,6 +67,9 @@ class Machines {
   void reduce_between(Chunk& chunk);
   std::vector<Said::AnnouncedCall> announced(const Announcement& mine, std::chrono::milliseconds timeout);
   Said say() const;
+  // All machines send each other as many bytes, in one step, where Gloo's all_gather goes round a ring; `all` has them
+  // by machine.
+  Work send_to_all(const at::Tensor& bytes, at::Tensor& all, std::chrono::milliseconds timeout);
   std::vector<Said> exchange(const Said& said, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);
 
