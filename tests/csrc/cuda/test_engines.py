@@ -108,13 +108,14 @@ def test_engines(mode, tests, programs):
     assert int(count) >= least and rest == "cases right\n"
 
 
+def for_cuda_12(source):
+    """The oldest CUDA that the package is built with; there, arguments take at most 4 KB."""
+    return source._replace(options=(*source.options, "-DCUDART_VERSION=12040"))
+
+
 @pytest.fixture(scope="module")
 def before_cuda_13(object_files, tmp_path_factory):
-    """The oldest CUDA that the package is built with; there, arguments take at most 4 KB."""
-    old = {
-        name: source._replace(options=(*source.options, "-DCUDART_VERSION=12040"))
-        for name, source in SOURCES.items()
-    }
+    old = {name: for_cuda_12(source) for name, source in SOURCES.items()}
     build = Build("plain", object_files)
     return build.link([*compile_all(build, old).values()], tmp_path_factory.mktemp("older"))
 
@@ -124,6 +125,16 @@ def before_cuda_13(object_files, tmp_path_factory):
 def test_engines_before_cuda_13(mode, before_cuda_13, programs):
     done = run(before_cuda_13, mode, programs, str(MODES[mode][1]))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.sweep("an older CUDA")
+def test_control_more_than_4_kb_of_arguments_are_refused(objects_of, programs, tmp_path):
+    build = Build("plain", tmp_path)
+    runtime = for_cuda_12(SOURCES["virtual runtime"]).compile(build)
+    parts = {**objects_of("plain"), "virtual runtime": runtime}
+    done = run(build.link([*parts.values()], tmp_path), "limits", programs, "1")
+    assert done.returncode != 0
+    assert "cudaErrorInvalidValue" in done.stderr
 
 
 @pytest.mark.sweep("sanitizers")
