@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,17 +183,11 @@ class Trainer:
     def _train_on(self, batches: Sequence[Tensor]) -> None:
         """Take the steps of this epoch that are left."""
         devices, at = self.config.devices, self._at
-        hidden = None if self._progress else True  # None: hidden if stderr is no terminal.
-        title = f"epoch {len(at.epochs) + 1}"
-        left = tqdm(
-            batches[at.step :],
-            title,
-            total=len(batches),
-            initial=at.step,
-            unit="step",
-            leave=False,
-            disable=hidden,
-        )
+        left: Iterable[Tensor] = batches[at.step :]
+        # Not by tqdm's `disable`: a Ctrl-C that comes while Python frees such an object is lost.
+        if self._progress and sys.stderr.isatty():
+            title = f"epoch {len(at.epochs) + 1}"
+            left = tqdm(left, title, total=len(batches), initial=at.step, unit="step", leave=False)
         trace, self._trace = self._trace, None
         with (
             deterministic_cudnn(),
