@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -35,6 +36,12 @@ SAMPLE_SETTINGS: dict[str, dict[str, Any]] = {
     "lenet": {"batch_size": 16, "lr": 0.08, "epochs": 3},
     "resnet18": {"batch_size": 32, "lr": 0.05, "epochs": 1},
     "mlp": {"batch_size": 16, "lr": 0.1, "epochs": 3},
+}
+
+# By the annotation of a setting, as the text that it is here.
+NUMBERS: dict[str, tuple[type, str]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
 }
 
 
@@ -92,6 +99,7 @@ class Config:
     def __post_init__(self) -> None:
         flags = ("compile", "graph", "overlap", "skip_nonfinite")
         check_flags("Config", **{name: getattr(self, name) for name in flags})
+        self._check_kinds()
         counts = {
             "replicas": len(self.devices),
             "batch size": self.batch_size,
@@ -137,6 +145,20 @@ class Config:
         self._check_store()
         self._check_backend()
         self._check_what_the_book_has_not()
+
+    def _check_kinds(self) -> None:
+        devices = self.devices
+        if not isinstance(devices, tuple) or not all(isinstance(x, torch.device) for x in devices):
+            raise ValueError(f"devices: found {devices!r}, wanted a tuple of torch.device")
+        for setting in fields(self):
+            kind, _, none = str(setting.type).partition(" | ")
+            found = getattr(self, setting.name)
+            if kind not in NUMBERS or (none and found is None):
+                continue
+            number, words = NUMBERS[kind]
+            if not isinstance(found, number) or isinstance(found, bool):
+                name = setting.name.replace("_", "-")
+                raise ValueError(f"{name}: found {found!r}, wanted {words}")
 
     def _check_names(self) -> None:
         names: list[tuple[str, Any, tuple[str, ...]]] = [

@@ -20,6 +20,13 @@ def test_a_graph_cannot_leave_out_a_step():
     ("wrong", "words"),
     [
         ({"devices": ()}, "replicas: found 0"),
+        ({"devices": "cpu"}, "devices: found 'cpu', wanted a tuple of torch.device"),
+        ({"devices": ("cpu",)}, r"devices: found \('cpu',\), wanted a tuple of torch.device"),
+        ({"lr": "0.1"}, "lr: found '0.1', wanted a number"),
+        ({"lr": None}, "lr: found None, wanted a number"),
+        ({"epochs": 1.5}, "epochs: found 1.5, wanted a whole number"),
+        ({"batch_size": True}, "batch-size: found True, wanted a whole number"),
+        ({"steps": "3"}, "steps: found '3', wanted a whole number"),
         ({"batch_size": 0}, "batch size: found 0"),
         ({"batch_size": 1}, "replicas: found 2 for a batch of 1 examples"),
         ({"epochs": 0}, "epochs: found 0"),
