@@ -41,8 +41,15 @@ _INSIDE = {
 _PLAIN = torch.Tensor.__torch_dispatch__  # also of subclasses that keep a tensor's own memory
 
 
-def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
-    """What an error says where a tensor's class has no operator of ours."""
+# What an error says where nothing better is known.
+NO_OPERATOR = (
+    "a subclass of torch.Tensor, or a mode that is active (torch.overrides, "
+    "torch.utils._python_dispatch), has no allreduce; pass plain tensors"
+)
+
+
+def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str | None:
+    """What an error says of the first tensor whose class has no operator of ours, or None."""
     sides = {"": outputs} if inputs is None else {"the output of ": outputs, "": inputs}
     for side, tensors in sides.items():
         for rank, of_rank in enumerate(by_rank(tensors)):
@@ -54,10 +61,7 @@ def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str:
                         f"{side}rank {rank}, tensor {index} is {kind.__name__}, a subclass without "
                         f"memory of its own; pass {instead}"
                     )
-    return (
-        "a subclass of torch.Tensor, or a mode that is active (torch.overrides, "
-        "torch.utils._python_dispatch), has no allreduce; pass plain tensors"
-    )
+    return None
 
 
 def by_rank(tensors: Tensors) -> list[list[Any]]:

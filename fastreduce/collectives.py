@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from fastreduce import _C
 from fastreduce.algorithms import Algorithm
 from fastreduce.arguments import (
+    NO_OPERATOR,
     Op,
     Tensors,
     about_subclasses,
@@ -197,11 +198,14 @@ def _run(
         finish()  # the tensors may be the same
     try:
         _C.run(collective, outputs, inputs, op, root, algorithm, engine)
-    except (NotImplementedError, TypeError) as error:
+    except (RuntimeError, TypeError) as error:
         if isinstance(error, TypeError) and "__torch_dispatch__" not in str(error):
             raise
-        # A tensor subclass raises either, depending on how it says that it has no allreduce.
-        raise ValueError(about_subclasses(outputs, inputs)) from error
+        # A tensor subclass raises any of them, depending on how it says that it has no allreduce.
+        about = about_subclasses(outputs, inputs)
+        if about is None and not isinstance(error, NotImplementedError | TypeError):
+            raise
+        raise ValueError(about or NO_OPERATOR) from error
     return None
 
 

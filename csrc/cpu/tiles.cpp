@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t kTileBytes = 16 * 1024;
 
 // Up to this size, of all buffers together, waking a second thread costs more than it saves. Two threads took 1.1 to
-// 1.9 times as long as one at 192 KiB, 0.99 to 1.05 at 256 KiB and 0.78 to 0.88 at 512 KiB (float32 in cache, on 2, 4
-// and 8 ranks; medians of the ratio over 360 and 2,200 rounds, one thread and two in turn, 20 calls each; 2 virtual
-// cores of a Xeon with AVX-512, torch 2.13, 2026-11-22).
+// 1.9 times as long as one at 192 KiB, 0.99 to 1.05 at 256 KiB and 0.78 to 0.88 at 512 KiB. Measured with float32 in
+// cache, on 2, 4 and 8 ranks, as medians over 360 to 2,200 rounds in which one thread and two took turns of 20 calls
+// (2 virtual cores of a Xeon with AVX-512, torch 2.13, 2026-11-22).
 constexpr int64_t kSerialBytes = 256 * 1024;
 
 // The pointer lists of one instruction. For up to 64 buffers they are on the stack, without an allocation.

@@ -19,7 +19,7 @@ constexpr int kMaxLanesPerDevice = 8;
 // another GPU busy.
 constexpr uint32_t kMaxWaitS = 60;
 
-// A training step repeats a few programs.
+// A training step repeats a few programs (predicted).
 constexpr size_t kMaxKeptSteps = 64;
 
 bool all_reach(const Layout& layout) {

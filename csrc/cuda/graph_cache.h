@@ -23,7 +23,7 @@ bool graphs_wanted();
 // - a call with addresses that were seen before gets a graph that keeps them, for tensors that are used in turn.
 class GraphCache {
  public:
-  // A training step repeats a few calls. A graph takes from a few kilobytes to megabytes, as it has nodes.
+  // A training step repeats a few calls. A graph takes from a few kilobytes to megabytes, as it has nodes (predicted).
   static constexpr size_t kMaxGraphs = 64;
   static constexpr int64_t kMaxGraphBytes = 256 << 20;
   explicit GraphCache(int64_t max_bytes = kMaxGraphBytes) : max_bytes_(max_bytes) {}

@@ -29,12 +29,12 @@ at::ScalarType check_tensors(const Tensors& tensors) {
     TORCH_CHECK_VALUE(tensor.device() == tensors.front().device(), "tensors are on ", tensors.front().device(), " and ",
                       tensor.device(), "; want one device for each call");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(),
-                      "; want dense tensors: pass tensor.to_dense()");
+                      "; want dense tensors: keep a .to_dense() copy and pass that");
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",
                       name_of(tensors.front().scalar_type()), " and ", name_of(tensor.scalar_type()),
                       "; want one dtype for each call");
     TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.data_ptr() != nullptr, "a tensor of sizes ", tensor.sizes(),
-                      " has no memory behind it; pass tensor.clone()");
+                      " has no memory behind it; keep a .clone() and pass that");
   }
   return tensors.front().scalar_type();
 }
@@ -52,7 +52,8 @@ void check_written(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors)
     TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "a tensor of sizes ", tensor.sizes(),
                       " and strides ", tensor.strides(),
-                      ", which is to be written, has elements that share memory; want none: pass tensor.contiguous()");
+                      ", which is to be written, has elements that share memory; want none: keep a .contiguous() copy "
+                      "and pass that");
 }
 
 void check_apart(int rank, const Tensors& tensors) {
@@ -68,7 +69,7 @@ void check_apart(int rank, const Tensors& tensors) {
 void check_on_cpu(const char* call, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors)
     TORCH_CHECK_VALUE(tensor.is_cpu(), call, " of a tensor on ", tensor.device(),
-                      "; the backend fastreduce has it for CPU tensors only: pass tensor.cpu()");
+                      "; the backend fastreduce has it for CPU tensors only: keep a .cpu() copy and pass that");
 }
 
 void check_contiguous(const std::string& call, const Tensors& tensors) {
@@ -81,14 +82,14 @@ void check_contiguous(const std::string& call, const Tensors& tensors) {
 void check_sparse(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(op.op_ == c10d::ReduceOp::SUM,
                     "a reduction of sparse tensors other than the sum is not defined; "
-                    "pass tensor.to_dense()");
+                    "keep a .to_dense() copy and pass that");
   const at::ScalarType type = tensor.scalar_type();
   const bool adds = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kComplexFloat ||
                     type == at::kComplexDouble ||
                     (c10::isIntegralType(type, false) && !c10::isBarebonesUnsignedType(type));
   TORCH_CHECK_VALUE(adds, "sparse all_reduce of ", name_of(type),
-                    " tensors: torch does not add them; pass tensor.float(), or "
-                    "tensor.to_dense()");
+                    " tensors: torch does not add them; keep a .float() or .to_dense() copy and "
+                    "pass that");
 }
 
 void check_one_for_each(const char* call, const char* one_name, const char* list_name, const Tensors& one,

@@ -11,6 +11,7 @@ from fastreduce.cli.plan_options import MOST_RANKS
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
 
+# Of each network card, where --gbit names no other: as in the DGX H100 (NVIDIA's data sheet).
 GBIT = 400.0
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from fastreduce.algorithms.leader import leader
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
-from fastreduce.topology import Topology
+from fastreduce.topology import Topology, as_topology
 from fastreduce.topology.packing import Packing, pack
 from fastreduce.topology.traffic import Floats, Links
-from fastreduce.units import duration
+from fastreduce.units import duration, nbytes_of
 
 # A plan should not take long. At most so many linear programs are solved (predicted to be enough),
 # and above so many devices none: only guessed prices are tried.
@@ -35,9 +35,9 @@ class Bound(NamedTuple):
 
 
 def lower_bound(
-    topology: Topology,
+    topology: Topology | str,
     k: int,
-    nbytes: int,
+    nbytes: int | str,
     costs: Costs = EVENTS,
     packed: tuple[Links, Packing] | None = None,
 ) -> Bound:
@@ -60,12 +60,15 @@ def lower_bound(
     ``packed`` are the links and their packing, if they are known already.
 
     Raises:
-        ValueError: the bandwidth of a link is unknown.
+        ValueError: there are not ``k`` devices, or the bandwidth of a link is unknown.
 
-    >>> from fastreduce.topology import preset
-    >>> print(lower_bound(preset("book-pcie4"), 4, 160_000_000))
+    >>> print(lower_bound("book-pcie4", 4, "160MB"))
     15.01 ms (cut)
     """
+    topology, nbytes = as_topology(topology), nbytes_of(nbytes)
+    if not 1 <= k <= len(topology.devices):
+        most = len(topology.devices)
+        raise ValueError(f"k is {k}, want 1 to {most}, the devices of topology {topology.name!r}")
     if k == 1:
         return Bound(0.0, "nothing to do")
     links, packing = packed or _packed(topology, k)

@@ -18,7 +18,8 @@ from fastreduce.units import duration
 # both signs are needed.
 MOST_SPREAD = 0.5
 MOST_JUMP = 8.0
-# A larger size may take half the time of a smaller one, because more threads may share the work.
+# A larger size may take half the time of a smaller one, because more threads may share the work
+# (predicted).
 MOST_DROP = 2.0
 # An error names so many entries and counts the others.
 MOST_NAMED = 3

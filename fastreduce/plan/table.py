@@ -23,7 +23,7 @@ TIE = 1.05
 NEVER_BYTES = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """How long each algorithm takes on this machine, over a full grid of ranks and sizes.
 
@@ -44,6 +44,8 @@ class Table:
     >>> times = {name: {4: {1024: 3e-6, 4096: 4e-6}} for name in names()}
     >>> times["sharded"] = {4: {1024: 3e-6, 4096: 2e-6}}
     >>> table = Table("a CPU", "0.1.0", "2.13", "2026-11-21", {"cpu": times})
+    >>> table
+    Table('a CPU', measured on 2026-11-21: cpu)
     >>> table.best("cpu", 4, 1024), table.best("cpu", 4, 1 << 20), table.best("gpu", 4, 1024)
     ('leader', 'sharded', None)
     """
@@ -115,6 +117,9 @@ class Table:
             by = "never" if from_bytes is None else f"from {from_bytes} bytes on"
             lines += ["", f"{place}, copies between two GPUs by the copy engine: {by}"]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Table({self.device!r}, measured on {self.date}: {', '.join(self.times_s)})"
 
     def _cells(self, place: str, k: int, nbytes: int) -> tuple[str, ...]:
         best, usual = str(self.best(place, k, nbytes)), default(place, nbytes)

@@ -24,6 +24,7 @@ from fastreduce.plan.machine import device, versions
 from fastreduce.plan.noise import NoisyMeasurement, TableEntry, doubtful
 from fastreduce.plan.table import Table, Times
 
+# All of these are choices, not measurements.
 BUDGET_S = 40.0
 # Share of the budget; the rest is for measuring again what was disturbed.
 FIRST_PASS = 0.75

@@ -9,7 +9,7 @@ from functools import cached_property
 from fastreduce import _C
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs, costs_of
-from fastreduce.topology import Topology
+from fastreduce.topology import Topology, as_topology
 from fastreduce.topology.routes import Link
 from fastreduce.topology.traffic import bytes_per_s
 from fastreduce.units import nbytes_of
@@ -88,7 +88,7 @@ class Run:
 
 def seconds(
     program: Program,
-    topology: Topology,
+    topology: Topology | str,
     nbytes: int | str | Sequence[int | str],
     slices: int | None = None,
     costs: Costs | None = None,
@@ -96,11 +96,10 @@ def seconds(
     """`fastreduce.simulate`'s time alone, for those who try many programs: nothing is proven.
 
     >>> from fastreduce.algorithms import sharded
-    >>> from fastreduce.topology import preset
-    >>> round(seconds(sharded(4), preset("book-pcie4"), "160MB") * 1e3)
+    >>> round(seconds(sharded(4), "book-pcie4", "160MB") * 1e3)
     15
     """
-    return Run(program, topology, nbytes, slices, costs).time_s
+    return Run(program, as_topology(topology), nbytes, slices, costs).time_s
 
 
 def _simulation(program: Program, topology: Topology, by_kernels: bool) -> _C.Simulation:

@@ -16,7 +16,7 @@ from fastreduce.synthesis.halves import Half, Side
 from fastreduce.synthesis.symmetry import Numbers
 from fastreduce.topology.traffic import Floats
 
-# How often each rank is looked at, at most, and the part of the cost that is worth a move.
+# How often each rank is looked at, at most, and the part of the cost that is worth a move: choices.
 SWEEPS, LITTLE = 4, 1e-9
 
 

@@ -28,16 +28,16 @@ from fastreduce.units import duration, nbytes_of
 
 # What an engine can be given, and a simulation can judge in seconds (predicted).
 MOST_INSTRUCTIONS = 300_000
-# A mixture's shards have at least so many bytes, which a warp of a GPU loads at once.
+# A mixture's shards have at least so many bytes: 32 threads of a GPU load as many at once, 16 each.
 LEAST_SHARD_BYTES = 512
-# Fewer copies are better than a time that is shorter by less than this.
+# Fewer copies are better than a time that is shorter by less than this share (a choice).
 CLOSE = 1e-3
 # Packings that avoid slow links take them for so many times slower than the slowest other one.
 # Their trees differ, and trees of several packings make better mixtures: on DGX-1 with gpu0-gpu3 at
 # a hundredth, 64 MiB take 1014 instead of 1056 us (predicted).
 TIMES_SLOWER = (10, 100, 1000, 10000)
-# How many seeds are simulated as they are, and how many mixtures. These have one slice: copies in
-# turns do what slices would.
+# How many seeds are simulated as they are, and how many mixtures (a choice). These have one slice:
+# copies in turns do what slices would.
 WHOLE, MIXED = 10, 5
 
 

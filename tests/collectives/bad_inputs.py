@@ -89,6 +89,14 @@ class Declining(Wrapper):
         return NotImplemented
 
 
+class Apart(Wrapper):
+    """As DTensor: what it knows, it wants for itself."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError(f"{function} got mixed torch.Tensor and Apart")
+
+
 class Plain(torch.Tensor):
     """A subclass with a tensor's own memory."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bad_inputs import (
+    Apart,
     Declining,
     Flagged,
     Jax,
@@ -118,6 +119,9 @@ ROWS = {
     "subclass that leaves it to others": (
         allreduce, lambda: [[ones(3), Declining(ones(3))]], V,
         "rank 1, tensor 0 is Declining", "the plain tensors inside it"),
+    "subclass that is not to be mixed": (
+        allreduce, lambda: [[ones(3), Apart(ones(3))]], V,
+        "rank 1, tensor 0 is Apart", "the plain tensors inside it"),
     "subclass behind one that is a tensor": (
         allreduce, lambda: [[ones(3).as_subclass(Plain), Wrapper(ones(3))]], V,
         "rank 1, tensor 0 is Wrapper"),

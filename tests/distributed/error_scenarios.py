@@ -207,7 +207,7 @@ WRONG = {
     ),
     "no memory": (
         lambda: coalesced(torch._efficientzerotensor((3,))),
-        r"a tensor of sizes \[3\] has no memory behind it; pass tensor.clone\(\)",
+        r"a tensor of sizes \[3\] has no memory behind it; keep a .clone\(\)",
     ),
     "root": (lambda: root(9), "root is 9; want a rank below "),
     "root below": (lambda: root(-1), "root is -1; want a rank below "),

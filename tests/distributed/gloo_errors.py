@@ -257,13 +257,13 @@ WRONG = {
     ),
     "maximum of sparse tensors": (
         lambda rank, size: dist.all_reduce(torch.eye(2).to_sparse(), dist.ReduceOp.MAX),
-        "a reduction of sparse tensors other than the sum is not defined; pass tensor.to_dense()",
+        r"a reduction of sparse tensors other than the sum is not defined; keep a .to_dense",
     ),
     "sparse uint16": (
         lambda rank, size: dist.all_reduce(
             torch.sparse_coo_tensor([[0]], torch.ones(1).to(torch.uint16), (2,))
         ),
-        "sparse all_reduce of uint16 tensors: torch does not add them; pass tensor.float",
+        "sparse all_reduce of uint16 tensors: torch does not add them; keep a .float",
     ),
     "strided": (
         lambda rank, size: received(torch.ones(4)[::2]),

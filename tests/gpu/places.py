@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fastreduce import _C, algorithms
-from fastreduce.algorithms import collectives
 
 # About 30 ms at 1.5 to 2 GHz: thousands of times what a call and its kernels take.
 SLEEP_CYCLES = 50_000_000
@@ -114,11 +113,3 @@ def place_named(name: str) -> Iterator[Place]:
     finally:
         if name == "events":
             _C.set_lane_per_rank(False)
-
-
-def serves(algorithm: str, k: int) -> bool:
-    try:
-        collectives.program("allreduce", k, algorithm=algorithm)
-    except ValueError:
-        return False
-    return True

@@ -111,6 +111,20 @@ def test_one_rank_has_nothing_to_do():
     assert lower_bound(preset("dgx1"), 1, MB).time_s == 0
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("nowhere", 4, 1), "unknown topology 'nowhere'"),
+        (("book-pcie4", 0, 1), "k is 0, want 1 to 4, the devices of topology 'book-pcie4'"),
+        (("book-pcie4", 5, 1), "k is 5, want 1 to 4"),
+        (("book-pcie4", 4, "1 XB"), "'1 XB' is no size"),
+    ],
+)
+def test_what_has_no_bound(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        lower_bound(*wrong)
+
+
 def test_a_plan_names_it():
     plan = explain("64MB", topology="dgx-h100")
     assert plan.bound == lower_bound(preset("dgx-h100"), 8, 64 * MB)

@@ -52,7 +52,7 @@ MUTANTS = {
         "instruction.completes",
         "num_srcs > 1",
         "float",
-        "avg of f32",
+        "avg of Float",
     ),
     "averages divide at every step, on GPUs": Mutant(
         "cuda/launch.cpp",
@@ -66,55 +66,55 @@ MUTANTS = {
         "acc[n] / static_cast<A>(parameter)",
         "acc[n] / static_cast<A>(parameter) / static_cast<A>(parameter)",
         "float",
-        "avg of f32",
+        "avg of Float",
     ),
     "the least for the greatest": Mutant(
         "ops.h",
         "return b > a || b != b ? b : a;",
         "return b < a || b != b ? b : a;",
         "float",
-        "max of f32",
+        "max of Float",
     ),
     "the least for the greatest, on GPUs": Mutant(
         "cuda/launch.cpp",
         "flipped_bits(dtype, op)",
         "flipped_bits(dtype, Op::min)",
         "float",
-        "max of f32",
+        "max of Float",
     ),
     "signs dropped on GPUs": Mutant(
         "reduce.h",
         "(which & kTopBit ? kTop : 0)",
         "(which & kOtherBits ? kTop : 0)",
         "int16_t",
-        "of i16",
+        "of Short",
     ),
     "a result that stays flipped": Mutant(
-        "reduce.h", "    }\n  flip_bits<O>(parameter, acc);", "    }", "float", "max of f32"
+        "reduce.h", "    }\n  flip_bits<O>(parameter, acc);", "    }", "float", "max of Float"
     ),
     "a first value not flipped": Mutant(
-        "reduce.h", "acc);\n      flip_bits<O>(parameter, acc);", "acc);", "float", "max of f32"
+        "reduce.h", "acc);\n      flip_bits<O>(parameter, acc);", "acc);", "float", "max of Float"
     ),
     "signs that matter are dropped": Mutant(
         "ops.h",
         "std::conditional_t<O::ignores_sign, Unsigned<T>, T>",
         "Unsigned<T>",
         "int16_t",
-        "of i16",
+        "of Short",
     ),
     "bfloat16 read as float16": Mutant(
         "ops.h",
         "Element<DType::bf16, c10::BFloat16>",
         "Element<DType::bf16, c10::Half>",
         "c10::Half",
-        "of bf16",
+        "of BFloat16",
     ),
     "float16 accumulates in float16": Mutant(
         "ops.h",
         "std::is_same_v<T, double>, T, float>;",
         "std::is_same_v<T, double> || std::is_same_v<T, c10::Half>, T, float>;",
         "c10::Half",
-        "sum of f16",
+        "sum of Half",
     ),
     "a NaN does not win": Mutant(
         "ops.h",

@@ -1,6 +1,8 @@
 // What the tensors hold, and what a reduction makes of it, said once more.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -19,8 +21,6 @@ using namespace fastreduce;
 enum class Data { exact, noise, special };
 
 constexpr const char* kDataNames[] = {"exact", "noise", "special"};
-constexpr const char* kDTypeNames[] = {"u8",  "i8",   "u16", "i16", "u32",    "i32",  "u64",      "i64",
-                                       "f16", "bf16", "f32", "f64", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"};
 
 template <class... Rows>
 constexpr int length(List<Rows...>) {
@@ -28,17 +28,19 @@ constexpr int length(List<Rows...>) {
 }
 
 constexpr int kDTypes = length(Elements{}), kOps = length(Operations{});
-static_assert(kDTypes == std::size(kDTypeNames));
 
 struct Arithmetic {
   DType dtype;
   Op op;
   std::string name() const {
-    std::string name;
+    std::string name, of;
     for_each(Operations{}, [&]<class O>(O) {
       if (O::op == op) name = O::name;
     });
-    return name + " of " + kDTypeNames[static_cast<int>(dtype)];
+    for_each(Elements{}, [&]<class E>(E) {
+      if (E::dtype == dtype) of = c10::toString(c10::CppTypeToScalarType<typename E::Type>::value);
+    });
+    return name + " of " + of;
   }
 };
 
