@@ -56,24 +56,24 @@ bool is_in_a_destructor(const std::string& call) {
 
 // Makes the n-th CUDA call of a call fail; returns whether it made as many. The call raises an error that names it, or
 // it could not be recorded and ran without a graph.
-bool fails_cleanly(const Case& one, int call, int64_t n) {
+bool fails_cleanly(const Case& one, int call, int64_t n, cudaError_t error) {
   const Calls calls(one);
   calls.run_before(call);
   calls.buffers(call).fill();
   synchronize(one.setting.devices);
   const int64_t before = virtual_cuda::calls_made();
-  virtual_cuda::fail_call(n, cudaErrorUnknown);
+  virtual_cuda::fail_call(n, error);
   std::string thrown;
   try {
     calls.run(call);
-  } catch (const std::runtime_error& error) {
-    thrown = error.what();
+  } catch (const std::runtime_error& caught) {
+    thrown = caught.what();
   }
   const bool failed = virtual_cuda::calls_made() - before >= n;
   virtual_cuda::forget_failures();
   const std::string where = calls.where(call) + ", " + (failed ? virtual_cuda::failed_call() : "nothing") + " failed";
   const bool may_go_on = !failed || call > 0 || is_in_a_destructor(virtual_cuda::failed_call());
-  if (thrown.find(virtual_cuda::failed_call() + " failed: cudaErrorUnknown") == std::string::npos &&
+  if (thrown.find(virtual_cuda::failed_call() + " failed: " + cudaGetErrorName(error)) == std::string::npos &&
       !(thrown.empty() && may_go_on))
     fail(where + ", and what was thrown is \"" + thrown + '"');
   if (!thrown.empty()) calls.buffers(call).touch();
@@ -118,18 +118,22 @@ void for_each_call_of_a_call(int ranks, const std::function<bool(const Case& one
   });
 }
 
-// In each of these calls the peers are found out anew.
+// In each of these calls the peers are found out anew. The numbers of the two errors are below and above those that
+// the search expects.
 void failures_of_trials() {
   const Case one{program_of("sharded", 2), kSum, {100}, {0, 0}, {.devices = 2}};
-  int64_t n = 0;
-  do forget_peers();
-  while (fails_cleanly(one, 0, ++n));
+  for (const cudaError_t error : {cudaErrorInvalidValue, cudaErrorUnknown}) {
+    int64_t n = 0;
+    do forget_peers();
+    while (fails_cleanly(one, 0, ++n, error));
+  }
 }
 
 }  // namespace
 
 void failures(int ranks) {
-  for_each_call_of_a_call(ranks, fails_cleanly);
+  for_each_call_of_a_call(
+      ranks, [](const Case& one, int call, int64_t n) { return fails_cleanly(one, call, n, cudaErrorUnknown); });
   failures_of_trials();
 }
 
@@ -139,7 +143,7 @@ void failures_by_flags() {
        {Setting{.devices = 2, .by_flags = true}, Setting{.devices = 1, .lane_per_rank = true, .by_flags = true}}) {
     const Case one{program_of("ring", 2), kSum, {100}, {0, 0}, setting};
     for (int call : {0, 1})
-      for (int64_t n = 1; fails_cleanly(one, call, n); ++n) {
+      for (int64_t n = 1; fails_cleanly(one, call, n, cudaErrorUnknown); ++n) {
       }
   }
 }

@@ -31,9 +31,9 @@ void record(CallGraph& graph, const DeviceMemory& memory, const Nodes& nodes) {
 }
 
 // Whether the call has a graph that is neither recorded nor updated now.
-bool has_graph(GraphCache& cache, uint64_t key, const DeviceMemory& memory, const Nodes& nodes) {
+bool has_graph(GraphCache& cache, uint64_t key, size_t addresses, const DeviceMemory& memory, const Nodes& nodes) {
   bool recorded = false;
-  const CallGraph* const found = cache.find({key}, {}, [&](CallGraph& graph) {
+  const CallGraph* const found = cache.find({key}, std::vector<std::byte*>(addresses), [&](CallGraph& graph) {
     recorded = true;
     record(graph, memory, nodes);
   });
@@ -41,15 +41,16 @@ bool has_graph(GraphCache& cache, uint64_t key, const DeviceMemory& memory, cons
 }
 
 // The graphs used last stay, as many as fit, and in any case the last.
-void graphs_have_room(const Nodes& nodes, int kept) {
+void graphs_have_room(const Nodes& nodes, int kept, size_t addresses = 0) {
   const DeviceMemory memory = allocate_device(0, 8);
   GraphCache cache(1 << 20);
   for (uint64_t key = 0; key < 100; ++key)
     for (int times = 0; times < 2; ++times)
-      if (has_graph(cache, key, memory, nodes)) fail("control: a call had a graph at once");
+      if (has_graph(cache, key, addresses, memory, nodes)) fail("control: a call had a graph at once");
   for (uint64_t key = 100 - kept; key < 100; ++key)
-    if (!has_graph(cache, key, memory, nodes)) fail("graph " + std::to_string(key) + " was dropped");
-  if (has_graph(cache, 99 - kept, memory, nodes)) fail("more than " + std::to_string(kept) + " graphs were kept");
+    if (!has_graph(cache, key, addresses, memory, nodes)) fail("graph " + std::to_string(key) + " was dropped");
+  if (has_graph(cache, 99 - kept, addresses, memory, nodes))
+    fail("more than " + std::to_string(kept) + " graphs were kept");
   ++cases;
 }
 
@@ -80,6 +81,7 @@ void graphs_by_themselves() {
   graphs_have_room(copies(1), GraphCache::kMaxGraphs);
   graphs_have_room(copies(100), 5);
   graphs_have_room(copies(1000), 1);
+  graphs_have_room(copies(1), 3, 40'000);
   // With arguments of a node's own size, each takes twice as much.
   graphs_have_room(launches(100, 1024), 2);
   a_repeated_call_with_other_launches();
