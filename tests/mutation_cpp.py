@@ -26,7 +26,8 @@ TESTS = {
        for name, tests in {
            "call": ("collectives/test_errors", "collectives/test_collectives",
                     "collectives/test_lists", "collectives/test_errors_of_settings",
-                    "collectives/test_layouts"),
+                    "collectives/test_layouts", "collectives/test_autograd",
+                    "collectives/test_compile"),
            "dispatcher": ("collectives/test_autograd", "collectives/test_collectives",
                           "collectives/test_compile", "collectives/test_lists"),
            "dtypes": ("collectives/test_bits", "collectives/test_collectives",

@@ -69,6 +69,29 @@ def test_gradients_that_share_memory():
     assert_same_gradients(model, bare)
 
 
+class LookedUp(nn.Module):
+    """The gradient of its table is sparse where rows are looked up, else dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(5, 2).double())
+
+    def forward(self, x):
+        if x.min() < 0:
+            return x * self.table.sum()
+        return F.embedding(x, self.table, sparse=True).sum(-1)
+
+
+@pytest.mark.parametrize("rows", [[0, -1], [-1, 0], [-1, 0, 0, -1]])
+def test_a_gradient_that_is_sparse_on_some_replicas_alone(rows):
+    bare, model = LookedUp(), DataParallel(LookedUp(), ["cpu"] * len(rows))
+    for _ in range(3):
+        for row in rows:
+            bare(torch.tensor([row])).sum().backward()
+        model(torch.tensor(rows)).sum().backward()
+    assert_same_gradients(model, bare)
+
+
 class Backwards(nn.Module):
     """Uses its layers in another order than it has them in."""
 
