@@ -198,14 +198,15 @@ def _run(
         finish()  # the tensors may be the same
     try:
         _C.run(collective, outputs, inputs, op, root, algorithm, engine)
-    except (RuntimeError, TypeError) as error:
+    except (NotImplementedError, TypeError) as error:
         if isinstance(error, TypeError) and "__torch_dispatch__" not in str(error):
             raise
-        # A tensor subclass raises any of them, depending on how it says that it has no allreduce.
-        about = about_subclasses(outputs, inputs)
-        if about is None and not isinstance(error, NotImplementedError | TypeError):
-            raise
-        raise ValueError(about or NO_OPERATOR) from error
+        # A tensor subclass raises either, depending on how it says that it has no allreduce.
+        raise ValueError(about_subclasses(outputs, inputs) or NO_OPERATOR) from error
+    except RuntimeError as error:  # also DTensor's, beside plain tensors
+        if about := about_subclasses(outputs, inputs):
+            raise ValueError(about) from error
+        raise
     return None
 
 

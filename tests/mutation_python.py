@@ -1,4 +1,4 @@
-"""The Python half of mutation.py: a copy of the repository, and which tests a file has."""
+"""The Python half of mutation.py: a copy of the repository, in which the tests of a file run."""
 
 from __future__ import annotations
 
@@ -12,58 +12,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mutated_files import PYTHON
+
 ROOT = Path(__file__).resolve().parents[1]
 # A mutant that runs so long hangs: unchanged, the tests of a file take at most a third.
 LIMIT_S = 200
-
-# By source, the tests that belong to it, those that find most first.
-TESTS = {
-    "fastreduce/program/program.py": (
-        "test_rank_order.py", "program/test_program.py", "program/test_printing.py",
-        "program/test_proof.py",
-    ),
-    **{f"fastreduce/program/{name}.py": tuple(f"program/test_{test}.py" for test in tests)
-       for name, tests in {
-           "check": ("program", "proof"),
-           "export": ("export",),
-           "export_mscclpp": ("export_mscclpp",),
-           "files": ("program_files",),
-           "proof": ("proof", "program"),
-       }.items()},
-    "fastreduce/collectives.py": ("collectives",),
-    "fastreduce/plan/build.py": ("plan/test_build.py", "collectives/test_lists.py"),
-    "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
-    "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
-    "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
-    "fastreduce/topology/calibration.py": (
-        "topology/test_calibration.py", "plan/test_calibrate.py",
-    ),
-    **{f"fastreduce/plan/{name}.py": tuple(f"{test}.py" for test in tests)
-       for name, tests in {
-           "bounds": ("plan/test_bounds",),
-           "calibrate": ("plan/test_calibrate",),
-           "copies": ("plan/test_copies",),
-           "costs": ("plan/test_costs",),
-           "defaults": ("plan/test_choose", "test_rank_order", "plan/test_table"),
-           "explain": ("plan/test_explain", "plan/test_bounds", "plan/test_table"),
-           "machine": ("plan/test_tune", "plan/test_table_files", "plan/test_choose"),
-           "models": ("plan/test_models", "plan/test_step"),
-           "noise": ("plan/test_noise", "plan/test_tune"),
-           "parameters": ("plan/test_parameters", "plan/test_calibrate"),
-           "plan": ("plan/test_explain", "plan/test_bounds", "plan/test_page"),
-           "runs": ("plan/test_runs", "plan/test_calibrate"),
-           "sizes": ("plan/test_sizes",),
-           "step": ("plan/test_step",),
-           "table_files": ("plan/test_table_files", "plan/test_choose"),
-           "tune": ("plan/test_tune", "plan/test_noise"),
-       }.items()},
-}  # fmt: skip
 
 
 class Workspace:
     """A copy of the repository, with the extension as it was built."""
 
-    tests = TESTS
+    tests = PYTHON
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

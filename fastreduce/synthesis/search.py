@@ -28,7 +28,7 @@ from fastreduce.units import duration, nbytes_of
 
 # What an engine can be given, and a simulation can judge in seconds (predicted).
 MOST_INSTRUCTIONS = 300_000
-# A mixture's shards have at least so many bytes: 32 threads of a GPU load as many at once, 16 each.
+# A mixture's shards have at least so many bytes: as many as 32 threads of a GPU load at once.
 LEAST_SHARD_BYTES = 512
 # Fewer copies are better than a time that is shorter by less than this share (a choice).
 CLOSE = 1e-3

@@ -97,8 +97,6 @@ class Config:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        flags = ("compile", "graph", "overlap", "skip_nonfinite")
-        check_flags("Config", **{name: getattr(self, name) for name in flags})
         self._check_kinds()
         counts = {
             "replicas": len(self.devices),
@@ -147,6 +145,8 @@ class Config:
         self._check_what_the_book_has_not()
 
     def _check_kinds(self) -> None:
+        flags = [setting.name for setting in fields(self) if setting.type == "bool"]
+        check_flags("Config", **{name: getattr(self, name) for name in flags})
         devices = self.devices
         if not isinstance(devices, tuple) or not all(isinstance(x, torch.device) for x in devices):
             raise ValueError(f"devices: found {devices!r}, wanted a tuple of torch.device")
