@@ -45,18 +45,18 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
         time.sleep(POLL_S)
 
     def check_size(word: str) -> None:
-        other = word.split("/")[1]
-        if other != str(size):
+        if not of_this_size(word):
             raise ValueError(
-                f"world_size: rank {rank} was told {size} but another rank {other}; want the same "
-                "number on all ranks"
+                f"world_size: rank {rank} was told {size} but another rank {word.split('/')[1]}; "
+                "want the same number on all ranks"
             )
 
-    def has_answered(peer: int) -> bool:
-        name, _, word = said(f"answer of {peer}").partition(" ")
-        if name == own:
-            check_size(word)
-        return name == own
+    def of_this_size(word: str) -> bool:
+        return word.endswith(f"/{size}")
+
+    def answers() -> dict[int, str]:
+        found = {peer: said(f"answer of {peer}").split() for peer in peers}
+        return {peer: answer[1] for peer, answer in found.items() if answer[0] == own}
 
     if rank > 0:
         store.set(f"hello of {rank}", own)
@@ -67,10 +67,19 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
         store.set(f"answer of {rank}", f"{welcome[0]} {own}")
         check_size(welcome[0])
         return PrefixStore(welcome[0], store)
-    while late := [peer for peer in peers if not has_answered(peer)]:
+    while late := sorted(set(peers) - (answered := answers()).keys()):
         heard = [said(f"hello of {peer}") for peer in peers]
         store.set("welcome", " ".join([own, *heard]))
-        wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)
+        if not all(map(of_this_size, answered.values())):
+            # The others need this welcome too, to learn of it; but some may not be there at all.
+            deadline = min(deadline, time.monotonic() + ANSWER.total_seconds())
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        else:
+            wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)
+    for word in answered.values():
+        check_size(word)
     return PrefixStore(own, store)
 
 

@@ -1,5 +1,6 @@
 """Ranks find those of their own start in a store that earlier ones have used."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -13,13 +14,18 @@ from torch.distributed.distributed_c10d import PrefixStore
 from fastreduce.distributed.meeting import own_part
 
 
-def meet(store, size, come=None, timeout_s=20):
+def meet(store, size, come=None, timeout_s=20, apart_s=0.0):
     """What each rank that comes finds, or raises; ``size`` may be one for each rank."""
+
+    def part(rank):
+        time.sleep(rank * apart_s)
+        return own_part(store, rank, sizes[rank], limit)
+
     sizes = size if isinstance(size, list) else [size] * size
     ranks = range(len(sizes)) if come is None else come
     limit = timedelta(seconds=timeout_s)
     with ThreadPoolExecutor(len(sizes)) as pool:
-        found = [pool.submit(own_part, store, rank, sizes[rank], limit) for rank in ranks]
+        found = [pool.submit(part, rank) for rank in ranks]
     return [x.exception() or x.result() for x in found]
 
 
@@ -57,9 +63,10 @@ def test_who_has_not_come_is_named(come, late):
 
 
 @pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [4, 3, 3], [3, 4, 4], [3, 3, 4]], ids=str)
-def test_ranks_that_were_told_different_sizes(sizes):
+@pytest.mark.parametrize("apart_s", [0.0, 0.1])
+def test_ranks_that_were_told_different_sizes(sizes, apart_s):
     store = dist.HashStore()
-    found = meet(store, sizes)
+    found = meet(store, sizes, apart_s=apart_s)
     told = {x: other for x, other in (sizes[:: len(sizes) - 1], sizes[:: 1 - len(sizes)])}
     for rank in {0, len(sizes) - 1}:
         said = f"rank {rank} was told {sizes[rank]} but another rank {told[sizes[rank]]}"
