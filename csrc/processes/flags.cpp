@@ -67,9 +67,9 @@ class CpuExecutor final : public Executor {
   std::vector<std::byte*> srcs_, dsts_;
 };
 
-class Run {
+class SlicedRun {
  public:
-  Run(Group& group, const FlagsCall& call, Executor& executor)
+  SlicedRun(Group& group, const FlagsCall& call, Executor& executor)
       : group_(group),
         call_(call),
         executor_(executor),
@@ -241,13 +241,13 @@ const size_t kStagingBytes = kSlots * kSliceBytes;
 
 void run_flags(Group& group, const FlagsCall& call) {
   CpuExecutor executor(group, call);
-  Run run(group, call, executor);
+  SlicedRun run(group, call, executor);
   group.begin(call.timeout);
   run.run([] { return true; }, false);
 }
 
 bool run_flags(Group& group, const FlagsCall& call, Executor& executor, const std::function<bool()>& joined) {
-  Run run(group, call, executor);
+  SlicedRun run(group, call, executor);
   group.begin(call.timeout);
   return run.run(joined, true);
 }

@@ -12,10 +12,10 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-class Run {
+class Playback {
  public:
-  Run(const Tasks& tasks, const Paths& paths, std::span<const double> shard_bytes, int slices, const Costs& costs,
-      Spans* spans)
+  Playback(const Tasks& tasks, const Paths& paths, std::span<const double> shard_bytes, int slices, const Costs& costs,
+           Spans* spans)
       : tasks_(tasks),
         stages_(tasks, slices),
         network_(paths.links, paths.bytes_per_s),
@@ -139,7 +139,7 @@ class Run {
 
 double play(const Tasks& tasks, const Paths& paths, std::span<const double> shard_bytes, int slices, const Costs& costs,
             const Pause& pause, Spans* spans) {
-  return Run(tasks, paths, shard_bytes, slices, costs, spans).until_done(pause);
+  return Playback(tasks, paths, shard_bytes, slices, costs, spans).until_done(pause);
 }
 
 }  // namespace fastreduce::simulation
