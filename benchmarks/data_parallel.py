@@ -5,10 +5,13 @@
 
 All contenders run on the CPU, with one batch of random data and equal initial parameters: the bare
 module; `DataParallel` with k replicas (`model.backward`); the ten lines of docs/training.md, which
-copy the module k times and update k copies; one replica with reproducible=8; and torch's DDP, two
+copy the module k times and update k copies; the bare module with the batch in k parts, one after
+the other, whose gradients it accumulates; one replica with reproducible=8; and torch's DDP, two
 processes of one thread each over Gloo. Those cannot take turns with the others: they run right
 after them, once per model. Replicas on one CPU run one after the other, so nothing is won here by
 more devices: what is above the bare module is the price of small shards, the sum and the wrapper.
+The accumulating loop has small shards too, but no wrapper and one list of gradients: no way to run
+k shards one after the other can be much faster than it.
 
 Before anything is timed, each contender takes two steps, and its parameters must be the bare
 module's up to rounding (DDP's are looked at when it has run). Without sync_batchnorm, BatchNorm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,14 +39,23 @@ def parallel(net: nn.Module, X: Tensor, y: Tensor, k: int, **settings: Any) -> S
     return stepper(lambda: model.backward(F.cross_entropy, X, y), model.parameters()), model
 
 
+def by_parts(nets: Sequence[nn.Module], X: Tensor, y: Tensor) -> None:
+    """One backward pass of each of them, with equal parts of the batch."""
+    k = len(nets)
+    for net, X_part, y_part in zip(nets, X.tensor_split(k), y.tensor_split(k), strict=True):
+        loss = F.cross_entropy(net(X_part), y_part, reduction="sum")
+        (loss / y.numel()).backward()
+
+
+def accumulated(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
+    return stepper(lambda: by_parts([net] * k, X, y), net.parameters()), net
+
+
 def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
     replicas = [copy.deepcopy(net) for _ in range(k)]
-    parts = list(zip(replicas, X.tensor_split(k), y.tensor_split(k), strict=True))
 
     def backward() -> None:
-        for replica, X_part, y_part in parts:
-            loss = F.cross_entropy(replica(X_part), y_part, reduction="sum")
-            (loss / y.numel()).backward()
+        by_parts(replicas, X, y)
         fastreduce.allreduce(fastreduce.grads(replicas))
 
     return stepper(backward, [p for replica in replicas for p in replica.parameters()]), replicas[0]
@@ -62,6 +71,7 @@ def contenders(ks: Iterable[int], with_batchnorm: bool) -> dict[str, Contender]:
         found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
         if k > 1:
             found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
+            found[f"accumulated, {k}"] = (1, k, partial(accumulated, k=k))
         if k > 1 and with_batchnorm:
             found[f"{SYNCHRONIZED}, {k}"] = (k, k, partial(parallel, k=k, sync_batchnorm=True))
     return found | {"reproducible=8": (1, 8, partial(parallel, k=1, reproducible=8))}

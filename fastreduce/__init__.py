@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch  # the extension links against it
 
+# Before there is a process group: its functions have the group of that moment as a default, and
+# keep it when the program has destroyed it; Gloo's threads, still about to free tensors, may then
+# abort an interpreter that ends (pytorch#190489). Without this line the first optimizer imports it.
+import torch.distributed.nn
+
 # When Python is started in a clone of the repository, it finds these sources first, but the
 # extension is only in the installed package.
 __path__ = extend_path(__path__, __name__)

@@ -62,6 +62,26 @@ class TestImport:
         assert "fastreduce" in new
         assert [x for x in new if x.startswith(self.HEAVY)] == []
 
+    @pytest.mark.sweep("processes")
+    @pytest.mark.parametrize(("module", "threads"), [("fastreduce", 0), ("torch", 2)])
+    def test_a_group_that_is_destroyed_ends(self, module, threads):
+        """Threads of Gloo's that free tensors while the interpreter ends would abort it. With torch
+        alone they stay where an optimizer is made while there is a group."""
+        code = f"""
+            import glob, {module}, torch, torch.distributed as dist
+
+            def threads():
+                names = [open(x).read().strip() for x in glob.glob("/proc/self/task/*/comm")]
+                return names.count("pt_gloo_runloop")
+
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1)
+            during = threads()
+            dist.destroy_process_group()
+            print(during, threads())
+        """
+        assert output_of(code) == f"2 {threads}"
+
     def test_is_not_there_before_it_is_asked_for(self):
         """Nor is anything missing then; what is heavy would show above."""
         modules = [x.name for x in pkgutil.iter_modules(fastreduce.__path__) if x.name[0] != "_"]

@@ -11,11 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# Before there is a group: its functions have the group of that moment as a default, and would keep
-# it after the run; Gloo's threads, still about to free tensors, then abort an interpreter that ends
-# (pytorch#190489). DistributedDataParallel imports it where nothing did.
-import torch.distributed.nn
 from torch.distributed.distributed_c10d import (
     PrefixStore,
     _get_default_store,
