@@ -33,7 +33,8 @@ def test_training_steps():
     }
     columns = (
         *("DataParallel, 1", "DataParallel, 2", "ten lines, 2", "sync_batchnorm, 2"),
-        *("DataParallel, 4", "ten lines, 4", "reproducible=8", "DDP, Gloo, 2 processes"),
+        *("DataParallel, 4", "ten lines, 4", "accumulated, 4"),
+        *("reproducible=8", "DDP, Gloo, 2 processes"),
     )
     table = rows_of("docs/benchmarks.md", "| model (parameters), batch |")
     assert list(table) == list(names.values())
