@@ -74,7 +74,7 @@ TensorLists read_lists(py::handle items, const char* name, bool written) {
     const py::handle item = PyTuple_GET_ITEM(ranks.ptr(), rank);
     int64_t count = 1;
     if (add_if_tensor(item, lists.flat)) {
-      // The usual case comes first: a look at an item costs a tenth of a small call (CPU not noted, 2026-11).
+      // The usual case comes first, since each further look at an item costs part of every small call.
     } else if (!is_list_of_tensors(item)) {
       add(item, rank, 0, written, lists.flat);
     } else {

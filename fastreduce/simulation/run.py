@@ -14,8 +14,8 @@ from fastreduce.topology.routes import Link
 from fastreduce.topology.traffic import bytes_per_s
 from fastreduce.units import nbytes_of
 
-# Events of all slices: these take about 10 s and 2 GB, and a program in the engine's own slices has
-# fewer (1,024 ranks, 5 million; measured on 2 virtual cores, CPU not noted, 2026-11-25).
+# Events of all slices: these take 5 s and 1.3 GB (ring of 8, AMD EPYC, family 26 model 2,
+# 2026-11-27), and a program in the engine's own slices has fewer (1,024 ranks: 5 million).
 MOST_EVENTS = 100_000_000
 
 

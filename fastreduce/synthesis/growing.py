@@ -20,8 +20,8 @@ from fastreduce.topology.traffic import Floats, Links
 NEVER_FREE = 1e-3
 # The bonus of an edge for each turn by which it is nearer to the root's, as a share of the mean
 # price: a rank that is read later can sum more, one that is written sooner can pass on more. Four
-# values from 0 to 1, each with a tree of its own, took twice as long, for at most 0.6 % (2 x dgx1,
-# 2 virtual cores, CPU not noted; 2026-11-25).
+# values from 0 to 1, each with a tree of its own, took twice as long, for programs that are at most
+# 0.6 % faster (2 x dgx1, simulated, 2026-11-25).
 HASTE = 0.2
 
 

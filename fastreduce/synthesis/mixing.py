@@ -24,11 +24,12 @@ Indices: TypeAlias = NDArray[np.intp]
 # Tried in this order. Choices, not measurements, as all below that name no machine.
 TURNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64)
 COPIES = (1, 2, 3, *(i << n for n in range(13) for i in (4, 6)))
-# The turns times the links times the programs of a linear program, at most. One of this size is
-# solved in a few seconds, one of 187,000 in 40 s (2 virtual cores, CPU not noted, 2026-11-23).
+# The turns times the links times the programs with which a linear program begins, at most. So each
+# takes 1 s at most and the search 54 s; with 800,000 it is 7 s and 84 s (1 GB, 4 x dgx-h100 with
+# one slow card; AMD EPYC, family 26 model 2, 2026-11-27).
 MOST_ENTRIES = 185_000
-# Where trees in time grow: turns times links times roots. With more a search would take minutes
-# (2 virtual cores, CPU not noted, 2026-11-25).
+# Where trees in time grow: turns times links times roots. With a million the same search had not
+# ended after 400 s.
 MOST_TO_GROW = 30_000
 # For one number of turns trees grow at most GROWTHS times. They stop when the LAST growths, or one
 # more turn, have gained less than the share LITTLE of the time.
