@@ -12,12 +12,14 @@
 namespace fastreduce {
 namespace {
 
-// A look at a counter costs about 40 ns while a peer's core has it (2 Xeon cores, 2026-11-22), so a rank spins for some
-// 100 us, longer than most waits; where ranks share cores, spinning would keep the awaited peer from running.
+// A look at a counter takes 22 ns (AMD EPYC, family 26 model 2, 2026-11-27), 40 ns where a peer's core has it (2 Xeon
+// cores, 2026-11-22), so a rank spins for 200 to 400 us. With a quarter of that, in 4 of 17 runs of
+// benchmarks/processes.py on that EPYC some size of 256 or 512 KiB took ten times as long as in the others; with this
+// in 1 of 18. Where ranks share cores, spinning would keep the awaited peer from running.
 int spins(size_t ranks) {
   cpu_set_t cpus;
   const bool known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
-  return known && static_cast<size_t>(CPU_COUNT(&cpus)) < ranks ? 50 : 2500;
+  return known && static_cast<size_t>(CPU_COUNT(&cpus)) < ranks ? 50 : 10'000;
 }
 
 void pause() {
