@@ -6,6 +6,7 @@ import pytest
 import torch
 from finished_runs import parameters, reached
 from processes import as_by_torchrun, torchrun
+from subprocesses import output_of
 
 from fastreduce.cli import main
 from fastreduce.training.data import SAMPLE
@@ -22,6 +23,25 @@ def test_one_process_is_a_group_of_one(capsys, tmp_path):
         capsys.readouterr().out
     )
     torch.testing.assert_close(parameters(tmp_path / "group"), parameters(tmp_path / "one"))
+
+
+@pytest.mark.sweep("processes")
+def test_the_group_ends_with_the_run(tmp_path):
+    """Threads of Gloo's that free tensors while the interpreter ends would abort it."""
+    flags = [*RUN, "--backend", "gloo", "--epochs", "1", "--out", str(tmp_path)]
+    threads = output_of(
+        f"""
+        import glob, torch.distributed as dist
+        from fastreduce.cli import main
+
+        during, destroy = [], dist.destroy_process_group
+        names = lambda: [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]
+        dist.destroy_process_group = lambda: (during.extend(names()), destroy())
+        main(["train", *{flags}])
+        print([threads.count("pt_gloo_runloop") for threads in (during, names())])
+        """
+    )
+    assert threads.endswith("[2, 0]")
 
 
 @pytest.mark.sweep("processes")
