@@ -4,9 +4,12 @@ import struct
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.colors import to_rgba
 
 from fastreduce import HOST, Instruction, Program, algorithms, draw, simulate
+from fastreduce.colors import color_of
 from fastreduce.drawing import Picture
+from fastreduce.program.picture import program_figure
 from fastreduce.topology import cluster, preset
 
 
@@ -48,6 +51,14 @@ class TestProgram:
 
     def test_the_host_has_a_column_where_it_takes_part(self):
         assert words(draw(Program(2, 1, [Instruction(HOST, 0, (0, 1), (0, 1))])))["host"] == 1
+
+    def test_all_columns_are_in_view_and_an_instruction_has_its_shards_colour(self):
+        (axes,) = program_figure(algorithms.ring(4)).axes
+        left, right = axes.get_xlim()
+        assert left < 0 and right > 3
+        boxes = [x.get_bbox_patch() for x in axes.texts if x.get_bbox_patch()]
+        assert len(boxes) == 24
+        assert {x.get_facecolor() for x in boxes} == {to_rgba(color_of(i, 4)) for i in range(4)}
 
     def test_an_empty_program_is_a_picture_too(self):
         assert "rank 1" in words(draw(Program(2, 1, [])))

@@ -6,6 +6,7 @@ import pytest
 
 from fastreduce import draw
 from fastreduce.plan.pictures import MOST_COLORED, sizes_figure, step_figure
+from fastreduce.plan.runs import Measured, Point
 from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.step import what_if
 
@@ -44,6 +45,16 @@ def test_lines_are_where_the_plans_are(sizes):
     assert list(line.get_ydata()) == sizes.times_s("sharded")
     line = next(x for x in rates.lines if x.get_label() == "sharded")
     assert line.get_ydata()[-1] == pytest.approx(16, rel=0.01)  # the rate of a link
+
+
+def test_published_points_are_drawn_where_there_are_plans(sizes):
+    points = [Point(nbytes, 1e-3) for nbytes in (500, 1000, 2_000_000, 160_000_000, 1 << 30)]
+    run = Measured("a machine", "a medium", "NCCL", sizes.k, tuple(points), "a page")
+    figure = sizes_figure(sizes, [run])
+    for axes in figure.axes:
+        line = next(x for x in axes.lines if x.get_label() == "NCCL, published")
+        assert list(line.get_xdata()) == [1000, 2_000_000, 160_000_000]
+    assert "NCCL, published" in legend(figure)
 
 
 def test_one_rank_has_no_busbw():

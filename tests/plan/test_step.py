@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastreduce import algorithms, simulate
+from fastreduce import algorithms, explain, simulate
 from fastreduce.parallel.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from fastreduce.plan.parameters import parameters
 from fastreduce.plan.scaling import Network, counts, in_machines, in_one_machine
@@ -65,6 +65,13 @@ class TestScaling:
         seconds = in_one_machine(preset("book-pcie4"), 4, [MB, 20 * MB, 160 * MB])
         assert seconds(160 * MB) == pytest.approx(15e-3, rel=0.01)
         assert seconds(90 * MB) == pytest.approx(90 / 160 * 15e-3, rel=0.01)
+
+    @pytest.mark.parametrize("nbytes", [4096, 65536, 160 * MB])
+    def test_of_few_gpus_it_is_that_of_the_plan(self, nbytes):
+        seconds = in_one_machine(preset("dgx1"), 4, [4096, 65536, 160 * MB])
+        plan = explain(nbytes, k=4, topology="dgx1")
+        assert seconds(nbytes) == plan.chosen.prediction.time_s
+        assert seconds(nbytes) != explain(nbytes, topology="dgx1").chosen.prediction.time_s
 
     @pytest.mark.parametrize("nbytes", [4096, 100 * MB])
     def test_between_machines_the_formula_is_what_is_simulated(self, nbytes):
