@@ -266,8 +266,8 @@ def test_ctrl_c_ends_the_wait_and_not_the_work():
 import os, signal, threading, torch, fastreduce
 x = [torch.ones(20_000_000), torch.ones(20_000_000)]
 begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(30)]
-threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
 try:
+    threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
     begun[-1].wait()
 except KeyboardInterrupt:
     begun[-1].wait()
