@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -39,20 +39,21 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     def said(key: str) -> str:
         return store.get(key).decode() if store.check([key]) else NOTHING
 
-    def wait(late: list[int]) -> None:
-        if time.monotonic() > deadline:
-            raise _late("have not come", late, rank, timeout)
-        time.sleep(POLL_S)
+    def differs(word: str) -> bool:
+        return not word.endswith(f"/{size}")
 
-    def check_size(word: str) -> None:
-        if not of_this_size(word):
+    def check_sizes(words: Iterable[str]) -> None:
+        for word in filter(differs, words):
             raise ValueError(
                 f"world_size: rank {rank} was told {size} but another rank {word.split('/')[1]}; "
                 "want the same number on all ranks"
             )
 
-    def of_this_size(word: str) -> bool:
-        return word.endswith(f"/{size}")
+    def wait(late: list[int], words: Iterable[str] = ()) -> None:
+        if time.monotonic() > deadline:
+            check_sizes(words)
+            raise _late("have not come", late, rank, timeout)
+        time.sleep(POLL_S)
 
     def answers() -> dict[int, str]:
         found = {peer: said(f"answer of {peer}").split() for peer in peers}
@@ -65,21 +66,17 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
                 break
             wait([x for x in peers if welcome[x] == NOTHING] if own in welcome else [0])
         store.set(f"answer of {rank}", f"{welcome[0]} {own}")
-        check_size(welcome[0])
+        check_sizes(welcome[:1])
         return PrefixStore(welcome[0], store)
     while late := sorted(set(peers) - (answered := answers()).keys()):
         heard = [said(f"hello of {peer}") for peer in peers]
         store.set("welcome", " ".join([own, *heard]))
-        if not all(map(of_this_size, answered.values())):
+        if any(map(differs, answered.values())):
             # The others need this welcome too, to learn of it; but some may not be there at all.
             deadline = min(deadline, time.monotonic() + ANSWER.total_seconds())
-            if time.monotonic() > deadline:
-                break
-            time.sleep(POLL_S)
-        else:
-            wait([peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING] or late)
-    for word in answered.values():
-        check_size(word)
+        missing = [peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING]
+        wait(missing or late, answered.values())
+    check_sizes(answered.values())
     return PrefixStore(own, store)
 
 
