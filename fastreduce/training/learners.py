@@ -52,11 +52,11 @@ class Learner(abc.ABC):
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as `fastreduce.training.save` takes it."""
 
-    def set_lr(self, lr: float) -> None:
-        """Go on with this rate, whatever that of a checkpoint is that was restored."""
+    def set_sgd(self, **options: float) -> None:
+        """Go on with these options of SGD, whatever those of a restored checkpoint are."""
         if optimizer := self.state().get("optimizer"):
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group.update(options)
 
     def allreduce_s(self) -> float | None:
         """Seconds in the allreduce since the last call, where they are measured."""
@@ -167,9 +167,9 @@ class ModuleLearner(Learner):
         self.optimizer.step()
         return [loss * len(X)]
 
-    def set_lr(self, lr: float) -> None:
-        super().set_lr(lr)
-        self._graphed = None  # a graph repeats the rate with which it was captured
+    def set_sgd(self, **options: float) -> None:
+        super().set_sgd(**options)
+        self._graphed = None  # a graph repeats the options with which it was captured
 
     def _graphed_step(self, X: Tensor, y: Tensor) -> Tensor:
         if self._graphed is None:
@@ -202,7 +202,7 @@ class StoreLearner(ModuleLearner):
         super().__init__(config, generator)
         assert config.kvstore is not None
         self.store = fastreduce.KVStore(config.kvstore, staleness=config.staleness)
-        self.set_lr(config.lr)
+        self.set_sgd(lr=config.lr)
         if self.store.num_workers > 1:
             self.where = f"rank {self.store.rank}, "
         self._keys = [name for name, _ in self.model.named_parameters()]
@@ -230,8 +230,9 @@ class StoreLearner(ModuleLearner):
             PROCESSES: self.store.num_workers,
         }
 
-    def set_lr(self, lr: float) -> None:
-        self.store.set_optimizer(torch.optim.SGD, lr=lr)  # which keeps no state
+    def set_sgd(self, **options: float) -> None:
+        # Without a momentum, which the config refuses here, SGD keeps no state.
+        self.store.set_optimizer(torch.optim.SGD, **options)
 
     def close(self) -> None:
         self.store.close()

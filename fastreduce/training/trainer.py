@@ -115,14 +115,19 @@ class Trainer:
         return checkpoint.save(self.checkpoints, self._parts(), step=steps)
 
     def restore(self, found: checkpoint.Checkpoint) -> list[Epoch]:
-        """Go on from a checkpoint, with the rate of the config; returns the epochs that had ended.
+        """Go on from a checkpoint, with the config's rate, momentum and weight decay.
+
+        Returns the epochs that had ended.
 
         Raises CheckpointError if it is of another model or of other data; nothing has changed then.
         """
         parts = {**self._parts(), "order": self._generator}
         on_all_ranks(parts, lambda: self._check_data(found))
         found.restore(parts)
-        self.learner.set_lr(self.config.lr)
+        config = self.config
+        self.learner.set_sgd(
+            lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
         self._order_state = self._generator.get_state()
         self._at = Progress.from_json(found.state["progress"])
         return list(self._at.epochs)
@@ -147,7 +152,7 @@ class Trainer:
 
     def _run_epoch(self) -> Epoch:
         if self.config.lr_schedule != "constant":
-            self.learner.set_lr(self.config.lr_of_epoch(len(self._at.epochs)))
+            self.learner.set_sgd(lr=self.config.lr_of_epoch(len(self._at.epochs)))
         batches = self._batches()
         self._train_on(batches)
         self.learner.check()

@@ -1,6 +1,6 @@
 """Calls that differ between ranks, or are wrong: all ranks raise, write nothing, and go on.
 
-error_scenarios.py says what each rank does.
+differing_scenarios.py and error_scenarios.py say what each rank does.
 """
 
 import error_scenarios as scenarios

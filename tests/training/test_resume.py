@@ -78,6 +78,16 @@ def test_it_goes_on_with_the_same_bits(tiny, tmp_path, name):
     assert_same(result(again, [*past, *again.epochs()]), wanted)
 
 
+def test_with_other_options_of_sgd(tiny, tmp_path):
+    stop_after(trainer(CONFIGS["momentum"], tiny, tmp_path), 6)
+    other = {"lr": 0.05, "momentum": 0.5, "weight_decay": 0.0}
+    again = trainer(TWO.changed(**other), tiny, tmp_path)
+    again.restore(read(tmp_path))
+    [group] = again.learner.optimizer.param_groups
+    assert other.items() <= group.items()
+    assert again.learner.optimizer.state  # what SGD keeps is the checkpoint's
+
+
 def test_with_another_number_of_replicas(tiny, tmp_path):
     one = CONFIGS["micro-shards"]
     whole = Trainer(one, tiny, progress=False)
