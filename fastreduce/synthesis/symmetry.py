@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,39 +41,64 @@ class Symmetry(NamedTuple):
 
     def roots(self) -> list[int]:
         """One of the ranks that are images of each other."""
-        return [rank for rank in self.images[0] if rank == min(x[rank] for x in self.images)]
+        return _roots(self.images)
 
 
 def symmetry_of(links: Links) -> Symmetry:
-    """Turns of equal blocks of neighbours, each in itself or all, as far as the links allow.
+    """Turns of ranks that are alike, as far as the links allow; see `_turns`.
 
-    No more than one image for each rank: a copy of a program with all its images shall be short.
+    No more than one image for each rank: a copy of a program with all its images shall be short. Of
+    the turns that can be added, the one that leaves the fewest orbits of ranks comes first.
 
     >>> from fastreduce.topology.traffic import Links
     >>> from fastreduce.topology import cluster
-    >>> found = symmetry_of(Links(cluster("dgx-h100", machines=2, gbit=400, nics=8), 16))
-    >>> len(found.images), int(found.orbit.max()) + 1
-    (16, 8)
+    >>> whole = cluster("dgx-h100", machines=2, gbit=400, nics=8)
+    >>> for topology in (whole, whole.scaled(("m0/nic3", "network"), 0.25)):
+    ...     found = symmetry_of(Links(topology, 16))
+    ...     print(len(found.images), found.roots(), int(found.orbit.max()) + 1)
+    16 [0] 8
+    6 [0, 1, 3, 8, 9, 11] 48
     """
     images = [tuple(range(links.k))]
+    turns = [(turn, moved) for turn in _turns(links) if (moved := links.moved(turn)) is not None]
     orbit = np.arange(len(links.names))
-    for turned in _turned_blocks(links.k):
-        moved = links.moved(turned)
-        if moved is None:
-            continue
-        more = _closed([*images, turned], links.k)
-        if more:
-            images = more
-            for link, other in enumerate(moved):
-                orbit[orbit == orbit[other]] = orbit[link]
-    return Symmetry(tuple(images), np.unique(orbit, return_inverse=True)[1])
+    while True:
+        groups = [(more, moved) for x, moved in turns if (more := _closed([*images, x], links.k))]
+        more, moved = min(groups, key=lambda x: len(_roots(x[0])), default=(images, orbit))
+        if len(_roots(more)) == len(_roots(images)):
+            return Symmetry(tuple(images), np.unique(orbit, return_inverse=True)[1])
+        images = more
+        for link, other in enumerate(moved):
+            orbit[orbit == orbit[other]] = orbit[link]
 
 
-def _turned_blocks(k: int) -> Iterator[tuple[int, ...]]:
-    for block in (x for x in range(k, 1, -1) if k % x == 0):
-        yield tuple(r // block * block + (r + 1) % block for r in range(k))
-        if block < k:
-            yield tuple((r + block) % k for r in range(k))
+def _turns(links: Links) -> Iterator[tuple[int, ...]]:
+    """What may be a symmetry. The ranks fall into equal blocks of neighbours; blocks that are alike
+    change places in turn, or ranks that are alike do so within all blocks at once.
+    """
+    kinds = _kinds(links)
+    for count in (x for x in range(1, links.k) if links.k % x == 0):
+        blocks = np.arange(links.k).reshape(count, -1)
+        for rows in (blocks, blocks.T):
+            _, kind = np.unique(kinds[rows], axis=0, return_inverse=True)
+            for alike in (np.flatnonzero(kind == x) for x in range(kind.max() + 1)):
+                image = np.arange(links.k)
+                image[rows[alike]] = rows[np.roll(alike, -1)]
+                yield tuple(image.tolist())
+
+
+def _kinds(links: Links) -> Numbers:
+    """A number for each rank, the same for those whose messages meet alike links, as far away."""
+    all_to_all = links.busy_s(dict.fromkeys(links.pairs, 1.0))
+    ways = [links.prices(all_to_all), links.latency_s]
+    seen = np.hstack([np.sort(x, axis=1) for way in ways for x in (way, way.T)])
+    # Sums in another order differ in their last digits.
+    rounded = np.char.mod("%.9e", seen)
+    return np.unique(rounded, axis=0, return_inverse=True)[1]
+
+
+def _roots(images: Sequence[tuple[int, ...]]) -> list[int]:
+    return sorted({min(places) for places in zip(*images, strict=True)})
 
 
 def _closed(images: list[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:

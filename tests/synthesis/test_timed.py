@@ -97,13 +97,6 @@ def test_images_are_alike():
         assert symmetry.keeps(garden.shapes[which].busy_s)
 
 
-def test_a_slower_link_ends_the_symmetry():
-    links = Links(H100.scaled(("m0/nic3", "network"), 0.9), 16)
-    assert symmetry_of(links).images == (tuple(range(16)),)
-    assert Links(preset("pcie4-x8"), 8).moved([1, 0, *range(2, 8)]) is not None
-    assert Links(preset("pcie4-x8"), 8).moved([4, *range(1, 4), 0, *range(5, 8)]) is None
-
-
 def test_a_dear_tree_does_not_grow():
     links = Links(preset("dgx1"), 8)
     garden = Garden([], links)
