@@ -100,11 +100,14 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
 
 std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_of(const Kind& kind, const Lists& inputs,
                                                                                   const Lists& outputs,
-                                                                                  Usable& usable) {
+                                                                                  Usable& usable) const {
+  const bool keeps = kind.collective == Collective::reduce && kind.root != getRank();
   Lists from, to;
   for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
-  for (const Tensors& list : outputs)
-    to.push_back(inputs.empty() ? usable.written(list, kind.op) : usable.written(list));
+  for (const Tensors& list : outputs) {
+    const c10d::ReduceOp op = inputs.empty() ? kind.op : c10d::ReduceOp(c10d::ReduceOp::SUM);
+    to.push_back(keeps ? usable.read(list, op) : usable.written(list, op));
+  }
   return {std::move(from), std::move(to)};
 }
 
@@ -165,7 +168,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankS
   const Tensors& read = from.empty() ? to.front() : from.front();
   if (!read[0].is_cpu()) return devices_.run(call, read[0].device());
   if (outputs.size() == 1 && read.size() == 1 && !overwrites) announce(read[0], call.announcement);
-  run_flags(group_, call);
+  run_announced(group_, call, read[0]);
   return true;
 }
 
@@ -189,7 +192,8 @@ Announcement ProcessBackend::announcement(const Kind& kind, uint64_t program, co
       text << " (" << (kind.op.op_ == c10d::ReduceOp::PREMUL_SUM ? "premul_sum" : name_of(op_of(kind.op))) << ")";
     text << " of " << words_of(first);
     if (!first.is_cpu()) text << " on cuda" << (devices_.reach() ? "" : ", through the CPU's memory");
-    if (lists.size() > 1) text << " and " << lists.size() - 1 << " more";
+    if (lists.size() > 1)
+      text << " and " << lists.size() - 1 << " more, " << elems_of(flat(lists)) << " elements in all";
     if (kind.collective == Collective::broadcast || kind.collective == Collective::reduce)
       text << ", root " << kind.root;
     mine.describe(text.str());

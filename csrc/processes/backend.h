@@ -105,7 +105,7 @@ class ProcessBackend final : public c10d::Backend {
   Works moves_across(const Kind& kind, const Lists& from, const Lists& to);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   // What is read and written in place of these.
-  static std::pair<Lists, Lists> memory_of(const Kind& kind, const Lists& inputs, const Lists& outputs, Usable& usable);
+  std::pair<Lists, Lists> memory_of(const Kind& kind, const Lists& inputs, const Lists& outputs, Usable& usable) const;
   const RankSchedule& rank_schedule_of(const Kind& kind, int64_t nbytes);
 
   // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.

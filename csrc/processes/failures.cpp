@@ -144,7 +144,7 @@ std::string Group::failed_peer() const {
 
 std::string Group::given_up_since(uint64_t round) const {
   for (int peer = 0; peer < size(); ++peer)
-    if (front(peer).state.load(std::memory_order_acquire) == State::failed && front(peer).failed_since <= round)
+    if (front(peer).state.load(std::memory_order_seq_cst) == State::failed && front(peer).failed_since <= round)
       return "rank " + names_[peer] + " gave up: " + front(peer).reason.data();
   return "";
 }

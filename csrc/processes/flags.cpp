@@ -127,6 +127,9 @@ class SlicedRun {
     group_.advance_copied(1);
     for (size_t step = 0; step < rank_schedule_.steps.size(); ++step) execute(0, step);
     wait_for(rank_schedule_.touched, 0);
+    // A peer that gave up said so before it wrote to its tensor again. This rank has read that tensor before it said so
+    // (advance_done), and looks after that; both are sequentially consistent.
+    group_.check_peers();
   }
 
   void copy_in(int64_t slice) {

@@ -125,7 +125,10 @@ void Group::arrive(const Announcement& announcement) {
 void Group::wait_for_all() {
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank_) wait(desk(peer).round, round_, peer);
-  // A peer that has waited too long for this rank may use its tensors for something else by now.
+  check_peers();
+}
+
+void Group::check_peers() {
   if (const std::string trouble = failed_peer(); !trouble.empty()) raise(trouble);
 }
 

@@ -87,6 +87,8 @@ class Group {
   // The same in two steps: the first rank that has not announced the same as rank 0, or 0.
   void wait_for_all();
   int different() const;
+  // Raises if a peer has given up this call: it may use its tensors for something else by now.
+  void check_peers();
   GroupError differ(const std::string& rank, const std::string& call, const std::string& other_rank,
                     const std::string& other_call) const;
 

@@ -22,7 +22,11 @@ void (*pin_memory)(std::byte* data, size_t bytes) = nullptr;
 
 Heap& Heap::instance() {
   static Heap* heap = [] {
-    pthread_atfork(nullptr, nullptr, [] { heap = new Heap; });
+    // The lock is taken meanwhile, so that no thread is changing what the new process reads.
+    pthread_atfork([] { heap->mutex_.lock(); }, [] { heap->mutex_.unlock(); }, [] {
+      heap->keep_apart();
+      heap = new Heap;
+    });
     return new Heap;  // never destroyed: tensors may outlive everything else
   }();
   return *heap;
@@ -54,6 +58,15 @@ std::optional<Heap::PeerAddress> Heap::find(const void* data, size_t bytes) {
   return PeerAddress{memory.address(), static_cast<uint64_t>(begin - memory.data())};
 }
 
+void Heap::abandon(const void* data) {
+  const std::lock_guard lock(mutex_);
+  abandoned_.insert(static_cast<const std::byte*>(data));
+}
+
+void Heap::keep_apart() {
+  for (auto& [data, memory] : segments_) memory.make_private();
+}
+
 void Heap::pin() {
   const std::lock_guard lock(mutex_);
   if (pinned_ || pin_memory == nullptr) return;
@@ -82,6 +95,9 @@ void Heap::give_back(Block block) {
   if (block.bytes == 0) return;
   if (this != &instance()) return;  // a tensor of the process that forked this one, in which a thread may hold the lock
   const std::lock_guard lock(mutex_);
+  if (const auto found = abandoned_.lower_bound(block.data);
+      found != abandoned_.end() && *found < block.data + block.bytes)
+    return;
   free_.emplace(block.bytes, block.data);
 }
 

@@ -104,6 +104,15 @@ void announce(const at::Tensor& tensor, Announcement& announcement) {
   }
 }
 
+void run_announced(Group& group, const FlagsCall& call, const at::Tensor& tensor) {
+  try {
+    run_flags(group, call);
+  } catch (...) {
+    if (call.announcement.memory.bytes > 0) Heap::instance().abandon(tensor.data_ptr());
+    throw;
+  }
+}
+
 Tensors Usable::read(const Tensors& tensors, const c10d::ReduceOp& op) {
   Tensors found;
   if (!reached_) Heap::instance().pin();

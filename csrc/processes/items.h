@@ -31,6 +31,8 @@ bool in_the_way(const std::vector<Tensors>& wholes, const std::vector<Tensors>& 
 
 // Lets peers work on the tensor itself, if they can reach its memory.
 void announce(const at::Tensor& tensor, Announcement& announcement);
+// Runs a call in which they may.
+void run_announced(Group& group, const FlagsCall& call, const at::Tensor& tensor);
 
 // Contiguous tensors in place of those that are not, scaled where the operation says so, and tensors in shared memory
 // in place of those on GPUs that peers cannot reach. What is written in them is written back.

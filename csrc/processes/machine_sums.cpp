@@ -86,7 +86,7 @@ void Machines::run_inside(const RankSchedule& rank_schedule, Chunk& chunk) {
   const bool gathers = &rank_schedule == &all_gather_;
   item.in = gathers ? mine : all;
   item.out = gathers ? all : mine;
-  run_flags(group_, call);
+  run_announced(group_, call, chunk.tensor);
   if (const Span& span = mine[group_.rank()]; span.elems > 0)
     chunk.shard = chunk.tensor.narrow(0, span.offset_elems / chunk.kernel.per_elem, span.elems / chunk.kernel.per_elem);
 }

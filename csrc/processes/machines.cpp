@@ -60,7 +60,7 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
   options.timeout = timeout;
   wait_between(settings_.all->alltoall_base(got, sent, alike, alike, options));
   const auto* from = static_cast<const int64_t*>(got.const_data_ptr());
-  Announcement fits;
+  Announcement fits = mine;
   fits.fingerprint = static_cast<uint64_t>(ranks);
   for (int64_t rank = ranks - 1; rank >= 0; --rank)
     if (const int64_t number = from[rank * kNumbers], taken = lengths[ranks + rank]; number != taken) {
@@ -71,7 +71,8 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
   const auto by_rank = [](const Said::AnnouncedCall& one, const Said::AnnouncedCall& other) {
     return one.fingerprint < other.fingerprint;
   };
-  if (const auto first = std::min_element(all.begin(), all.end(), by_rank); first->text[0] != 0)
+  if (const auto first = std::min_element(all.begin(), all.end(), by_rank);
+      first->fingerprint < static_cast<uint64_t>(ranks))
     throw group_.misfit(mine.text.data(), first->text.data());
 }
 

@@ -86,6 +86,11 @@ SharedMemory SharedMemory::open(const Address& address) {
   return map(fd.get(), address);
 }
 
+// Pages are copied when they are first written, as those of a fork are. Should the kernel refuse, they stay shared.
+void SharedMemory::make_private() {
+  mmap(data_, address_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(), 0);
+}
+
 SharedMemory SharedMemory::map(int fd, const Address& address) {
   void* data = mmap(nullptr, address.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (data == MAP_FAILED) fail(errno, "cannot map shared memory of " + std::to_string(address.bytes) + " bytes");

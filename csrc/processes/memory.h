@@ -52,6 +52,9 @@ class SharedMemory {
   // Throws std::system_error if it cannot be opened, std::runtime_error if it is not what the address says.
   static SharedMemory open(const Address& address);
 
+  // In a process that was forked from its owner: what is written here is seen by nobody else from now on.
+  void make_private();
+
   std::byte* data() const { return data_; }
   size_t bytes() const { return address_.bytes; }
   const Address& address() const { return address_; }

@@ -63,7 +63,7 @@ def all_reduces_in_the_manager(call, xs, total, memory):
 def reduce(call, xs, total, memory):
     out = memory.copy(xs[call.rank])
     finish(dist.reduce(out, group_dst=call.root(), op=call.op, **call.how))
-    return ([out], [total]) if call.rank == call.root() else ([], [])
+    return [out], [total if call.rank == call.root() else xs[call.rank]]
 
 
 def broadcast(call, xs, total, memory):

@@ -7,7 +7,6 @@ import resource
 import signal
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -113,51 +112,6 @@ def everyone_may_leave_once_it_is_done(rank, size):
         assert torch.equal(x, torch.full((n,), float(size)))
 
 
-def timeouts(rank, size):
-    """Of one call, of a group, and changed later; other groups go on."""
-
-    def one_call(group):
-        options = dist.AllreduceOptions()
-        options.timeout = timedelta(milliseconds=150)
-        backend(group).allreduce([torch.ones(3)], options).wait()
-
-    def changed(group):
-        backend(group).set_timeout(timedelta(milliseconds=150))
-        dist.all_reduce(torch.ones(3), group=group)
-
-    def of_a_group(group):
-        dist.all_reduce(torch.ones(3), group=group)
-
-    for call in (one_call, changed, of_a_group):
-        limit = timedelta(milliseconds=150) if call is of_a_group else None
-        group = dist.new_group(timeout=limit)
-        dist.barrier()
-        if rank == 0:
-            words = raised(lambda call=call, group=group: call(group))
-            assert " reached its timeout of 150 ms, waiting for rank 1" in words, words
-            assert "rank 1 has not arrived, and has made no call yet" in words, words
-        dist.barrier()
-        if rank > 0:  # who comes too late hears of it
-            words = raised(lambda group=group: dist.all_reduce(torch.ones(3), group=group))
-            assert "rank 0 gave up: " in words and "timeout" in words, words
-
-
-def centuries_are_as_good_as_no_timeout(rank, size):
-    """Clocks count nanoseconds in 64 bits, which end after 292 years."""
-    group = dist.new_group(timeout=timedelta(days=300 * 365))
-    for asynchronous in (False, True):
-        if rank == 0:
-            time.sleep(0.1)  # so that the others wait
-        x = torch.ones(3)
-        work = dist.all_reduce(x, group=group, async_op=asynchronous)
-        if work is not None:
-            work.wait()
-        assert torch.equal(x, torch.full((3,), float(size)))
-    options = dist.AllToAllOptions()
-    options.timeout = timedelta(days=300 * 365)
-    backend(group).alltoall_base(torch.ones(size), torch.ones(size), [], [], options).wait()
-
-
 def aborted_by_another_thread(rank, size):
     group = dist.new_group()
     dist.barrier()
@@ -171,18 +125,6 @@ def aborted_by_another_thread(rank, size):
     if rank > 0:
         words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
         assert "rank 0 gave up: " in words and "abort" in words, words
-
-
-def waiting_for_work_has_a_limit(rank, size):
-    group = dist.new_group()
-    if rank == 0:
-        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
-        with pytest.raises(RuntimeError, match=r"(?i)timed out"):
-            work.wait(timedelta(milliseconds=50))
-    dist.barrier()
-    if rank > 0:
-        dist.all_reduce(torch.ones(3), group=group)
-    dist.barrier()
 
 
 def all_reduce_without_memory_for_a_copy(group):
@@ -243,15 +185,8 @@ def a_group_ends_while_a_call_runs(rank, size):
 
 ALIVE = [
     one_raises_before_the_others_hear_of_the_call,
-    *(
-        a_group_ends_in_a_callback,
-        a_group_ends_while_a_call_runs,
-        one_has_left,
-        everyone_may_leave_once_it_is_done,
-        timeouts,
-    ),
-    *(aborted_by_another_thread, waiting_for_work_has_a_limit),
-    centuries_are_as_good_as_no_timeout,
+    *(a_group_ends_in_a_callback, a_group_ends_while_a_call_runs),
+    *(one_has_left, everyone_may_leave_once_it_is_done, aborted_by_another_thread),
 ]
 
 

@@ -134,6 +134,13 @@ def a_factor_of_another_dtype(rank, size):
     assert torch.equal(x, torch.full((5,), float(size), dtype=torch.float16))
 
 
+def a_factor_of_a_sum_that_one_rank_gets(rank, size):
+    """The others' tensors stay as they are, contiguous or not."""
+    for x in (torch.full((4,), 2.0), torch.full((8,), 2.0)[::2], fd.empty(4).fill_(2)):
+        dist.reduce(x, 1, dist._make_nccl_premul_sum(0.5))
+        assert torch.equal(x, torch.full((4,), float(size) if rank == 1 else 2.0))
+
+
 def outputs_over_inputs(rank, size):
     """Wherever an output lies in an input's memory, or the other way round, values are right."""
     for elems in (3, 200_003):  # for one slice and for many
@@ -179,6 +186,7 @@ def run(rank, size):
         tensors_of_inference,
         memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
+        a_factor_of_a_sum_that_one_rank_gets,
         outputs_over_inputs,
     ):
         dist.barrier()

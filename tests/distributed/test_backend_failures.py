@@ -1,10 +1,11 @@
 """Ranks that are killed, stopped, leave or give up: every other one raises and says who it was.
 
-failure_scenarios.py says what each rank does. Where a rank is killed, the group's timeout is
-longer than a test may take.
+failure_scenarios.py and late_scenarios.py say what each rank does. Where a rank is killed, the
+group's timeout is longer than a test may take.
 """
 
 import failure_scenarios as scenarios
+import late_scenarios
 import pytest
 from processes import in_a_group
 from sweeps import one_in
@@ -46,3 +47,8 @@ def test_one_is_stopped(tmp_path, size):
 @pytest.mark.parametrize("size", one_in(2, [2, 4], "processes"))
 def test_the_others_go_on(tmp_path, size):
     run(tmp_path, scenarios.all_alive, size)
+
+
+@pytest.mark.parametrize("size", one_in(2, [2, 3], "processes"))
+def test_one_is_late(tmp_path, size):
+    run(tmp_path, late_scenarios.run, size)

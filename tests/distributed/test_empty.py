@@ -63,6 +63,22 @@ def test_a_forked_process_has_memory_of_its_own():
     assert said.split() == ["0", "True", "2.0", "1.0"]
 
 
+def test_what_a_forked_process_writes_is_its_own():
+    said = output_of("""
+        import os, torch
+        from fastreduce.distributed import empty
+
+        torch.set_num_threads(1)  # a fork has none of OpenMP's threads
+        x = empty(3_000_000).fill_(1)
+        child = os.fork()
+        if child == 0:
+            x[::2] = 2
+            os._exit(int(x.sum()) != 4_500_000)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), x.unique().tolist())
+    """)
+    assert said.strip() == "0 [1.0]"
+
+
 @pytest.mark.parametrize("sizes", ["3", (1.5,), (None,), ((2, "3"),)], ids=str)
 def test_what_is_no_size_is_refused(sizes):
     with pytest.raises(TypeError, match=r"empty: found sizes .*, wanted whole numbers"):

@@ -59,6 +59,21 @@ class Tensors {
   SharedMemory memory_;
 };
 
+// Does its first work when it is told to.
+class VeryLate final : public LateExecutor {
+ public:
+  VeryLate(Stagings& stagings, std::function<void()> wait)
+      : LateExecutor(cpu_kernels().select(DType::i32, Op::sum), stagings, 0), wait_(std::move(wait)) {}
+
+  bool idle() override {
+    if (wait_) std::exchange(wait_, nullptr)();
+    return LateExecutor::idle();
+  }
+
+ private:
+  std::function<void()> wait_;
+};
+
 class Rank {
  public:
   Rank(const Case& test, int rank)
@@ -68,13 +83,17 @@ class Rank {
     out_ = std::make_unique<Tensors>(total_);
   }
 
+  FlagsCall call(const RankSchedule& rank_schedule) const {
+    FlagsCall call{rank_schedule, DType::i32, Op::sum, 4, items(), {}, kTimeout};
+    call.announcement.describe(test_.where());
+    if (test_.mode == Mode::reachable) call.announcement.memory = in_->address();
+    return call;
+  }
+
   void run(Group& group, const RankSchedule& rank_schedule, Stagings& stagings) {
     for (int round = 0; round < kRounds; ++round) {
       for (int64_t e = 0; e < total_; ++e) *in_->at(e) = value(rank_, e, round);
-      FlagsCall call{rank_schedule, DType::i32, Op::sum, 4, items(), {}, kTimeout};
-      call.announcement.describe(test_.where());
-      if (test_.mode == Mode::reachable) call.announcement.memory = in_->address();
-      const bool ran = run_by_mode(group, call, stagings, round);
+      const bool ran = run_by_mode(group, call(rank_schedule), stagings, round);
       if (ran != (test_.mode != Mode::unreached_devices)) fail(test_.where() + ": some ranks ran, some did not");
       ran ? check(round) : check_untouched(round);
     }
@@ -135,14 +154,16 @@ class Rank {
   std::unique_ptr<Tensors> in_, out_;
 };
 
-void run(const Case& test, size_t staging_bytes) {
+using Body = std::function<void(Group&, const RankSchedule&, std::barrier<>&)>;
+
+// A thread for each rank, all of which have joined.
+void with_ranks(const Case& test, size_t staging_bytes, const Body& body) {
   const int k = test.named.program.ranks;
   // The schedule outlives the parts; they share no ownership here.
   const std::shared_ptr<const Schedule> schedule(std::shared_ptr<void>(), &test.named.program);
   std::vector<std::string> names(k), invitations(k);
   for (int r = 0; r < k; ++r) names[r] = std::to_string(r);
   std::barrier all_there(k);
-  Stagings stagings(k, std::vector<std::byte>(staging_bytes));
   std::vector<std::jthread> ranks;
   for (int r = 0; r < k; ++r)
     ranks.emplace_back([&, r] {
@@ -151,12 +172,46 @@ void run(const Case& test, size_t staging_bytes) {
         invitations[r] = group.invitation();
         all_there.arrive_and_wait();
         group.join(invitations);
-        Rank(test, r).run(group, RankSchedule(schedule, r), stagings);
+        body(group, RankSchedule(schedule, r), all_there);
         all_there.arrive_and_wait();
       } catch (const std::exception& error) {
         fail(test.where() + ": " + error.what());
       }
     });
+}
+
+void run(const Case& test, size_t staging_bytes) {
+  Stagings stagings(test.named.program.ranks, std::vector<std::byte>(staging_bytes));
+  with_ranks(test, staging_bytes, [&](Group& group, const RankSchedule& rank_schedule, std::barrier<>&) {
+    Rank(test, group.rank()).run(group, rank_schedule, stagings);
+  });
+}
+
+// Of two ranks that work on each other's tensors, one is so late that the other gives up. This one may use its tensor
+// for something else then, so what the late rank has read may be wrong.
+void one_gives_up(const Case& test) {
+  Stagings stagings(2, std::vector<std::byte>(4096));
+  with_ranks(test, 4096, [&](Group& group, const RankSchedule& rank_schedule, std::barrier<>& gave_up) {
+    const Rank rank(test, group.rank());
+    const bool late = group.rank() == 1;
+    FlagsCall call = rank.call(rank_schedule);
+    if (!late) call.timeout = std::chrono::milliseconds(100);
+    std::string raised;
+    try {
+      if (late) {
+        VeryLate executor(stagings, [&] { gave_up.arrive_and_wait(); });
+        run_flags(group, call, executor, [] { return true; });
+      } else {
+        run_flags(group, call);
+      }
+    } catch (const GroupError& error) {
+      raised = error.what();
+    }
+    if (!late) gave_up.arrive_and_wait();
+    gave_up.arrive_and_wait();  // the tensors are there until both have returned
+    if (raised.find(late ? "rank 0 gave up" : "reached its timeout") == std::string::npos)
+      fail("one gives up: rank " + group.name() + " raised '" + raised + "'");
+  });
 }
 
 // Whether processes can run it: no part of the host, and no outputs that others write.
@@ -189,6 +244,10 @@ int main(int, char** arguments) {
     // Peers must not read what this rank writes its result to.
     run({named, {many}, Mode::reachable}, staging_bytes);
     count += 2;
+    if (named.name == "sharded" && named.program.ranks == 2 && named.collective == "allreduce") {
+      one_gives_up({named, {many}, Mode::reachable});
+      ++count;
+    }
   }
   std::printf("%d cases right\n", count);
 }

@@ -10,7 +10,7 @@
 
 namespace fastreduce {
 
-class LateExecutor final : public Executor {
+class LateExecutor : public Executor {
  public:
   // So many looks find it at work; the next one, that it is done.
   LateExecutor(Reduce reduce, std::vector<std::vector<std::byte>>& stagings, int looks)

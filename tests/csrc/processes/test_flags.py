@@ -224,6 +224,11 @@ MUTANTS = {
         "    wait_for(rank_schedule_.touched, 0);\n",
         "",
     ),
+    "a rank returns what it has read of one that gave up": (
+        "processes/flags.cpp",
+        "    group_.check_peers();\n",
+        "",
+    ),
     "one desk for all rounds": ("processes/group.cpp", "desks[round_ % 2]; }", "desks[0]; }"),
     "one staging area for all rounds": (
         "processes/group.cpp",
@@ -251,5 +256,5 @@ def test_mutants_are_found(name, objects, programs, tmp_path):
     parts = {**objects("thread"), file: build.compile(csrc / file, SEEN)}
     done = run(build.link([parts[name] for name in PROGRAMS], tmp_path), programs)
     assert done.returncode != 0
-    signs = ("wrong value", "ThreadSanitizer: data race", "reached its timeout")
+    signs = ("wrong value", "ThreadSanitizer: data race", "reached its timeout", "one gives up")
     assert any(sign in done.stderr for sign in signs), done.stderr
