@@ -14,6 +14,7 @@
 
 namespace fastreduce {
 
+std::function<c10::intrusive_ptr<c10d::Backend>(const Membership&)> make_group;
 std::function<void(const std::function<void()>&)> without_gil;
 
 // ---- a group's life
@@ -21,6 +22,8 @@ std::function<void(const std::function<void()>&)> without_gil;
 ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchange,
                                std::optional<Machines::Settings> machines)
     : Backend(settings.rest->getRank(), settings.rest->getSize()),
+      all_names_(settings.all_names),
+      shared_bytes_(settings.shared_bytes),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
       rest_(settings.rest),
       group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
@@ -51,6 +54,16 @@ void ProcessBackend::check_root(int64_t root) const {
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
   if (!options.device().is_cpu()) return at::empty({size}, options);
   return Heap::instance().allocate({size}, c10::typeMetaToScalarType(options.dtype()));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                        const std::vector<int>& ranks,
+                                                        const c10::intrusive_ptr<Options>& options) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), getRank());
+  if (mine == ranks.end()) return nullptr;
+  std::vector<std::string> names;
+  for (int rank : ranks) names.push_back(all_names_[rank]);
+  return make_group({store, static_cast<int>(mine - ranks.begin()), options->timeout, std::move(names), shared_bytes_});
 }
 
 void ProcessBackend::abort() {

@@ -30,8 +30,9 @@ class ProcessBackend final : public c10d::Backend {
   using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
   struct Settings {
-    int rank;                        // among those of this machine
-    std::vector<std::string> names;  // of these, as errors call them
+    int rank;                            // among those of this machine
+    std::vector<std::string> names;      // of these, as errors call them
+    std::vector<std::string> all_names;  // of the ranks of all machines
     std::chrono::milliseconds timeout;
     size_t shared_bytes;  // of all these together, at most
     // All ranks of all machines. It serves what has no program here: point to point, all-to-all, gather, scatter.
@@ -48,6 +49,10 @@ class ProcessBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  // A group of some of these ranks. Not said to be supported: whoever is told so of a group that is bound to a GPU
+  // calls NCCL's further functions (torch/distributed/distributed_c10d.py, eager_connect_single_device).
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override;
   void abort() override;
   void shutdown() override;
 
@@ -129,6 +134,8 @@ class ProcessBackend final : public c10d::Backend {
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
 
+  const std::vector<std::string> all_names_;
+  const size_t shared_bytes_;
   const std::unique_ptr<const Chaos> chaos_ = Chaos::of_environment();
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> rest_;
@@ -154,6 +161,17 @@ ProcessBackend::Kind ProcessBackend::kind(c10d::OpType type, const char* title, 
   kind.timeout = std::min<std::chrono::milliseconds>(kind.timeout, kLongestTimeout);
   return kind;
 }
+
+// What a rank is told of a group that it joins.
+struct Membership {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank;
+  std::chrono::milliseconds timeout;
+  std::vector<std::string> names;  // of all ranks
+  size_t shared_bytes;
+};
+// Makes a group, as init_process_group does. Set while the extension is loaded.
+extern std::function<c10::intrusive_ptr<c10d::Backend>(const Membership&)> make_group;
 
 // Runs a function without the GIL: threads that need it may have to end meanwhile. Set while the extension is loaded.
 extern std::function<void(const std::function<void()>&)> without_gil;

@@ -18,24 +18,31 @@ using NamedRanks = std::tuple<std::string, std::vector<int>>;  // of one machine
 
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
                                size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
-                               const std::vector<NamedRanks>& machines, std::vector<std::string> all_names,
+                               const std::vector<NamedRanks>& machines, const std::vector<std::string>& all_names,
                                BackendPointer across) {
   const py::gil_scoped_release no_gil;
   std::optional<Machines::Settings> several;
   if (across) {
-    several = Machines::Settings{{}, {}, std::move(all_names), std::move(across), rest};
+    several = Machines::Settings{{}, {}, all_names, std::move(across), rest};
     for (const auto& [name, ranks] : machines) {
       several->names.push_back(name);
       several->ranks.push_back(ranks);
     }
   }
-  const ProcessBackend::Settings settings{rank, std::move(names), timeout, shared_bytes, std::move(rest)};
+  const ProcessBackend::Settings settings{rank, std::move(names), all_names, timeout, shared_bytes, std::move(rest)};
   return c10::make_intrusive<ProcessBackend>(settings, exchange, std::move(several));
+}
+
+BackendPointer make_group_in_python(const Membership& of) {
+  const py::gil_scoped_acquire gil;
+  const py::object make = py::module::import("fastreduce.distributed.backend").attr("joined");
+  return make(of.store, of.rank, of.timeout, of.names, of.shared_bytes).cast<BackendPointer>();
 }
 
 }  // namespace
 
 void define_processes(py::module& module) {
+  make_group = make_group_in_python;
   without_gil = [](const std::function<void()>& body) {
     if (!Py_IsInitialized() || !PyGILState_Check()) return body();
     const py::gil_scoped_release no_gil;

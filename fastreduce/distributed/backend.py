@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fastreduce import _C
 from fastreduce.distributed.meeting import lost_are_named, own_part, told
@@ -91,19 +91,28 @@ def by_machine(machines: list[str]) -> list[list[int]]:
 
 
 def _create(options: Any, given: Any) -> Any:
-    rank, size, timeout = options.group_rank, options.group_size, min(options.timeout, LONGEST)
     own = given if isinstance(given, Options) else Options()
     # torch's own: of the parent, from split_group, or of NCCL, beside which this backend may be.
     if not isinstance(given, Options | Backend.Options | None):
         raise TypeError(
             f"pg_options: found {type(given).__name__}, wanted fastreduce.distributed.Options"
         )
+    rank, size = options.group_rank, options.group_size
     own.check(size)
+    names = [str(x) for x in options.global_ranks_in_group or range(size)]
+    return joined(options.store, rank, options.timeout, names, own.shared_bytes)
+
+
+def joined(
+    store: Store, rank: int, timeout: timedelta, names: Sequence[str], shared_bytes: int
+) -> Any:
+    """The backend of a group, once all its ranks have come. ``names``: all ranks', for errors."""
+    size, timeout = len(names), min(timeout, LONGEST)
     if not 0 <= rank < size:
         raise ValueError(f"rank: found {rank}, wanted a number below the world_size of {size}")
     if timeout <= timedelta(0):
         raise ValueError(f"timeout: found {timeout}, wanted more than none")
-    store = own_part(options.store, rank, size, timeout)
+    store = own_part(store, rank, size, timeout)
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
@@ -118,12 +127,11 @@ def _create(options: Any, given: Any) -> Any:
         if len(groups) > 1:
             peers = PrefixStore(f"across {number}", store)
             across = dist.ProcessGroupGloo(peers, here, len(groups), timeout)
-    names = [str(x) for x in options.global_ranks_in_group] or [str(x) for x in range(size)]
     return _C.process_backend(
         rank=number,
         names=[names[peer] for peer in local],
         timeout=timeout,
-        shared_bytes=own.shared_bytes,
+        shared_bytes=shared_bytes,
         exchange=lambda mine: told(store, "invitation", mine, rank, local, timeout),
         rest=rest,
         machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],

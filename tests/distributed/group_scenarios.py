@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
+from failure_scenarios import raised
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import fastreduce.distributed as fd
@@ -117,6 +119,20 @@ def what_gloo_does(rank, size):
     assert objects == [{"rank": r} for r in range(size)]
 
 
+def a_group_split_off(rank, size):
+    """Of the last two ranks, which errors call by their numbers in the world."""
+    members = [size - 2, size - 1]
+    group = dist.group.WORLD.split_group(members, timeout=timedelta(seconds=5))
+    if rank not in members:
+        assert group is None
+        return
+    x = torch.full((3,), float(rank))
+    group.allreduce([x]).wait()
+    assert torch.equal(x, torch.full((3,), 2.0 * size - 3))
+    words = raised(lambda: group.allreduce([torch.ones(rank + 1)]).wait())
+    assert f"float32 [{size - 1}] on rank {size - 2} but" in words, words
+
+
 def tensors_of_inference(rank, size):
     """Of the caller's inference mode, in which the thread that serves the call is not."""
     with torch.inference_mode():
@@ -186,7 +202,7 @@ def run(rank, size):
         tensors_of_inference,
         memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
-        a_factor_of_a_sum_that_one_rank_gets,
+        *(a_factor_of_a_sum_that_one_rank_gets, a_group_split_off),
         outputs_over_inputs,
     ):
         dist.barrier()
