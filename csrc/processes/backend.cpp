@@ -67,7 +67,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessBackend::split(const c10::intrusive_ptr
 }
 
 void ProcessBackend::abort() {
-  group_.abort("rank " + group_.name() + " called abort");
+  const std::string why = "rank " + group_.name() + " called abort";
+  group_.abort(why);
+  if (machines_) machines_->give_up(why);
   rest_->abort();
 }
 
@@ -82,12 +84,24 @@ void ProcessBackend::shutdown() {
 ProcessBackend::Work ProcessBackend::enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs,
                                              std::function<void()> body) {
   if (chaos_) body = chaos_->around(std::move(body), group_, kind.timeout);
+  if (machines_) body = [this, body = std::move(body)] { tell_machines(body); };
   std::optional<CallStream> stream;
   if (!inputs.empty() && !inputs.front().is_cpu()) stream.emplace(inputs.front().device(), kind.waits);
   auto work = c10::make_intrusive<CallWork>(getRank(), kind.type, kind.title, inputs, std::move(outputs), ++sequence_,
-                                            std::move(stream), std::move(body));
+                                            std::move(stream), completions_, std::move(body));
   queue_->submit(work, kind.waits);
   return work;
+}
+
+void ProcessBackend::tell_machines(const std::function<void()>& call) {
+  try {
+    call();
+    machines_->call_ended();
+  } catch (const std::exception&) {
+    if (const std::string why = group_.failed_at_all(); !why.empty()) machines_->give_up(why);
+    machines_->call_ended();
+    throw;
+  }
 }
 
 ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, Lists outputs) {

@@ -12,6 +12,7 @@
 
 #include "call.h"
 #include "processes/chaos.h"
+#include "processes/completions.h"
 #include "processes/devices.h"
 #include "processes/gloo.h"
 #include "processes/labels.h"
@@ -53,6 +54,13 @@ class ProcessBackend final : public c10d::Backend {
   // calls NCCL's further functions (torch/distributed/distributed_c10d.py, eager_connect_single_device).
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
+#ifdef C10D_BACKEND_HAS_HOOKS  // torch 2.15 and later
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    completions_->add(id, [hook = std::move(hook)](uint64_t key, float duration_ms) { hook({key, duration_ms}); });
+  }
+  void unregisterCompletionHook(int64_t id) override { completions_->remove(id); }
+#endif
   void abort() override;
   void shutdown() override;
 
@@ -133,7 +141,9 @@ class ProcessBackend final : public c10d::Backend {
   Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
+  void tell_machines(const std::function<void()>& call);  // if it ends badly
 
+  const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   const std::vector<std::string> all_names_;
   const size_t shared_bytes_;
   const std::unique_ptr<const Chaos> chaos_ = Chaos::of_environment();

@@ -131,13 +131,24 @@ Machines::Work Machines::send_to_all(const at::Tensor& bytes, at::Tensor& all, s
 }
 
 std::vector<Machines::Said> Machines::exchange(const Said& said, std::chrono::milliseconds timeout) {
+  asked_ = true;
   std::vector<Said> all(settings_.names.size());
-  at::Tensor bytes = memory_of_gloo(sizeof(Said)),
-             got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Said)));
-  std::memcpy(bytes.mutable_data_ptr(), &said, sizeof(Said));
-  wait_between(send_to_all(bytes, got, timeout));
+  at::Tensor got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Said)));
+  wait_between(tell_all(said, got, timeout));
   std::memcpy(all.data(), got.const_data_ptr(), all.size() * sizeof(Said));
   return all;
+}
+
+Machines::Work Machines::tell_all(const Said& said, at::Tensor& all, std::chrono::milliseconds timeout) {
+  at::Tensor bytes = memory_of_gloo(sizeof(Said));
+  std::memcpy(bytes.mutable_data_ptr(), &said, sizeof(Said));
+  return send_to_all(bytes, all, timeout);
+}
+
+void Machines::give_up(const std::string& why) {
+  if (group_.rank() != 0 || group_.forked() || asked_.exchange(true) || gave_up_.exchange(true)) return;
+  at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Said)));
+  last_word_ = tell_all({{}, text_of<Said::kText>(why)}, got, kAnswer);
 }
 
 std::string Machines::rank_name(int rank) const {

@@ -41,6 +41,12 @@ class Machines {
   std::string rank_name(int rank) const;
   int number_of(int rank_here) const { return settings_.ranks[settings_.across->getRank()][rank_here]; }
 
+  // This rank's call has ended, well or not.
+  void call_ended() { asked_ = false; }
+  // This rank can call nothing any more. Other machines hear of it, if they wait for what this rank has to say of a
+  // call, or will; in a later part of a call they find out by their timeout.
+  void give_up(const std::string& why);
+
   // After a failure, on all ranks: which machines do not answer.
   std::string silent() const;
 
@@ -70,6 +76,7 @@ class Machines {
   // All machines send each other as many bytes, in one step, where Gloo's all_gather goes round a ring; `all` has them
   // by machine.
   Work send_to_all(const at::Tensor& bytes, at::Tensor& all, std::chrono::milliseconds timeout);
+  Work tell_all(const Said& said, at::Tensor& all, std::chrono::milliseconds timeout);
   std::vector<Said> exchange(const Said& said, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);
 
@@ -77,6 +84,9 @@ class Machines {
   const Settings settings_;
   const RankSchedule reduce_scatter_;
   const RankSchedule all_gather_;
+  std::atomic<bool> asked_{false};  // other machines have heard what this rank has to say of the call under way
+  std::atomic<bool> gave_up_{false};
+  Work last_word_;  // is under way as long as this is here
 };
 
 }  // namespace fastreduce

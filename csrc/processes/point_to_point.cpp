@@ -31,6 +31,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
   PassWork(OpType type, ProcessBackend& backend, std::string call, int peer)
       : Work(backend.getRank(), type),
         backend_(c10::intrusive_ptr<ProcessBackend>::unsafe_reclaim_from_nonowning(&backend)),
+        completions_(backend.completions_),
         call_(std::move(call)),
         peer_(peer),
         timeout_(backend.options_->timeout) {}
@@ -38,7 +39,12 @@ class ProcessBackend::PassWork final : public c10d::Work {
   void begin(const std::function<ProcessBackend::Work()>& begin) { moved_ = begin(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    if (!isCompleted()) finish(end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait)));
+    if (!isCompleted()) {
+      const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait));
+      told_.ends();
+      finish(error);
+      if (ended_) completions_->tell(told_);
+    }
     if (exception()) std::rethrow_exception(exception());
     return ended_;
   }
@@ -46,6 +52,8 @@ class ProcessBackend::PassWork final : public c10d::Work {
   int sourceRank() const override { return moved_->sourceRank(); }
   void abort() override { moved_->abort(); }
   uint64_t getSequencenumber() const override { return moved_->getSequencenumber(); }
+  float getDuration() const override { return told_.duration_ms(); }
+  uint64_t getCompletionKey() const { return told_.key(); }  // as CallWork's
 
  private:
   // What it threw.
@@ -79,6 +87,8 @@ class ProcessBackend::PassWork final : public c10d::Work {
   }
 
   const c10::weak_intrusive_ptr<ProcessBackend> backend_;
+  const std::shared_ptr<Completions> completions_;
+  Completions::Call told_;
   const std::string call_;
   const int peer_;
   const std::chrono::milliseconds timeout_;  // where wait() is told none

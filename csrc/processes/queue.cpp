@@ -33,11 +33,13 @@ struct StaysAtTheEnd {
 }  // namespace
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
-                   uint64_t sequence, std::optional<CallStream> stream, std::function<void()> body)
+                   uint64_t sequence, std::optional<CallStream> stream, std::shared_ptr<Completions> completions,
+                   std::function<void()> body)
     : Work(rank, type, title, inputs),
       outputs_(std::move(outputs)),
       sequence_(sequence),
       stream_(std::move(stream)),
+      completions_(std::move(completions)),
       body_(std::move(body)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        devices_of(stream_))) {}
@@ -55,7 +57,9 @@ void CallWork::run() {
     error = std::current_exception();
   }
   body_ = nullptr;  // with the tensors that it held
+  call_.ends();
   finish(error);
+  if (!error) completions_->tell(call_);
   if (error)
     future_->setErrorIfNeeded(error);
   else

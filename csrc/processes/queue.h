@@ -13,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "processes/completions.h"
 #include "processes/devices.h"
 #include "processes/items.h"
 
@@ -24,7 +25,7 @@ constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24) * 3650
 class CallWork final : public c10d::Work {
  public:
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
-           std::optional<CallStream> stream, std::function<void()> body);
+           std::optional<CallStream> stream, std::shared_ptr<Completions> completions, std::function<void()> body);
 
   void run();  // never throws: errors come from wait(); when it returns, GPUs too have done their work
 
@@ -32,11 +33,15 @@ class CallWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
+  float getDuration() const override { return call_.duration_ms(); }
+  uint64_t getCompletionKey() const { return call_.key(); }  // overrides that of torch 2.15 and later
 
  private:
   Tensors outputs_;
   uint64_t sequence_;
   std::optional<CallStream> stream_;  // of tensors on a GPU
+  const std::shared_ptr<Completions> completions_;
+  Completions::Call call_;
   std::function<void()> body_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -152,6 +152,22 @@ def one_raises_before_the_others_hear_of_the_call(rank, size):
         assert "rank 0 gave up: rank 0 raised: " in words and "memory" in words, words
 
 
+def one_gives_up(rank, size, giver, how):
+    """The ranks of other machines hear of it before the timeout, and why."""
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(3), group=group)
+    if rank == giver:
+        time.sleep(0.2)  # the others wait
+        if how == "aborts":
+            return backend(group).abort()
+        with pytest.raises(RuntimeError, match="memory"):
+            all_reduce_without_memory_for_a_copy(group)
+    else:
+        words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
+        assert f"rank {giver} called abort" in words or f"rank {giver} raised: " in words, words
+    every_later_call_raises(group)
+
+
 def a_group_ends_in_a_callback(rank, size):
     """Of one of its own calls, in the thread that would serve the next one."""
     groups, ended = [dist.new_group()], threading.Event()

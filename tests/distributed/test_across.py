@@ -63,6 +63,15 @@ def test_one_is_killed(tmp_path, when, elems):
     killed(tmp_path, failures.one_is_killed, when, elems, 2, shape=(4, 2), victim=3)
 
 
+@pytest.mark.parametrize(
+    ("giver", "how"),
+    one_in(2, [(0, "raises"), (2, "aborts"), (1, "raises"), (3, "aborts")], "kills"),
+)
+def test_one_gives_up(tmp_path, giver, how):
+    of = (4, giver, how)
+    in_a_group(failures.one_gives_up, of, 4, tmp_path, None, "fastreduce", 300, 120, 2)
+
+
 @pytest.mark.sweep("kills")
 @pytest.mark.parametrize("name", gloo_scenarios.CALLS)
 def test_one_is_killed_in_calls_of_gloo(tmp_path, name):
