@@ -117,6 +117,12 @@ def joined(
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
     machines = told(store, "machine", machine(), rank, [*range(size)], timeout)
+    for peer, said in enumerate(machines):
+        if not said.strip():
+            raise RuntimeError(
+                f"machine of rank {peer}: found {said!r} in the store, wanted what that rank says of "
+                "itself; another program may write there"
+            )
     groups = by_machine(machines)
     here = next(i for i, ranks in enumerate(groups) if rank in ranks)
     local = groups[here]

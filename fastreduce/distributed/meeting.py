@@ -37,7 +37,7 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     deadline = time.monotonic() + timeout.total_seconds()
 
     def said(key: str) -> str:
-        return store.get(key).decode() if store.check([key]) else NOTHING
+        return store.get(key).decode(errors="replace") if store.check([key]) else NOTHING
 
     def differs(word: str) -> bool:
         return not word.endswith(f"/{size}")
@@ -45,8 +45,8 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     def check_sizes(words: Iterable[str]) -> None:
         for word in filter(differs, words):
             raise ValueError(
-                f"world_size: rank {rank} was told {size} but another rank {word.split('/')[1]}; "
-                "want the same number on all ranks"
+                f"world_size: rank {rank} was told {size} but another rank "
+                f"{word.rpartition('/')[2]}; want the same number on all ranks"
             )
 
     def wait(late: list[int], words: Iterable[str] = ()) -> None:
@@ -57,7 +57,7 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
 
     def answers() -> dict[int, str]:
         found = {peer: said(f"answer of {peer}").split() for peer in peers}
-        return {peer: answer[1] for peer, answer in found.items() if answer[0] == own}
+        return {peer: answer[1] for peer, answer in found.items() if answer[:1] == [own]}
 
     if rank > 0:
         store.set(f"hello of {rank}", own)
@@ -93,7 +93,7 @@ def told(
         if time.monotonic() > deadline:
             raise _late(f"have come, but have not told their {what}", late, rank, timeout)
         time.sleep(POLL_S)
-    return [store.get(f"{what} of {peer}").decode() for peer in ranks]
+    return [store.get(f"{what} of {peer}").decode(errors="replace") for peer in ranks]
 
 
 def _late(what: str, late: list[int], rank: int, timeout: timedelta) -> TimeoutError:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
-from making_scenarios import one_is_killed_while_a_group_is_made
+from making_scenarios import one_is_killed_while_a_group_is_made, one_tells_no_machine
 from processes import in_a_group
 from sweeps import one_in
 from torch.distributed.distributed_c10d import PrefixStore
@@ -80,3 +80,18 @@ def test_ranks_that_were_told_different_sizes(sizes, apart_s):
 )
 def test_one_is_killed_while_a_group_is_made(tmp_path, where):
     in_a_group(one_is_killed_while_a_group_is_made, (3, where), 3, tmp_path, 2, "gloo", 300)
+
+
+@pytest.mark.parametrize("word", ["", "a word", "- - -", b"\xff\xfe", "0/2 1/2 2/2 3/2"], ids=repr)
+@pytest.mark.parametrize(("key", "rank"), [("hello of 1", 0), ("answer of 1", 0), ("welcome", 1)])
+def test_a_store_that_says_something_else(key, word, rank):
+    """Whoever waits for the word names the rank that should have said it."""
+    store = dist.HashStore()
+    store.set(key, word)
+    limit = timedelta(seconds=0.1)
+    with pytest.raises(TimeoutError, match=f"the group's ranks {1 - rank} have not come within"):
+        own_part(store, rank, 2, limit)
+
+
+def test_a_rank_without_a_machine_is_named(tmp_path):
+    in_a_group(one_tells_no_machine, (), 2, tmp_path)
