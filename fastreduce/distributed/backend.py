@@ -120,8 +120,8 @@ def joined(
     for peer, said in enumerate(machines):
         if not said.strip():
             raise RuntimeError(
-                f"machine of rank {peer}: found {said!r} in the store, wanted what that rank says of "
-                "itself; another program may write there"
+                f"machine of rank {peer}: found {said!r} in the store, wanted what that rank says "
+                "of itself; another program may write there"
             )
     groups = by_machine(machines)
     here = next(i for i, ranks in enumerate(groups) if rank in ranks)
