@@ -10,6 +10,7 @@ rank, the median over rounds.
     python benchmarks/processes.py -k 2 4 --out benchmarks/results/processes
     sudo python benchmarks/processes.py --machines 2 3 --rate-mbit 1000
     python benchmarks/processes.py --device cuda -e 256M              # all ranks on one GPU
+    pip install mpich mpi4py; python benchmarks/processes.py          # and MPI, called directly
 
 "in place" are tensors of fastreduce.distributed.empty; "one process" is fastreduce.allreduce on the
 tensors of all ranks, with a thread for each: the limit of what processes can reach. "through the
@@ -20,11 +21,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import torch
@@ -42,34 +46,51 @@ from measure import (
 from namespaces import missing_commands, namespaces, start_in
 from processes_picture import ON_EACH, draw
 from rows import Row
-from torch.multiprocessing import start_processes
 
 import fastreduce
 from fastreduce import _C
 from fastreduce.distributed import empty, register
 
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+MPI_RANK = "PMI_RANK"  # as mpiexec of MPICH calls it
 CALLS_BYTES = 4 << 20  # a sample is as many calls as move this, at most 200
 
 
-def call_of(collective: str, make: Any, elems: int, group: Any) -> Callable[[], None]:
+# By collective, what is called with a rank's part and with the tensor of all ranks' parts.
+Calls = dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]
+
+
+def calls_of_torch(group: Any) -> Calls:
+    return {
+        "all_reduce": lambda x, _: dist.all_reduce(x, group=group),
+        "broadcast": lambda x, _: dist.broadcast(x, 0, group=group),
+        "all_gather": lambda x, whole: dist.all_gather_into_tensor(whole, x, group=group),
+        "reduce_scatter": lambda x, whole: dist.reduce_scatter_tensor(x, whole, group=group),
+    }
+
+
+def calls_of_mpi() -> Calls:
+    from mpi4py.MPI import COMM_WORLD, IN_PLACE
+
+    return {
+        "all_reduce": lambda x, _: COMM_WORLD.Allreduce(IN_PLACE, x.numpy()),
+        "broadcast": lambda x, _: COMM_WORLD.Bcast(x.numpy(), 0),
+        "all_gather": lambda x, whole: COMM_WORLD.Allgather(x.numpy(), whole.numpy()),
+        "reduce_scatter": lambda x, whole: COMM_WORLD.Reduce_scatter_block(
+            whole.numpy(), x.numpy()
+        ),
+    }
+
+
+def call_of(collective: str, make: Any, elems: int, calls: Calls) -> Callable[[], None]:
     """A call on tensors from ``make``, whose result was right once; ``elems`` are of one rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     total = size * (size + 1) / 2
     x, whole = make(elems), make(elems * size)
     device = x.device
-    if collective == "all_reduce":
-        run, result, wanted = lambda: dist.all_reduce(x, group=group), x, total
-    elif collective == "broadcast":
-        run, result, wanted = lambda: dist.broadcast(x, 0, group=group), x, 1.0
-    elif collective == "all_gather":
-        run, result, wanted = (
-            lambda: dist.all_gather_into_tensor(whole, x, group=group),
-            whole,
-            None,
-        )
-    else:
-        run, result, wanted = lambda: dist.reduce_scatter_tensor(x, whole, group=group), x, total
+    run = partial(calls[collective], x, whole)
+    wanted = {"broadcast": 1.0, "all_gather": None}.get(collective, total)
+    result = x if wanted else whole
     x.fill_(rank + 1)
     whole.fill_(rank + 1)
     run()
@@ -99,14 +120,17 @@ def rows_of(
 ) -> Iterator[Row]:
     size, elems = dist.get_world_size(), nbytes // 4
     plain = partial(torch.empty, device=device)
-    # By name, how tensors are made and the group.
-    found = {"fastreduce": (plain, None), "gloo": (plain, groups["gloo"])}
+    own = calls_of_torch(None)
+    # By name, how tensors are made and what is called.
+    found = {"fastreduce": (plain, own), "gloo": (plain, calls_of_torch(groups["gloo"]))}
     if device == "cpu":
-        found["fastreduce in place"] = (empty, None)
+        found["fastreduce in place"] = (empty, own)
     else:
-        found["through the CPU"] = (plain, groups["through the CPU"])
+        found["through the CPU"] = (plain, calls_of_torch(groups["through the CPU"]))
+    if MPI_RANK in os.environ:
+        found["mpi"] = (plain, calls_of_mpi())
     contenders = {
-        name: call_of(collective, make, elems, group) for name, (make, group) in found.items()
+        name: call_of(collective, make, elems, calls) for name, (make, calls) in found.items()
     }
     if collective == "all_reduce":
         contenders["one process"] = one_process(plain, elems, size)
@@ -121,6 +145,8 @@ def work(settings: dict[str, Any], path: Path) -> None:
     """What each rank does; rank 0 writes the rows."""
     torch.set_num_threads(1)
     register()
+    for ours, of_mpi in (("RANK", MPI_RANK), ("WORLD_SIZE", "PMI_SIZE")):
+        os.environ.setdefault(ours, os.environ.get(of_mpi, ""))
     dist.init_process_group("fastreduce")
     groups = {"gloo": dist.new_group(backend="gloo")}
     if settings["device"] != "cpu":
@@ -139,22 +165,25 @@ def work(settings: dict[str, Any], path: Path) -> None:
 
 
 def in_processes(k: int, settings: dict[str, Any], path: Path) -> None:
+    """Started by MPI where it is installed, so that it can take part."""
     # Else the threads of "one process" spin for a while after its call, on the others' time.
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    start_processes(_start, (k, settings, path), k, start_method="spawn")
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29411"}
+    beside_python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    mpiexec = which("mpiexec", path=beside_python) if find_spec("mpi4py") else None
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node"]
+    start = [mpiexec, "-n"] if mpiexec else torchrun
+    subprocess.run([*start, str(k), *worker(settings, path)], check=True)
 
 
-def _start(rank: int, k: int, settings: dict[str, Any], path: Path) -> None:
-    found = {"RANK": rank, "WORLD_SIZE": k, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29411}
-    os.environ.update({key: str(x) for key, x in found.items()})
-    work(settings, path)
+def worker(settings: dict[str, Any], path: Path) -> list[str]:
+    return [sys.executable, "-W", "ignore", __file__, "--worker", json.dumps(settings), str(path)]
 
 
 def on_machines(count: int, rate_mbit: int, settings: dict[str, Any], path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", __file__, "--worker", json.dumps(settings), path]
     with namespaces(count, rate_mbit) as names:
         started = [
-            start_in(name, [str(x) for x in command], {"RANK": rank, "WORLD_SIZE": ON_EACH * count})
+            start_in(name, worker(settings, path), {"RANK": rank, "WORLD_SIZE": ON_EACH * count})
             for i, name in enumerate(names)
             for rank in range(ON_EACH * i, ON_EACH * (i + 1))
         ]

@@ -14,6 +14,7 @@ LINES = {
     "fastreduce in place": ("tab:orange", "fastreduce in place"),
     "through the CPU": ("tab:purple", "fastreduce through the CPU"),
     "gloo": ("tab:green", "Gloo"),
+    "mpi": ("tab:gray", "MPICH, called directly"),
     "one process": ("tab:red", "one process with all tensors"),
 }
 
