@@ -129,8 +129,8 @@ MODES = {
 }  # fmt: skip
 
 
-# The same for the backend of torch.distributed. Of the files that test_flags.py or test_heap.py
-# compiles, its tests with threads follow.
+# The same for the backend of torch.distributed. Of the files that test_flags.py, test_heap.py,
+# test_labels.py or test_watch.py compiles, its tests with threads follow.
 PROCESSES = {
     f"csrc/processes/{name}.cpp": tuple(f"distributed/test_{test}.py" for test in tests)
     for name, tests in {
@@ -152,8 +152,8 @@ PROCESSES = {
         "queue": ("backend_errors", "backend_failures", "backend_groups", "programs"),
         "bell": ("backend_values",),
         "labels": ("backend_errors", "backend_failures", "send_recv"),
-        "watch": ("backend_failures", "backend_errors"),
-        "chaos": ("chaos",),
+        "watch": ("send_recv", "backend_failures", "backend_errors"),
+        "chaos": ("chaos", "torchrun"),
         "delegated": ("backend_values", "backend_errors", "backend_groups", "backend_gloo"),
         "point_to_point": ("send_recv", "backend_errors", "backend_failures"),
         "backend": ("backend_errors", "backend_groups", "backend_values", "empty"),

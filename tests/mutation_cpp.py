@@ -98,12 +98,12 @@ class Processes(Extension):
         folders = ("tests/csrc/processes", "tests/csrc", "tests", "")
         sys.path[:0] = [str(self.folder / folder) for folder in folders]
         import test_flags as threads  # and with it the extension, as it is now
-        import test_heap as heap
         from builds import Build
         from program_files import write_programs
 
-        if changed == heap.FILE:
-            return runs(heap.built(Path(tempfile.mkdtemp(dir=self.folder))))
+        for alone in map(importlib.import_module, ("test_heap", "test_labels", "test_watch")):
+            if changed == alone.FILE:
+                return runs(alone.built(Path(tempfile.mkdtemp(dir=self.folder))))
         if changed and changed not in threads.PARTS:
             return True
         build = Build("thread", self.folder / "objects")

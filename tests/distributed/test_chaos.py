@@ -53,9 +53,10 @@ def test_every_call_fails(monkeypatch):
     assert words == f"rank 0 was made to fail by {VARIABLE}"
 
 
-def fails_at(rank, seed, folder):
+def fails_at(rank, seed, restarts, folder):
     """Writes which call fails on this rank, in a group of its own."""
-    os.environ[VARIABLE] = f"{seed}:fail=0.05"
+    os.environ[VARIABLE] = f"{seed}:fail=0.02"
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
     for peer in range(dist.get_world_size()):
         group = dist.new_group([peer])
         if peer == rank:
@@ -67,14 +68,15 @@ def fails_at(rank, seed, folder):
     torch.save(calls, f"{folder}/calls-{rank}")
 
 
-def test_the_seed_says_when_for_each_rank(tmp_path):
-    def found(seed, again=0):
-        folder = tmp_path / f"{seed}-{again}"
+def test_seed_rank_and_restarts_say_when(tmp_path):
+    def found(seed, again=0, restarts=0):
+        folder = tmp_path / f"{seed}-{again}-{restarts}"
         folder.mkdir()
-        in_a_group(fails_at, (seed, str(folder)), 2, folder, None, "fastreduce")
+        in_a_group(fails_at, (seed, restarts, str(folder)), 2, folder, None, "fastreduce")
         return [torch.load(folder / f"calls-{rank}") for rank in range(2)]
 
     first = found(1)
     assert first[0] != first[1]
     assert found(1, again=1) == first
-    assert found(2) != first
+    for other in (found(2), found(1 + 2**32), found(1, restarts=1)):
+        assert other != first

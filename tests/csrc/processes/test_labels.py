@@ -7,7 +7,7 @@ import pytest
 from builds import CSRC, Build, mutated, needs_compiler, run
 
 HERE = Path(__file__).parent
-LABELS = "processes/labels.cpp"
+FILE = "processes/labels.cpp"
 OTHERS = [
     HERE / "labels_test.cpp",
     HERE / "one_process_memory.cpp",
@@ -17,10 +17,17 @@ OTHERS = [
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
+def built(
+    folder: Path, csrc: Path = CSRC, sanitizer: str = "plain", objects: Path | None = None
+) -> Path:
+    others = [Build(sanitizer, objects or folder).compile(x) for x in OTHERS]
+    build = Build(sanitizer, folder, csrc)
+    return build.link([*others, build.compile(csrc / FILE)], folder)
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_gloo_never_has_two_calls_that_differ(sanitizer, object_files, tmp_path):
-    build = Build(sanitizer, object_files)
-    done = run(build.link([build.compile(x) for x in (*OTHERS, CSRC / LABELS)], tmp_path))
+    done = run(built(tmp_path, sanitizer=sanitizer, objects=object_files))
     assert (done.returncode, done.stdout, done.stderr) == (0, "17 cases right\n", "")
 
 
@@ -57,9 +64,7 @@ MUTANTS = {
 def test_mutants_are_found(name, object_files, tmp_path):
     """Those that are a matter of time are given some."""
     text, other, words = MUTANTS[name]
-    csrc = mutated(tmp_path, LABELS, text, other)
-    others = [Build("plain", object_files).compile(x) for x in OTHERS]
-    mutant = Build("plain", tmp_path, csrc).compile(csrc / LABELS)
-    program = Build("plain", tmp_path).link([*others, mutant], tmp_path)
+    csrc = mutated(tmp_path, FILE, text, other)
+    program = built(tmp_path, csrc, objects=object_files)
     found = next((done for done in (run(program) for _ in range(50)) if done.returncode), None)
     assert found is not None and words in found.stderr

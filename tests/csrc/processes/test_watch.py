@@ -6,15 +6,19 @@ import pytest
 from builds import CSRC, Build, mutated, needs_compiler, run
 
 TEST = Path(__file__).parent / "watch_test.cpp"
-WATCH = "processes/watch.cpp"
+FILE = "processes/watch.cpp"
 
 pytestmark = [needs_compiler, pytest.mark.sweep("sanitizers")]
 
 
+def built(folder: Path, csrc: Path = CSRC, sanitizer: str = "thread") -> Path:
+    build = Build(sanitizer, folder, csrc)
+    return build.link([build.compile(TEST), build.compile(csrc / FILE)], folder)
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_who_is_woken(sanitizer, object_files, tmp_path):
-    build = Build(sanitizer, object_files)
-    done = run(build.link([build.compile(TEST), build.compile(CSRC / WATCH)], tmp_path))
+def test_who_is_woken(sanitizer, tmp_path):
+    done = run(built(tmp_path, sanitizer=sanitizer))
     assert (done.returncode, done.stdout, done.stderr) == (0, "5 cases right\n", "")
 
 
@@ -32,10 +36,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_found(name, object_files, tmp_path):
+def test_mutants_are_found(name, tmp_path):
     text, other, words = MUTANTS[name]
-    csrc = mutated(tmp_path, WATCH, text, other)
-    test = Build("thread", object_files).compile(TEST)
-    mutant = Build("thread", tmp_path, csrc).compile(csrc / WATCH)
-    done = run(Build("thread", tmp_path).link([test, mutant], tmp_path))
+    done = run(built(tmp_path, mutated(tmp_path, FILE, text, other)))
     assert done.returncode != 0 and words in done.stderr
