@@ -19,7 +19,7 @@ PYTHON = {
     ),
     "fastreduce/collectives.py": ("collectives",),
     "fastreduce/plan/build.py": ("plan/test_build.py", "collectives/test_lists.py"),
-    "fastreduce/plan/candidates.py": ("plan/test_explain.py",),
+    "fastreduce/plan/candidates.py": ("plan/test_explain.py", "plan/test_calibrate.py"),
     "fastreduce/plan/choose.py": ("plan/test_choose.py", "plan/test_build.py"),
     "fastreduce/plan/table.py": ("plan/test_table.py", "plan/test_table_files.py"),
     "fastreduce/topology/calibration.py": (
@@ -36,6 +36,7 @@ PYTHON = {
            "html_table": ("plan/test_page", "plan/test_plan_pictures"),
            "machine": ("plan/test_tune", "plan/test_table_files", "plan/test_choose"),
            "models": ("plan/test_models", "plan/test_step"),
+           "nccl_tests": ("plan/test_runs",),
            "noise": ("plan/test_noise", "plan/test_tune"),
            "parameters": ("plan/test_parameters", "plan/test_calibrate"),
            "pictures": ("plan/test_plan_pictures", "plan/test_page"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastreduce.plan import table_files
+from fastreduce.plan import nccl_tests, table_files
 from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
 
@@ -59,72 +58,16 @@ def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]
         if text.lstrip().startswith(("{", "[")):
             runs = list(_json(text, path, medium))
         else:
-            runs = [_nccl_tests(text, path, medium)]
+            # By its path: outputs of several machines may have one name, in folders of their own.
+            runs = [
+                Measured(str(path), medium, "NCCL", k, _sorted(found), str(path))
+                for k, found in nccl_tests.times_s(text).items()
+            ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if not runs:
         raise ValueError(f"{path}: no times of allreduce in it")
     return runs
-
-
-# A row of nccl-tests: size, count, type, then perhaps operation and root; then, out of place and in
-# place, time in us, algbw and busbw in GB/s, and the number of wrong results.
-_ROW = re.compile(
-    r"(?:^|[\s:>])(\d+)\s+(\d+)\s+(float|half|double|bfloat16|u?int\d+|fp8\w*)\s+(.*)$"
-)
-_RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
-
-
-def _nccl_tests(text: str, path: Path, medium: str) -> Measured:
-    """A point is the row's time in place, which comes second and so meets a warm machine."""
-    ranks, points, others = 0, [], ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if found := _RANK.search(line):
-            ranks = max(ranks, int(found[1]) + 1)
-        if "test starting:" in line and "all_reduce" not in line:
-            others = line.strip("# ")
-        row = _ROW.search(line)
-        if row and int(row[1]):  # rows of no bytes say nothing; nccl-tests has some below 4 bytes
-            points.append(_point(f"line {number}", line, int(row[1]), row[4].split(), ranks))
-    if others:
-        raise ValueError(f"this is no allreduce, but: {others}")
-    if not points:
-        raise ValueError("no row of nccl-tests: size, count, type, ..., time, algbw, busbw")
-    return Measured(path.name, medium, "NCCL", ranks, _sorted(points), path.name)
-
-
-def _point(where: str, line: str, nbytes: int, words: list[str], ranks: int) -> Point:
-    if words and not re.match(r"^-?\d", words[0]):  # the operation
-        words = words[1:]
-    if len(words) in (9, 5) or (len(words) > 8 and re.fullmatch(r"-?\d+", words[0])):  # the root
-        words = words[1:]
-    try:
-        time_us, _, busbw = (float(x) for x in words[4 if len(words) >= 7 else 0 :][:3])
-    except ValueError:
-        raise ValueError(
-            f"{where}: {line.strip()!r} has no time, algbw and busbw; want a row of nccl-tests"
-        ) from None
-    if not 0 < time_us < math.inf:
-        raise ValueError(f"{where}: the time is {time_us} us, want one above zero")
-    _positive(where, "the size", nbytes)
-    # Where results are compared, "#wrong" stands behind busbw. Old versions have an error there.
-    wrong = [word for word in words[3::4] if re.fullmatch(r"[1-9]\d*", word)]
-    if wrong:
-        raise ValueError(
-            f"{where}: {wrong[0]} results are wrong (#wrong), want times of a machine that works"
-        )
-    if ranks < 2:
-        raise ValueError(
-            f"{where}: a time before 2 ranks are named ('#  Rank  0 ...'); want the whole output"
-        )
-    found = bus_bytes(nbytes, ranks) / time_us / 1e3
-    # Both are rounded: busbw to two digits after the point, a time to four digits.
-    if abs(found - busbw) > 0.0051 + 5e-3 * busbw:
-        raise ValueError(
-            f"{where}: {nbytes} bytes in {time_us} us on {ranks} ranks are {found:.2f} GB/s busbw, "
-            f"but the line says {busbw}; is it an allreduce of {ranks} ranks?"
-        )
-    return Point(nbytes, time_us / 1e6)
 
 
 def _json(text: str, path: Path, medium: str) -> Iterator[Measured]:
@@ -153,9 +96,9 @@ def _table(found: Any, path: Path) -> Iterator[Measured]:
             for k, by_size in _get(place, by_algorithm, name, dict).items():
                 where = f"{place}, {name}, {k} ranks"
                 times = _object(where, by_size).items()
-                points = [Point(_whole(where, n), _seconds(where, s)) for n, s in times]
+                points = [(_whole(where, n), _seconds(where, s)) for n, s in times]
                 ranks = _ranks(where, _whole(where, k))
-                yield Measured(device, place, f"{OURS} {name}", ranks, _sorted(points), path.name)
+                yield Measured(device, place, f"{OURS} {name}", ranks, _sorted(points), str(path))
 
 
 def _published(found: Any) -> Iterator[Measured]:
@@ -182,8 +125,12 @@ def _published(found: Any) -> Iterator[Measured]:
 
 
 def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
-    """Rows of float32 in one tensor, by contender and number of ranks."""
-    grouped = defaultdict(list)
+    """Rows of float32 in one tensor, by medium, contender and number of ranks."""
+    grouped: defaultdict[tuple[str, str, int], list[tuple[int, float]]] = defaultdict(list)
+    machine = found.get("machine")
+    machine = machine if isinstance(machine, dict) else {}
+    # The tiles engine is for ranks in one memory, whose times say nothing of links.
+    memory = "gpu" if machine.get("gpu") else "cpu"
     for number, row in enumerate(found["rows"]):
         where = f"row {number}"
         if not isinstance(row, dict):
@@ -198,12 +145,11 @@ def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
             name = row.get("contender") or f"{own} {row.get('algorithm', '')}".strip()
             seconds = _seconds(where, called["time_s"])
             k = _ranks(where, _get(where, row, "k", int))
-            grouped[str(name), k].append(Point(_positive(where, "the size", nbytes), seconds))
-    machine = found.get("machine")
-    machine = machine if isinstance(machine, dict) else {}
-    on = str(machine.get("gpu") or machine.get("cpu") or path.stem)
-    for (name, k), points in grouped.items():
-        yield Measured(on, medium, name, k, _sorted(points), path.name)
+            on = memory if row.get("engine") == "tiles" else medium
+            grouped[on, str(name), k].append((_positive(where, "the size", nbytes), seconds))
+    device = str(machine.get("gpu") or machine.get("cpu") or path)
+    for (on, name, k), points in grouped.items():
+        yield Measured(device, on, name, k, _sorted(points), str(path))
 
 
 _WORDS = {str: "words", int: "a whole number", list: "a list", dict: "an object"}
@@ -249,6 +195,6 @@ def _seconds(where: str, found: Any) -> float:
     return float(found)
 
 
-def _sorted(points: list[Point]) -> tuple[Point, ...]:
+def _sorted(points: list[tuple[int, float]]) -> tuple[Point, ...]:
     """What a file holds twice counts once: else it could be held out and fitted to."""
-    return tuple(sorted(set(points)))
+    return tuple(Point(*point) for point in sorted(set(points)))

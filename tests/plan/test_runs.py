@@ -47,6 +47,39 @@ class TestNcclTests:
         (run,) = read(write(tmp_path, NEW + NEW))
         assert len(run.points) == 1
 
+    def test_runs_in_one_file_keep_their_own_numbers_of_ranks(self, tmp_path):
+        more = "".join(f"#  Rank  {rank} Group 0 on node0 device {rank}\n" for rank in range(4))
+        four = more + ROW.replace("14.58      0", "21.87      0") + "\n"
+        for text in (NEW + four, four + NEW):  # the number grows, or becomes less
+            by_ranks = {run.ranks: run.points[0].time_s for run in read(write(tmp_path, text))}
+            assert by_ranks == {2: pytest.approx(65.54e-6), 4: pytest.approx(71.93e-6)}
+
+    def test_files_of_one_name_in_two_folders_are_two_machines(self, tmp_path):
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir()
+            write(tmp_path / folder, NEW)
+        one, again, other = (read(tmp_path / x / "two_h100.txt")[0] for x in ("a", "./a", "b"))
+        assert one == again and one.machine != other.machine and one.source != other.source
+
+    @pytest.mark.parametrize("kind", ["half", "uint8", "f8e4m3", "f8e5m2", "fp8_e4m3"])
+    def test_knows_the_types(self, tmp_path, kind):
+        assert len(read(write(tmp_path, NEW.replace("float", kind)))[0].points) == 1
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "",
+            "# 1048576 262144 float sum -1 0.00 0.00 0.00 0",
+            "NCCL version 2.21.5+cuda12.4",
+            "node0:29262:29301 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7",
+            "2026-11-23 10:00:00 starting",
+            "WARNING: 2 GPUs share a switch",
+        ],
+    )
+    def test_headers_comments_and_logs_are_no_rows(self, tmp_path, line):
+        found = read(write(tmp_path, HEAD + line + "\n" + ROW))
+        assert found == read(write(tmp_path, HEAD + ROW))
+
     def test_the_medium_can_be_named(self, tmp_path):
         assert read(write(tmp_path, NEW), "NVLink")[0].medium == "NVLink"
 
@@ -58,6 +91,12 @@ class TestNcclTests:
             (HEAD + ROW.replace("71.93", " nine"), "line 6: .* has no time, algbw and busbw"),
             (HEAD + ROW.replace("71.93", " 0.00"), "line 6: the time is 0.0 us, want one above"),
             (HEAD + ROW.replace("14.58      0", "29.16      0"), "line 6: .* is it an allreduce"),
+            (NEW + ROW.replace("float", "flooat"), "line 7: .* is no row of nccl-tests: want size"),
+            (NEW + ROW.replace("1048576", "10x8576"), "line 7: .* is no row of nccl-tests"),
+            (NEW + "0: " + ROW[:12], "line 7: '1048576' is no row of nccl-tests"),
+            (HEAD + ROW.replace("  1048576", " -1048576"), "line 6: the size is -1048576, want"),
+            (HEAD + ROW[:-14], "line 6: .*71.93   14.58' has no time, algbw and busbw, or was cut"),
+            (NEW[:-20], "line 6: .* has no time, algbw and busbw, or was cut short"),
             (ROW, "line 1: a time before 2 ranks are named"),
             (NEW[:-2] + "7\n", r"line 6: 7 results are wrong \(#wrong\)"),
             (HEAD + ROW[:-1] + "12", r"line 6: 12 results are wrong"),
@@ -103,6 +142,22 @@ class TestJson:
             ("Zen", "fastreduce", 2),
         ]
         assert found[0].points[0].nbytes == 1024
+
+    @pytest.mark.parametrize(
+        ("engine", "machine", "medium"),
+        [
+            ("tiles", {"cpu": "Zen"}, "cpu"),
+            ("tiles", {"cpu": "Zen", "gpu": "H100"}, "gpu"),
+            ("events", {"gpu": "H100"}, "two_h100"),
+        ],
+    )
+    def test_rows_of_ranks_in_one_memory_are_of_that_medium(
+        self, tmp_path, engine, machine, medium
+    ):
+        """Else a plan would take them for times of links."""
+        row = {"k": 2, "engine": engine, "algorithm": "ring", "nbytes": 4096, "time_s": 1e-5}
+        (run,) = read(write(tmp_path, json.dumps({"machine": machine, "rows": [row]})))
+        assert (run.medium, run.engine) == (medium, "fastreduce ring")
 
     @pytest.mark.parametrize(
         ("found", "words"),

@@ -1,0 +1,110 @@
+"""The output of nccl-tests, as times of allreduce."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+
+from fastreduce.units import bus_bytes
+
+# What mpirun or srun may put before a line, such as "node0: 0: ".
+_LABELS = re.compile(r"^\s*(?:\S*[:>]\s+)*")
+# A row: size, count, type, then perhaps operation and root; then, out of place and in place, time
+# in us, algbw and busbw in GB/s, and the number of wrong results.
+_ROW = re.compile(r"(-?\d+)\s+(\d+)\s+(?:float|half|double|bfloat16|u?int\d+|fp?8_?e\dm\d)\s+(.*)$")
+_RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
+
+
+def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
+    """By number of ranks, the bytes and the seconds in place of each row.
+
+    These come second, and so meet a warm machine. One text may hold several runs.
+
+    Raises:
+        ValueError: a row that is wrong, no row, or another collective.
+
+    >>> ranks = "# Rank 0 on a\\n# Rank 1 on a\\n"
+    >>> times_s(ranks + "1048576 262144 float sum -1 65.54 16.00 16.00 0")
+    {2: [(1048576, 6.554e-05)]}
+    """
+    ranks, in_rows, other = 0, False, ""
+    found = defaultdict(list)
+    for number, line in enumerate(text.splitlines(), 1):
+        unlabelled = _LABELS.sub("", line)
+        if rank := _RANK.search(line):
+            ranks = max(0 if in_rows else ranks, int(rank[1]) + 1)  # after rows: another run
+            in_rows = False
+        elif "test starting:" in line and "all_reduce" not in line:
+            other = line.strip("# ")
+        elif _is_row(unlabelled):
+            in_rows = True
+            nbytes, seconds = _point(f"line {number}", unlabelled.strip(), ranks)
+            if nbytes:  # nccl-tests has rows without bytes for less than an element
+                found[ranks].append((nbytes, seconds))
+    if other:
+        raise ValueError(f"this is no allreduce, but: {other}")
+    if not found:
+        raise ValueError("no row of nccl-tests: size, count, type, ..., time, algbw, busbw")
+    return dict(found)
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line is a row, if perhaps a wrong one: it begins with two numbers, or ends after
+    the first. All others are headers, comments and logs."""
+    first = line.split()[:2]
+    numbers = all(re.match(r"[-+]?\d", word) for word in first)
+    return numbers and any(re.fullmatch(r"[-+]?\d+", word) for word in first)
+
+
+def _point(where: str, line: str, ranks: int) -> tuple[int, float]:
+    row = _ROW.match(line)
+    if not row:
+        raise ValueError(
+            f"{where}: {line!r} is no row of nccl-tests: want size, count, a type such as float or "
+            "f8e4m3, then times; a comment begins with #"
+        )
+    nbytes, (time_us, busbw) = int(row[1]), _time_and_busbw(where, line, row[3].split())
+    if not nbytes:
+        return 0, 0.0
+    if not 0 < nbytes < 2**63:
+        raise ValueError(
+            f"{where}: the size is {nbytes}, want a whole number above zero, below 2**63"
+        )
+    if not 0 < time_us < math.inf:
+        raise ValueError(f"{where}: the time is {time_us} us, want one above zero")
+    if ranks < 2:
+        raise ValueError(
+            f"{where}: a time before 2 ranks are named ('#  Rank  0 ...'); want the whole output"
+        )
+    found = bus_bytes(nbytes, ranks) / time_us / 1e3
+    # Both are rounded: busbw to two digits after the point, a time to four digits.
+    if abs(found - busbw) > 0.0051 + 5e-3 * busbw:
+        raise ValueError(
+            f"{where}: {nbytes} bytes in {time_us} us on {ranks} ranks are {found:.2f} GB/s busbw, "
+            f"but the line says {busbw}; is it an allreduce of {ranks} ranks?"
+        )
+    return nbytes, time_us / 1e6
+
+
+def _time_and_busbw(where: str, line: str, words: list[str]) -> tuple[float, float]:
+    """In place, if the row has both; ``words`` are those behind the type."""
+    if words and not re.match(r"-?\d", words[0]):  # the operation
+        words = words[1:]
+    if words[:1] == ["-1"]:  # the root, of which an allreduce has none
+        words = words[1:]
+    whole = len(words) in (3, 4) or len(words) >= 7
+    try:
+        time_us, _, busbw = (float(x) for x in words[4 if len(words) >= 7 else 0 :][: 3 * whole])
+    except ValueError:
+        raise ValueError(
+            f"{where}: {line!r} has no time, algbw and busbw, or was cut short; want a whole row "
+            "of nccl-tests"
+        ) from None
+    # Where results are compared, "#wrong" stands behind busbw. Old versions have an error there.
+    wrong = [word for word in words[3::4] if re.fullmatch(r"[1-9]\d*", word)]
+    if wrong:
+        raise ValueError(
+            f"{where}: {wrong[0]} results are wrong (#wrong), want times of a machine that works"
+        )
+    return time_us, busbw
