@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from fastreduce.algorithms import registry
 from fastreduce.files import in_words
 from fastreduce.plan.build import proven
 from fastreduce.plan.costs import calibrated
+from fastreduce.plan.defaults import DEFAULTS
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.fitted import fitted
 from fastreduce.simulation.predict import MEMORIES, Prediction, in_one_memory, on_topology
 from fastreduce.topology import Topology
-from fastreduce.topology.calibration import OURS
+from fastreduce.topology.calibration import OURS, Calibration
 from fastreduce.units import busbw, duration, percent
 
 HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
@@ -110,6 +112,9 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
     """The topology and the costs by which ``k`` ranks are predicted: as a curve of one of our
     algorithms has them, if one was measured with this number of ranks, and tells the rate.
 
+    Of several the one with the highest rate counts: its algorithm shows what the links can carry,
+    where that of a slower one may not use them all.
+
     Raises:
         ValueError: more ranks than devices.
     """
@@ -117,20 +122,44 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
         raise ValueError(
             f"{k} ranks, but topology {topology.name!r} has {len(topology.devices)} devices"
         )
-    for x in topology.calibrations:
-        name = x.engine.removeprefix(f"{OURS} ")
-        if name in registry and x.has_ranks(k) and x.tells_rate:
-            return calibrated(topology, proven("allreduce", name, k), x.curve, costs)
-    return topology, costs
+    curves = {name: x.curve for name, x in ours(topology, k) if x.has_ranks(k) and x.tells_rate}
+    if not curves:
+        return topology, costs
+    best = max(curves, key=lambda name: curves[name].pairs[-1].bytes_per_s)
+    return calibrated(topology, proven("allreduce", best, k), curves[best], costs)
 
 
 def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
     """The candidate with the time of its own curve, if one was measured on this machine."""
-    for x in topology.calibrations:
-        if x.engine == f"{OURS} {found.algorithm}" and x.covers(nbytes, k):
+    for name, x in ours(topology, k):
+        if name == found.algorithm and x.covers(nbytes, k):
             prediction = found.prediction._replace(time_s=x.curve.time_s(nbytes, k))
             return replace(found, prediction=prediction, error=x.error.mean)
     return found
+
+
+def ours(topology: Topology, k: int) -> Iterator[tuple[str, Calibration]]:
+    """Our algorithms' curves that may hold for the first ``k`` devices, each with its algorithm.
+
+    `fastreduce tune` times several places of a machine, and names the medium by the place: curves
+    of its CPU say nothing of its links. A medium in other words is what a user calls this machine.
+    """
+    for x in topology.calibrations:
+        name = x.engine.removeprefix(f"{OURS} ")
+        known = name in registry and name != x.engine
+        if known and (x.medium not in DEFAULTS or x.medium == _place(topology, k)):
+            yield name, x
+
+
+def _place(topology: Topology, k: int) -> str:
+    """Where a call on the first ``k`` devices is: "nvlink" if NVLink joins every pair of them."""
+    pairs = permutations(topology.devices[:k], 2)
+    links = topology.graph.edges
+    routes = (topology.routes.find(*pair) or () for pair in pairs)
+    joined = all(
+        route and all(links[link]["medium"] == "nvlink" for link in route) for route in routes
+    )
+    return "nvlink" if joined else "pcie"
 
 
 def _programs(k: int, more: Sequence[str]) -> Iterator[tuple[str, Program | Candidate]]:

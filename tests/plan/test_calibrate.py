@@ -126,6 +126,40 @@ class TestExplain:
         assert found == {x.algorithm: x.prediction.time_s for x in plain}
         assert times() != found  # the control
 
+    @pytest.mark.parametrize(
+        ("medium", "on", "taken"),
+        [
+            ("cpu", "dgx-h100", False),
+            ("gpu", "dgx-h100", False),
+            ("processes", "dgx-h100", False),
+            ("pcie", "dgx-h100", False),
+            ("nvlink", "dgx-h100", True),
+            ("nvlink", "book-pcie4", False),
+            ("pcie", "book-pcie4", True),
+            ("nvlink", "dgx1-v100", False),  # some pairs have no NVLink
+            ("my words", "dgx-h100", True),
+        ],
+    )
+    def test_a_place_of_tune_counts_only_where_the_gpus_are_in_it(self, medium, on, taken):
+        """Found when a table of `tune` lent the CPU's curves to NVLink: 8 times too slow."""
+        ours = replace(calibration("fastreduce sharded"), medium=medium)
+        plan = explain("64MB", topology=replace(preset(on), calibrations=(ours,)))
+        plain = explain("64MB", topology=on).candidates
+        assert (plan.candidate("sharded").error is not None) == taken
+        assert (plan.candidates != plain) == taken
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_of_several_curves_each_counts_for_its_own_and_the_fastest_for_the_others(self, order):
+        """Found when the first by name, slow `leader`, made every other algorithm slow."""
+        slow = Curve(12e-6, 0.0, (Pair(0.0, 1e9),))
+        leader, ring = calibration("fastreduce leader", slow), calibration("fastreduce ring")
+        both = explain("1MB", topology=self.machine(*(leader, ring)[::order]))
+        one = explain("1MB", topology=self.machine(ring))
+        assert both.candidate("leader").prediction.time_s == slow.time_s(1_000_000, 4)
+        assert both.candidate("sharded") == one.candidate("sharded")
+        alone = explain("1MB", topology=self.machine(leader))
+        assert alone.candidate("sharded") != one.candidate("sharded")  # the control
+
     def test_names_anothers_curve_and_never_takes_it_for_ours(self):
         plan = explain("1MB", topology=self.machine(calibration()))
         assert plan.candidates == explain("1MB", topology="book-pcie4").candidates
