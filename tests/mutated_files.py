@@ -37,6 +37,7 @@ PYTHON = {
            "machine": ("plan/test_tune", "plan/test_table_files", "plan/test_choose"),
            "models": ("plan/test_models", "plan/test_step"),
            "nccl_tests": ("plan/test_runs",),
+           "notes": ("plan/test_calibrate", "plan/test_step"),
            "noise": ("plan/test_noise", "plan/test_tune"),
            "parameters": ("plan/test_parameters", "plan/test_calibrate"),
            "pictures": ("plan/test_plan_pictures", "plan/test_page"),

@@ -11,7 +11,7 @@ from fastreduce.algorithms import registry
 from fastreduce.files import in_words
 from fastreduce.plan.build import proven
 from fastreduce.plan.costs import calibrated
-from fastreduce.plan.defaults import DEFAULTS
+from fastreduce.plan.defaults import BETWEEN_GPUS, DEFAULTS
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
@@ -139,16 +139,22 @@ def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candi
 
 
 def ours(topology: Topology, k: int) -> Iterator[tuple[str, Calibration]]:
-    """Our algorithms' curves that may hold for the first ``k`` devices, each with its algorithm.
+    """Our algorithms' curves that may hold for the first ``k`` devices, each with its algorithm."""
+    for x in topology.calibrations:
+        name = on_links(x)
+        if name and (x.medium not in BETWEEN_GPUS or x.medium == _place(topology, k)):
+            yield name, x
+
+
+def on_links(found: Calibration) -> str | None:
+    """The algorithm of ours that was measured between GPUs; None if it was another thing.
 
     `fastreduce tune` times several places of a machine, and names the medium by the place: curves
     of its CPU say nothing of its links. A medium in other words is what a user calls this machine.
     """
-    for x in topology.calibrations:
-        name = x.engine.removeprefix(f"{OURS} ")
-        known = name in registry and name != x.engine
-        if known and (x.medium not in DEFAULTS or x.medium == _place(topology, k)):
-            yield name, x
+    name = found.engine.removeprefix(f"{OURS} ")
+    in_memory = found.medium in DEFAULTS and found.medium not in BETWEEN_GPUS
+    return None if name == found.engine or name not in registry or in_memory else name
 
 
 def _place(topology: Topology, k: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import networkx as nx
@@ -51,4 +52,4 @@ def _scaled(topology: Topology, factor: float) -> Topology:
         if found["bytes_per_s"] is not None:
             graph.edges[link]["bytes_per_s"] = found["bytes_per_s"] * factor
     source = f"{topology.source}; links times {factor:.3g}, as calibrated"
-    return Topology(topology.name, source, graph, topology.calibrations)
+    return replace(topology, source=source, graph=graph)

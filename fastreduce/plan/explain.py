@@ -21,16 +21,15 @@ from fastreduce.plan.candidates import (
     for_links,
     for_memory,
     measured,
-    within,
 )
 from fastreduce.plan.choose import choose
+from fastreduce.plan.notes import notes_of
 from fastreduce.plan.plan import Plan
 from fastreduce.plan.table_files import tuned
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
 from fastreduce.simulation.predict import MEMORIES
-from fastreduce.topology.calibration import Calibration
-from fastreduce.units import busbw, duration, nbytes_of
+from fastreduce.units import nbytes_of
 
 if TYPE_CHECKING:
     from fastreduce.topology import Topology
@@ -103,7 +102,7 @@ def _on_topology(
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
     of = " of those whose time is known" if unknown else ""
     why = f"the fastest{of} on paper; its limit is {found[0].prediction.limit}"
-    notes = _notes(machine.calibrations, found, nbytes, k)
+    notes = notes_of(machine, found, nbytes, k)
     if found[0].fitted:
         notes += (
             f"{found[0].algorithm} is fitted to this machine: algorithm=plan.chosen.program "
@@ -130,24 +129,6 @@ def _bound(machine: Topology, k: int, nbytes: int, costs: Costs) -> Bound | None
         return lower_bound(machine, k, nbytes, costs)
     except ImportError:
         return None
-
-
-def _notes(
-    calibrations: Sequence[Calibration], found: Sequence[Candidate], nbytes: int, k: int
-) -> tuple[str, ...]:
-    """Whether the times were measured, and each other engine's curve, which is never ours."""
-    measured = [x.algorithm for x in found if x.error is not None]
-    of = f" but for {', '.join(measured)}" if measured else ""
-    notes = [f"times: predicted, not measured on this machine{of}"]
-    for x in calibrations:
-        if not x.is_ours and x.covers(nbytes, k):
-            time_s = x.curve.time_s(nbytes, k)
-            by = " by others" if all("://" in source for source in x.sources) else ""
-            notes.append(
-                f"{x.engine}, as measured{by} on {x.medium}: {duration(time_s)}"
-                f"{within(x.error.mean)}, {busbw(nbytes, time_s, k) / 1e9:.2f} GB/s busbw"
-            )
-    return tuple(notes)
 
 
 def _ranks(
@@ -205,7 +186,7 @@ def _here(
     chosen = choose(place, k, nbytes)
     if chosen not in registry:  # the environment names a file
         more = list(dict.fromkeys([*more, chosen]))
-    calibrations: Sequence[Calibration] = ()
+    machine = None
     tuned_on = ""
     if place in MEMORIES:
         table = tuned()
@@ -217,7 +198,6 @@ def _here(
 
         machine, costs = as_measured(detect(), k)
         where, candidates = machine.name, _on_links(machine, costs, k, tensor_bytes, more)
-        calibrations = machine.calibrations
     found = sorted(candidates, key=by_seconds)
     return Plan(
         nbytes,
@@ -226,5 +206,5 @@ def _here(
         tuple(found),
         chosen,
         f'what "auto" stands for here (place: {place})',
-        notes=() if tuned_on else _notes(calibrations, found, nbytes, k),
+        notes=() if tuned_on else notes_of(machine, found, nbytes, k),
     )

@@ -25,8 +25,8 @@ def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
         ValueError: a row that is wrong, no row, or another collective.
 
     >>> ranks = "# Rank 0 on a\\n# Rank 1 on a\\n"
-    >>> times_s(ranks + "1048576 262144 float sum -1 65.54 16.00 16.00 0")
-    {2: [(1048576, 6.554e-05)]}
+    >>> times_s(ranks + "1048576 262144 float sum -1 64.00 16.38 16.38 0")
+    {2: [(1048576, 6.4e-05)]}
     """
     ranks, in_rows, other = 0, False, ""
     found = defaultdict(list)

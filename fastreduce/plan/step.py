@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fastreduce.drawing import Drawable
 from fastreduce.plan.html_table import html_table
+from fastreduce.plan.notes import calibrated_gpus
 from fastreduce.plan.parameters import Source, parameters
 from fastreduce.plan.scaling import Network, Seconds, counts, in_machines, in_one_machine
 from fastreduce.topology import as_topology
@@ -161,11 +162,12 @@ def what_if(
         sums_s = sum(map(allreduce_s, summed_bytes))
         whole_s = with_sums_s(step_s, summed_bytes, allreduce_s)
         scales.append(Scale(gpus, sums_s, whole_s, step_s, by))
+    calibrated = calibrated_gpus(machine, [scale.gpus for scale in scales])
     joined = f", joined by {cards} x {gbit:g} Gbit/s each" if several else ""
     return WhatIf(
         f"{_name(model)}, {_gradients(found)} in {len(summed_bytes)} buckets; a step of "
         f"{duration(step_s)} on one GPU",
-        f"{machine.name}{joined}; all predicted",
+        f"{machine.name}{joined}; all predicted{calibrated}",
         summed_bytes,
         tuple(scales),
     )

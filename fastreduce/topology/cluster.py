@@ -46,7 +46,8 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
     network = f"{nics} x {gbit:g} Gbit/s"
     source = f"{machines} x {one.name}, {network} each; {one.source}"
     name = f"{machines} x {one.name}"
-    return Topology(name, source, graph, published(f"{name}, {network}"))
+    unused = one.unused + one.calibrations
+    return Topology(name, source, graph, published(f"{name}, {network}"), unused)
 
 
 def machines(topology: Topology | str) -> list[list[str]]:

@@ -30,7 +30,8 @@ class Topology(Drawable):
     ``bytes_per_s``, ``latency_s`` and ``medium`` ("nvlink", "pcie", "network", ...). A figure that
     is None is unknown (see `unknown`). ``source`` says where the figures are from. The graph is
     copied and frozen. ``calibrations`` are curves that were measured on such a machine, of this
-    library or of others; a machine that differs in a link has none.
+    library or of others. A machine that differs in a link has none, nor has a cluster; plans say
+    that they go without those of the machine that it is made from (``unused``; not kept in files).
 
     Raises:
         ValueError: a node or link of the graph is wrong: which, what was found, what was wanted.
@@ -48,6 +49,7 @@ class Topology(Drawable):
     source: str
     graph: nx.DiGraph
     calibrations: tuple[Calibration, ...] = ()
+    unused: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.name, self.source, self.graph)
@@ -156,8 +158,7 @@ class Topology(Drawable):
         ['pcie1', 'gpu7']
         """
         graph = changes.without(self.name, self.graph, link)
-        what = f"without {link[0]} - {link[1]}"
-        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+        return self._changed(f"without {link[0]} - {link[1]}", graph)
 
     def scaled(self, link: Link, factor: float) -> Topology:
         """This machine with ``factor`` times the bandwidth on a link, in both directions.
@@ -173,8 +174,7 @@ class Topology(Drawable):
         ('dgx-h100 with 0.5 x gpu0 - nvswitch', 180.0)
         """
         graph = changes.scaled(self.name, self.graph, link, factor)
-        what = f"with {factor:g} x {link[0]} - {link[1]}"
-        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+        return self._changed(f"with {factor:g} x {link[0]} - {link[1]}", graph)
 
     def without_peer_access(self) -> Topology:
         """This machine if no GPU could read or write another one's memory.
@@ -194,8 +194,12 @@ class Topology(Drawable):
         ['pcie0 up', 'cpu0 in', 'cpu0 out', 'pcie0 down', 'gpu1']
         """
         graph = changes.without_peer_access(self.name, self.graph)
-        what = "without peer access"
-        return Topology(f"{self.name} {what}", f"{self.source}; {what}", graph)
+        return self._changed("without peer access", graph)
+
+    def _changed(self, what: str, graph: nx.DiGraph) -> Topology:
+        unused = self.unused + self.calibrations
+        name, source = f"{self.name} {what}", f"{self.source}; {what}"
+        return Topology(name, source, graph, unused=unused)
 
     @cached_property
     def routes(self) -> Routes:

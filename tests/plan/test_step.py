@@ -1,7 +1,10 @@
 """A training step on many GPUs: buckets, what is hidden, and how it scales."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from calibrations import calibration
 from torch import nn
 
 from fastreduce import algorithms, explain, simulate
@@ -149,3 +152,20 @@ class TestWhatIf:
     def test_a_number_that_was_not_reckoned(self, resnet):
         with pytest.raises(ValueError, match="found 3 GPUs, want one of 1, 2, 4"):
             resnet.on(3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "factor", "words"),
+    [
+        ((4, 4), 1.0, "all predicted; the calibration is used for 4 GPUs only"),
+        ((3, 3), 1.0, "all predicted; the calibration is of other numbers of GPUs or"),
+        ((4, 4), 0.99, "all predicted; the calibration is of other numbers of GPUs or of other"),
+        (None, 1.0, "all predicted"),
+    ],
+)
+def test_says_for_which_numbers_of_gpus_a_calibration_is_used(ranks, factor, words):
+    curves = [replace(calibration("fastreduce ring"), ranks=ranks)] if ranks else []
+    machine = replace(preset("book-pcie4"), calibrations=tuple(curves))
+    machine = machine if factor == 1 else machine.scaled(("gpu0", "pcie0"), factor)
+    found = what_if("resnet50", "100ms", topology=machine, most_gpus=8).machine
+    assert words in found and (ranks or "calibration" not in found)

@@ -70,8 +70,21 @@ class TestFiles:
         assert "calibrations" not in json.loads((tmp_path / "a.json").read_text())
         assert load(tmp_path / "a.json").calibrations == ()
 
-    def test_a_machine_that_was_changed_has_none(self):
-        assert preset("dgx-h100").scaled(("gpu0", "nvswitch"), 0.5).calibrations == ()
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda machine: machine.scaled(("gpu0", "nvswitch"), 0.5),
+            lambda machine: machine.without(("gpu0", "nvswitch")),
+            lambda machine: machine.without_peer_access(),
+            lambda machine: cluster(machine, 2, 100),
+            lambda machine: cluster(machine.scaled(("gpu0", "nvswitch"), 0.5), 2, 100),
+        ],
+        ids=["scaled", "without", "without peer access", "cluster", "both"],
+    )
+    def test_a_machine_that_was_changed_has_none_and_knows_it(self, change):
+        found = change(preset("dgx-h100"))
+        assert found.calibrations == ()
+        assert found.unused == preset("dgx-h100").calibrations != ()
 
 
 def test_known_machines_have_what_is_published():
