@@ -48,8 +48,8 @@ def lower_bound(
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
     carry. `fastreduce.topology.packing.Packing` has prices, 1 for a second of all links together,
     at which the messages for a byte cost at least ``bound_s``. Link l carries nothing before the
-    latency t_l of the nearest message on it, so it is busy for at most T - t_l. So T is at least
-    ``bound_s`` for each byte and the t_l, weighed with the prices.
+    latency t_l of the nearest message on it, so it is busy for at most T - t_l, or not at all. So T
+    is no less than where these times, at their prices, pay for all bytes.
 
     Latency: the way to the farthest rank. Memory: each byte is read k times to be summed, at least,
     and written once.
@@ -77,7 +77,7 @@ def lower_bound(
     memory_s = 0.0 if None in memories else (k + 1) * nbytes / sum(memories)
     earliest_s = links.earliest_s(costs.ramp_bytes)
     found = {
-        "cut": float(packing.prices @ earliest_s) + nbytes * packing.bound_s,
+        "cut": _paid_s(packing.prices, earliest_s, nbytes * packing.bound_s),
         "latency": _farthest_s(links.latency_s, costs),
         "memory": memory_s,
     }
@@ -96,6 +96,17 @@ def _packed(topology: Topology, k: int) -> tuple[Links, Packing]:
     """Kept, because plans are made for many sizes."""
     links = Links(topology, k)
     return links, pack(links, programs=PROGRAMS if k <= MANY else 0)
+
+
+def _paid_s(prices: Floats, earliest_s: Floats, cost_s: float) -> float:
+    """The least time T at which prices times T - t_l, summed over the links l that have begun to
+    carry by then, are ``cost_s``."""
+    order = np.argsort(earliest_s)
+    order = order[prices[order] > 0]
+    # What T would be with the first link alone, the first two, and so on. A link too many, that
+    # begins after T, counts less than nothing, and one too few is missing: both raise T.
+    sums = np.cumsum(prices[order] * earliest_s[order])
+    return float(((cost_s + sums) / np.cumsum(prices[order])).min())
 
 
 def _farthest_s(latency_s: Floats, costs: Costs) -> float:

@@ -3,17 +3,18 @@
 import math
 import sys
 from dataclasses import replace
+from itertools import combinations
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from programs import right_program
 
 from fastreduce import Instruction, Program, explain, simulate, synthesize
 from fastreduce.algorithms import registry, ring, sharded
-from fastreduce.plan.bounds import _farthest_s, lower_bound
+from fastreduce.plan.bounds import _farthest_s, _paid_s, lower_bound
 from fastreduce.simulation.costs import EVENTS, costs_of
 from fastreduce.topology import Topology, cluster, names, preset
 from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
@@ -48,6 +49,48 @@ def test_no_random_program_does(randoms, nbytes):
     topology = preset(randoms.choice(["dgx1", "dgx-h100", "pcie4-x8"]))
     time_s = simulate(program, topology, nbytes, slices=randoms.randint(1, 3)).time_s
     assert time_s >= lower_bound(topology, k, nbytes).time_s
+
+
+def mesh(k, links):
+    """Up to five GPUs with links between all; each link's bytes per second and microseconds."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from([f"gpu{i}" for i in range(k)], kind="gpu", memory_bytes_per_s=2e12)
+    for (i, j), (rate, us) in zip(combinations(range(k), 2), links, strict=False):
+        for link in ((f"gpu{i}", f"gpu{j}"), (f"gpu{j}", f"gpu{i}")):
+            graph.add_edge(*link, bytes_per_s=rate, latency_s=us * 1e-6, medium="nvlink")
+    return Topology("a mesh", "made up", graph)
+
+
+ten_links = st.lists(
+    st.tuples(st.sampled_from([1e9, 1e11]), st.sampled_from([1, 10, 100])), min_size=10, max_size=10
+)
+
+
+@given(
+    topology=st.builds(mesh, st.integers(3, 5), ten_links), nbytes=st.sampled_from([1, 1000, MB])
+)
+@example(topology=mesh(3, [(1e11, 1), (1e11, 1), (1e11, 100)]), nbytes=1000)
+@settings(max_examples=15)
+def test_no_algorithm_does_where_some_links_begin_late(topology, nbytes):
+    """A link whose first byte arrives after all is done carries nothing, and not less."""
+    k = len(topology.devices)
+    bound = lower_bound(topology, k, nbytes)
+    for name in {*registry} - {"host", "by-parameter"}:
+        time_s = simulate(registry[name](k), topology, nbytes, verify=False).time_s
+        assert time_s >= bound.time_s, name
+
+
+@pytest.mark.parametrize(
+    ("latencies_s", "cost_s", "time_s"),
+    [
+        ([1.0, 1.0], 3.0, 4.0),
+        ([1.0, 3.0], 3.0, 5.0),  # 0.5 (T - 1) + 0.5 (T - 3)
+        ([1.0, 9.0], 3.0, 7.0),  # the second carries nothing
+        ([9.0, 1.0], 3.0, 7.0),
+    ],
+)
+def test_links_pay_from_when_they_begin(latencies_s, cost_s, time_s):
+    assert _paid_s(np.array([0.5, 0.5]), np.array(latencies_s), cost_s) == time_s
 
 
 @pytest.mark.parametrize(
