@@ -108,7 +108,7 @@ def _on_topology(
             f"{found[0].algorithm} is fitted to this machine: algorithm=plan.chosen.program "
             "is what was predicted, the name alone is not",
         )
-    bound = None if unknown else _bound(machine, k, nbytes, costs)
+    bound = _bound(machine, k, nbytes, costs)
     if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows
     chosen = found[0].algorithm
@@ -124,10 +124,11 @@ def _on_links(
 
 
 def _bound(machine: Topology, k: int, nbytes: int, costs: Costs) -> Bound | None:
-    """None without scipy, which may be missing where dependencies were not installed."""
+    """None where the bandwidth of a link is unknown, and without scipy, which may be missing where
+    dependencies were not installed."""
     try:
         return lower_bound(machine, k, nbytes, costs)
-    except ImportError:
+    except (ImportError, ValueError):
         return None
 
 

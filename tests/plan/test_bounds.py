@@ -176,6 +176,22 @@ def test_a_plan_names_it():
     assert explain("64MB", k=2).bound is None
 
 
+@pytest.mark.parametrize(
+    ("part", "key", "bounded"),
+    [
+        ("cpu0", "memory_bytes_per_s", True),  # as `detect` leaves it: the bound needs no host
+        (("cpu0", "cpu1"), "bytes_per_s", False),  # some of the GPUs' messages cross it
+    ],
+)
+def test_a_plan_names_it_if_all_that_it_needs_is_known(part, key, bounded):
+    graph = nx.DiGraph(preset("dgx1").graph)
+    parts = graph.nodes if part in graph.nodes else graph.edges
+    parts[part][key] = None
+    plan = explain("64MB", topology=Topology("half known", "made up", graph))
+    assert any(math.isnan(x.prediction.time_s) for x in plan.candidates)
+    assert (plan.bound is not None) == bounded
+
+
 class TestAsMeasured:
     """A machine on which our `sharded` was measured, and turned out faster than the figures say."""
 
