@@ -1,7 +1,11 @@
 """What makes each algorithm that algorithm: who moves what, in how many steps, over which links."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import assert_same, noise, origin, reduced
 
 import fastreduce
@@ -20,6 +24,7 @@ from fastreduce.algorithms import (
     sharded,
     tree,
 )
+from fastreduce.algorithms.multi_ring import BUSY, MOST_PARTS, _parts
 
 RANKS = range(1, 34)
 
@@ -128,12 +133,40 @@ class TestMultiRing:
         assert all(len(launch) == 3 for launch in multi_ring(8, self.BOOK).launches())
         assert depth(multi_ring(8, self.BOOK)) == depth(ring(8))
 
+    @pytest.mark.parametrize(
+        ("bandwidths", "parts"),
+        [
+            ((36e9, 18e9), (2, 1)),
+            ((1.0, 1.0, 1.0), (1, 1, 1)),
+            ((1.0, 0.7), (10, 7)),
+            ((1e11, 1e11 + 1e5), (1, 1)),  # almost equal
+            ((1e11, 1e5), (1, 0)),  # almost nothing: whole multiples of it filled all memory
+            ((1.0, 0.05), (20, 1)),
+            ((1.0, 0.01), (1, 0)),
+        ],
+    )
+    def test_shares_are_small_whole_numbers(self, bandwidths, parts):
+        order = (0, 1, 2)
+        program = multi_ring(3, [(order, bandwidth) for bandwidth in bandwidths])
+        assert program.shards == 3 * sum(parts)
+
+    @given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=4))
+    def test_rings_carry_nearly_what_they_could(self, bandwidths):
+        """All of the data takes as long as the ring that ends last."""
+        parts = _parts(bandwidths)
+        ends = max(n / bandwidth for n, bandwidth in zip(parts, bandwidths, strict=True))
+        carried = sum(parts) / ends / sum(bandwidths)
+        assert 1 <= max(parts) <= MOST_PARTS
+        assert carried >= min(BUSY, 1 - len(parts) / MOST_PARTS)
+
     @pytest.mark.parametrize("k", [5, 7, 8, 9, 32])
     def test_by_default_two_rings_without_a_common_link(self, k):
         assert len(pulled_from(multi_ring(k), 0)) == 2
 
     @pytest.mark.parametrize(
-        "rings", [[((0, 1), 1.0)], [((0, 1, 1), 1.0)], [((0, 1, 2), 0.0)], [((0, 2, 3), 1.0)]]
+        "rings",
+        [[((0, 1), 1.0)], [((0, 1, 1), 1.0)], [((0, 1, 2), 0.0)], [((0, 2, 3), 1.0)]]
+        + [[((0, 1, 2), bandwidth)] for bandwidth in (math.inf, math.nan)],
     )
     def test_what_is_no_ring_is_refused(self, rings):
         with pytest.raises(ValueError, match="want each of 3 ranks once"):
