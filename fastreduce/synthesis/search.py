@@ -119,7 +119,7 @@ def _starts(
         except ValueError:  # the other direction is out already, or some device has no other way
             continue
         left_out += [number, int(links.back[number])]
-    if not left_out:
+    if not left_out or len({*left_out}) == len(links.names):  # none left to take instead
         return
     packings = [pack(links.avoiding(left_out, times)) for times in TIMES_SLOWER]
     trees = tuple(dict.fromkeys(tree for packing in packings for tree in packing.trees))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import networkx as nx
 import pytest
 import torch
 from sweeps import one_in
@@ -79,6 +80,23 @@ def test_slow_links_are_those_that_are_left_out():
     links = Links(preset("dgx1").scaled(("gpu0", "gpu3"), 0.3), 8)
     assert {links.names[i] for i in links.slow()} == {("gpu0", "gpu3"), ("gpu3", "gpu0")}
     assert list(Links(preset("dgx1"), 8).slow()) == []  # its single and double links
+
+
+def test_a_slow_direction_of_the_only_link_is_taken_all_the_same():
+    """A switch is another way, so the link could be left out; but then no link would be left."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(["gpu0", "gpu1"], kind="gpu", memory_bytes_per_s=2e12)
+    graph.add_node("switch", kind="switch")
+    pairs = [("gpu0", "gpu1"), ("gpu0", "switch"), ("gpu1", "switch")]
+    for pair in [*pairs, *(pair[::-1] for pair in pairs)]:
+        graph.add_edge(*pair, bytes_per_s=10e9, latency_s=1e-6, medium="pcie")
+    graph.edges["gpu0", "gpu1"]["bytes_per_s"] = 100e9
+    topology = Topology("a pair", "an example", graph)
+    assert [*Links(topology, 2).slow()] == [1]
+    assert (
+        synthesize(topology, 64 * MIB).time_s
+        == explain(64 * MIB, topology=topology).chosen.prediction.time_s
+    )
 
 
 def test_the_same_call_finds_the_same_program():
