@@ -82,7 +82,9 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
     sections += [(f"The program: {shown.algorithm}", program)]
     texts = [str(plan)]
     if args.sizes is not None:
-        sizes = over_sizes(args.sizes, k=args.ranks, topology=topology, progress=True)
+        sizes = over_sizes(
+            args.sizes, k=args.ranks, topology=topology, algorithm=args.algorithm, progress=True
+        )
         sections.insert(1, ("Time over size", sizes))
         files += [(args.plot, partial(draw, sizes))]
         texts.append(str(sizes))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastreduce.algorithms import registry
 from fastreduce.colors import FAINT, INK
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
@@ -85,8 +86,10 @@ def _plot_rate(
 
 
 def _shown(sizes: Sizes) -> list[str]:
-    """The algorithms with a colour: all that are chosen for some size, then the fastest."""
+    """The algorithms with a colour: all that are chosen for some size or were asked for besides the
+    registered ones, then the fastest."""
     chosen = {plan.algorithm for plan in sizes.plans}
+    chosen |= {name for name in sizes.algorithms if name not in registry}
 
     def behind(name: str) -> float:
         """How many times slower than the fastest, over all sizes."""

@@ -14,12 +14,14 @@ from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
 from fastreduce.topology import as_topology
 from fastreduce.topology.calibration import Calibration
-from fastreduce.units import duration, parse_size, ranks_title, size
+from fastreduce.units import duration, nbytes_of, parse_size, ranks_title, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fastreduce.algorithms.registration import Algorithm
     from fastreduce.plan.explain import Named
+    from fastreduce.program import Program
 
 FACTOR = 4  # from one size to the next
 
@@ -81,19 +83,21 @@ class Sizes(Drawable):
 
 
 def over_sizes(
-    sizes: str | Sequence[int],
+    sizes: str | Sequence[int | str],
     *,
     k: int | None = None,
     topology: Named | None = None,
+    algorithm: str | Program | Algorithm | None = None,
     progress: bool = False,
 ) -> Sizes:
     """Plan an allreduce for each of many sizes, as `fastreduce.explain` does for one.
 
     Args:
-        sizes: bytes of each rank's data; or a range such as "1KB:8GB": from the first, four times
-            as much each time, to the last.
+        sizes: bytes of each rank's data, such as 4096 or "160MB"; or a range such as "1KB:8GB":
+            from the first, four times as much each time, to the last.
         k: number of ranks, as `fastreduce.explain` takes it.
         topology: the machine, as `fastreduce.explain` takes it.
+        algorithm: list this one too, given as `fastreduce.explain` takes it.
         progress: show on a terminal how far it is.
 
     Raises:
@@ -108,13 +112,13 @@ def over_sizes(
     from tqdm import tqdm
 
     check_flags("over_sizes", progress=progress)
-    between = sizes_of(sizes) if isinstance(sizes, str) else sorted(set(sizes))
+    between = sizes_of(sizes) if isinstance(sizes, str) else sorted({*map(nbytes_of, sizes)})
     if not between:
         raise ValueError("found no size, want at least one")
     silent = None if progress else True  # None: unless stderr is a terminal
     shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
     machine = None if topology is None else as_topology(topology)
-    plans = tuple(explain(nbytes, k=k, topology=machine) for nbytes in shown)
+    plans = tuple(explain(nbytes, k=k, topology=machine, algorithm=algorithm) for nbytes in shown)
     of = f"{size(between[0])} to {size(between[-1])}"
     found = Sizes(ranks_title(of, plans[0].k, plans[0].where), plans)
     curves = machine.calibrations if machine else ()

@@ -8,6 +8,7 @@ import networkx as nx
 import pytest
 
 from fastreduce import explain
+from fastreduce.algorithms import leader
 from fastreduce.cli import main
 from fastreduce.topology import Topology, names, preset, save
 from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
@@ -52,6 +53,15 @@ def test_writes_what_is_asked_for(capsys, tmp_path):
     page = (tmp_path / "report.html").read_text()
     for heading in ("Algorithms", "Time over size", "How busy the links are", "by-parameter"):
         assert heading in page
+
+
+def test_a_saved_program_is_planned_for_all_sizes(capsys, tmp_path):
+    leader(4).save(tmp_path / "mine.json")
+    mine = f"file:{tmp_path}/mine.json"
+    line = ["--topology", "book-pcie4", "--size", "1MB", "--sizes", "1MB:2MB", "--algorithm", mine]
+    assert main(["plan", *line]) == 0
+    one, many = capsys.readouterr().out.split("1 MB to 2 MB")
+    assert mine in one and mine in many
 
 
 def test_the_timeline_is_of_the_links_that_the_plan_has(tmp_path):

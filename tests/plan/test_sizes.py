@@ -5,6 +5,8 @@ import math
 import pytest
 
 from fastreduce import explain
+from fastreduce.algorithms import registry
+from fastreduce.plan.pictures import sizes_figure
 from fastreduce.plan.sizes import over_sizes, sizes_of
 
 
@@ -61,6 +63,20 @@ def test_in_one_memory_too():
     found = over_sizes([64, 1 << 20], k=4)
     assert found.title == "64 B to 1.049 MB on each of 4 ranks, one CPU"
     assert not any(map(math.isnan, found.times_s("ring")))
+
+
+def test_sizes_may_be_in_words():
+    assert over_sizes(["2MB", 1000], k=2).plans == over_sizes([1000, 2 * 10**6], k=2).plans
+
+
+def test_an_algorithm_of_ones_own_has_a_column(tmp_path):
+    registry["ring"](4).save(tmp_path / "mine.json")
+    mine = f"file:{tmp_path}/mine.json"
+    found = over_sizes([1000, 10**6], topology="book-pcie4", algorithm=mine)
+    assert mine in str(found).splitlines()[1].split()
+    assert found.times_s(mine)[1] == found.times_s("ring")[1]
+    legend = sizes_figure(found).legends[0].get_texts()
+    assert mine in [text.get_text() for text in legend]
 
 
 def test_no_size_is_refused():
