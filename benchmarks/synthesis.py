@@ -34,8 +34,8 @@ def several(machines: int, name: str = "dgx-h100", gbit: float = 400, nics: int 
     return cluster(name, machines=machines, gbit=gbit, nics=nics)
 
 
-def slow_card() -> Topology:
-    return several(2).scaled(("m0/nic3", "network"), 0.25)
+def slow_card(machines: int) -> Topology:
+    return several(machines).scaled(("m0/nic3", "network"), 0.25)
 
 
 def unequal() -> Topology:
@@ -54,7 +54,7 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
     "2 x dgx1, 4 x 100 Gbit/s": lambda: several(2, "dgx1", 100, 4),
     "4 x pcie4-x8, 2 x 100 Gbit/s": lambda: several(4, "pcie4-x8", 100, 2),
     "dgx1, NVLink 0-3 broken": lambda: preset("dgx1").without(("gpu0", "gpu3")),
-    "2 x dgx-h100, a card at a quarter": slow_card,
+    **{f"{m} x dgx-h100, a card at a quarter": lambda m=m: slow_card(m) for m in (2, 8)},
     "2 x dgx-a100, 8 and 5 GPUs": unequal,
 }
 
