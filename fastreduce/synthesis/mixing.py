@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
@@ -40,7 +41,12 @@ LEAST_SHARE = 1e-6
 
 
 def mixtures(
-    garden: Garden, nbytes: int, costs: Costs, earliest_s: Floats, least_s: float
+    garden: Garden,
+    nbytes: int,
+    costs: Costs,
+    earliest_s: Floats,
+    least_s: float,
+    ends: float = math.inf,
 ) -> Iterator[Iterator[Mixture]]:
     """For each number of turns: the copies of programs that make the turns short, few and more.
 
@@ -48,7 +54,7 @@ def mixtures(
     long as its busiest link is busy. At the prices that it puts on links and turns new trees grow,
     until none would make it better. What was of use in fewer turns is there in more. The shares are
     rounded to copies. More turns than can pay are left out: links are busy for ``least_s`` at
-    least.
+    least. After the time ``ends`` of `time.perf_counter` nothing grows.
     """
     between_s = costs.launch_s + costs.event_wait_s
     idle_s = garden.symmetry.means(earliest_s[None])[0]
@@ -62,7 +68,7 @@ def mixtures(
         problem.begin(list(dict.fromkeys([*useful, *known])))
         if not problem.columns:
             continue
-        time_s, shares = problem.solved()
+        time_s, shares = problem.solved(ends)
         time_s += turns * between_s
         gain, near = 1 - time_s / best_s, best_s < 2 * least_s
         if gain < 0 and near:
@@ -94,7 +100,7 @@ class _InTurns:
             for start in range(self.turns + 1 - len(self.garden.shapes[which].busy_s)):
                 self._add((which, start))
 
-    def solved(self) -> tuple[float, Shares]:
+    def solved(self, ends: float = math.inf) -> tuple[float, Shares]:
         """The time of the turns, and the shares of the data that make it the least."""
         roots = len(self.garden.symmetry.roots())
         growths = GROWTHS if self.idle.size * roots <= MOST_TO_GROW else 0
@@ -102,11 +108,12 @@ class _InTurns:
         while True:
             time, shares, prices = self._solve()
             times.append(time)
-            if len(times) > growths + LAST or time > times[-1 - LAST] * (1 - LITTLE):
+            enough = len(times) > growths + LAST or time > times[-1 - LAST] * (1 - LITTLE)
+            if enough or perf_counter() > ends:
                 break
             # The prices jump; those half-way lead to good trees sooner.
             center = prices if not center.any() else 0.3 * prices + 0.7 * center
-            if not self._grow(prices, center, time):
+            if not self._grow(prices, center, time, ends):
                 break
         return time * self.unit_s, shares
 
@@ -139,7 +146,7 @@ class _InTurns:
         in_use = {x: share for x, share in shares.items() if share > LEAST_SHARE}
         return time, in_use, prices.reshape(self.idle.shape)
 
-    def _grow(self, prices: Floats, center: Floats, time: float) -> bool:
+    def _grow(self, prices: Floats, center: Floats, time: float, ends: float) -> bool:
         """Take trees that cost less than what is in use; whether there are some."""
         flat = prices.ravel()
         costs = {x: float(busy @ flat[rows]) for x, (rows, busy) in self.columns.items()}
@@ -150,6 +157,8 @@ class _InTurns:
                 if begins not in costs:
                     self._add(begins)
                     costs[begins] = 0.0
+                if perf_counter() > ends:
+                    break
         kept = sorted(costs, key=costs.__getitem__)[: MOST_TIMES_ROWS * self.idle.size]
         self.columns = {x: self.columns[x] for x in kept}
         return costs[kept[0]] == 0.0

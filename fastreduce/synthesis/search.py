@@ -98,7 +98,9 @@ def synthesize(
     for starting, packed in _starts(topology, k, links, packing):
         garden = Garden(starting, links)
         chosen = _best(garden, packed, total, costs, ends, progress)
-        found += _judged(chosen, garden.seeds, topology, total, costs)
+        found += _judged(chosen, garden.seeds, topology, total, costs, ends)
+        if perf_counter() > ends:
+            break
     found += _registered(topology, total, costs)
     time_s, program, made_of = min(found, key=_time_and_length)
     program.verify()
@@ -154,7 +156,7 @@ def _best(
 
     whole = sorted((((which, 0),) for which in range(len(shapes))), key=time_s)
     mixed = []
-    turns = mixtures(garden, nbytes, costs, earliest_s, nbytes * packing.bound_s)
+    turns = mixtures(garden, nbytes, costs, earliest_s, nbytes * packing.bound_s, ends)
     for same_turns in tqdm(turns, disable=not progress, desc="numbers of turns"):
         timed = [(time_s(x), x) for x in same_turns if fits(x)]
         least_s = min((found_s for found_s, _ in timed), default=0.0)
@@ -162,6 +164,8 @@ def _best(
         if perf_counter() > ends:
             break
     chosen = whole[:WHOLE] + [mixture for _, mixture in sorted(mixed)[:MIXED]]
+    if ends < math.inf:  # there may be no time for more than the first
+        chosen.sort(key=time_s)
     return list(dict.fromkeys(chosen))
 
 
@@ -171,8 +175,9 @@ def _judged(
     topology: Topology,
     nbytes: int,
     costs: Costs,
+    ends: float,
 ) -> Iterator[tuple[float, Program, str]]:
-    """The simulated times of what was chosen."""
+    """The simulated times of what was chosen; after the end, of the first alone."""
     for mixture in chosen:
         used = sorted({which for which, _ in mixture})
         copies = [(used.index(which), start) for which, start in mixture]
@@ -180,6 +185,8 @@ def _judged(
         program = replace(staggered(programs, copies, steps), sliced=1)
         time_s = simulated_s(program, topology, nbytes, costs=costs_of(program, costs))
         yield time_s, program, _in_words(found, mixture)
+        if perf_counter() > ends:
+            return
 
 
 def _registered(

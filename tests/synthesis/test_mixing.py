@@ -1,5 +1,6 @@
 """How much of the data starts in which turn: the shares that make the turns short."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,6 +66,14 @@ def test_a_mixture_takes_as_long_as_was_reckoned():
     for turns, found in zip(TURNS[1:], every, strict=True):
         best_s = min(estimate_s([TWO_STEPS], x, 12, BOOK, np.zeros(2)) for x in found)
         assert best_s == pytest.approx(12 * turns / (turns - 1), rel=0.02)
+
+
+@pytest.mark.parametrize(("ends", "grown"), [(math.inf, True), (0.0, False)])
+def test_after_the_end_nothing_grows(ends, grown):
+    garden, asked = barren(TWO_STEPS), []
+    garden.grown = lambda *_: asked.append("for trees") or []
+    every = list(mixtures(garden, 1, BOOK, np.zeros(2), 1.0, ends))
+    assert every and bool(asked) == grown
 
 
 @pytest.mark.sweep("searches")

@@ -1,5 +1,6 @@
 """What a search finds is proven, reproducible, and never worse than what is known."""
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -13,6 +14,7 @@ from fastreduce import Program, explain, simulate
 from fastreduce.algorithms import registry, sharded
 from fastreduce.algorithms.waves import staggered
 from fastreduce.simulation.costs import EVENTS
+from fastreduce.simulation.run import seconds as seconds_of
 from fastreduce.synthesis import synthesize
 from fastreduce.synthesis.estimate import estimate_s, shape_of
 from fastreduce.synthesis.seeds import seeds
@@ -126,6 +128,19 @@ def test_it_ends_in_time():
         explain("64MiB", topology="pcie5-x8"),
     )
     assert found.time_s <= known.chosen.prediction.time_s
+
+
+@pytest.mark.parametrize(("seconds", "one"), [(1e-9, True), (math.inf, False)])
+def test_after_the_end_only_the_best_by_the_estimate_is_simulated(monkeypatch, seconds, one):
+    simulated = []
+
+    def counted(program, *args, **kwargs):
+        simulated.append(program)
+        return seconds_of(program, *args, **kwargs)
+
+    monkeypatch.setattr("fastreduce.synthesis.search.simulated_s", counted)
+    synthesize("book-pcie4", "1MiB", seconds=seconds)
+    assert (len(simulated) == 1) == one
 
 
 def test_it_can_be_saved_and_run(tmp_path):
