@@ -53,8 +53,9 @@ def hierarchical(
     """
     if machines is None:
         machines = k // max(m for m in range(1, MACHINE_RANKS + 1) if k % m == 0)
-    if machines < 1 or k % machines:
-        raise ValueError(f"{k} ranks do not divide into {machines} equal machines")
+    whole = isinstance(machines, int) and not isinstance(machines, bool)
+    if not whole or machines < 1 or k % machines:
+        raise ValueError(f"{k} ranks do not divide into {machines!r} equal machines")
     m = k // machines
     local, wide = inside(m), between(machines)
     before, owners, after = _cut(local)

@@ -168,6 +168,8 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"{unfit[0]} is about one allreduce, --model about a training step")
         if args.step is None:
             raise ValueError("--model needs a --step: the time of a step on one GPU, such as 350ms")
+        if args.machines == 1:
+            check_network(args)
         return
     if unfit := given("step", "dtype"):
         raise ValueError(f"{unfit[0]} is about a training step: it needs a --model")
@@ -188,5 +190,6 @@ def check_network(args: argparse.Namespace) -> None:
     """
     if args.machines in (None, 1) and (args.nics, args.gbit) != (None, None):
         raise ValueError(
-            "--nics and --gbit describe the network between machines: they need --machines"
+            "--nics and --gbit describe the network between machines: they need --machines, 2 or "
+            "more"
         )

@@ -74,6 +74,7 @@ def synthesize(
     curve of one of our algorithms was measured on the machine, links and costs are as it has them.
 
     Raises:
+        TypeError: ``costs`` are no `Costs`.
         ValueError: fewer than 2 devices, no bytes, ``seconds`` that are not above zero, an unknown
             bandwidth, or what `simulate` raises.
 
@@ -85,6 +86,8 @@ def synthesize(
     topology, total = as_topology(topology), nbytes_of(nbytes)
     if not isinstance(seconds, Real) or isinstance(seconds, bool) or not seconds > 0:
         raise ValueError(f"seconds is {seconds!r}, want a number above zero")
+    if not isinstance(costs, Costs):
+        raise TypeError(f"costs is {costs!r}, want a fastreduce.simulation.Costs")
     k = len(topology.devices)
     if k < 2:
         raise ValueError(f"topology {topology.name!r} has {k} device, want at least 2")

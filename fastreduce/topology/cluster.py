@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import networkx as nx
 
 from fastreduce.topology.calibration_files import published
@@ -31,9 +33,9 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
     """
     one = as_topology(machine)
     for key, value in (("machines", machines), ("nics", nics)):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"cluster of {one.name!r}: {key} is {value!r}, want 1 or more")
-    if not gbit > 0:
+    if not isinstance(gbit, Real) or isinstance(gbit, bool) or not gbit > 0:
         raise ValueError(f"cluster of {one.name!r}: gbit is {gbit!r}, want a rate above zero")
     bytes_per_s = gbit * 1e9 / 8 * EFFICIENCY["network"]
     inside = _with_nics(one.name, one.graph, nics)

@@ -193,7 +193,7 @@ class TestHierarchical:
         last = hierarchical(8, machines=2).launches()[-1]
         assert len(last) == 3 * 2
 
-    @pytest.mark.parametrize("machines", [0, 3, 8])
+    @pytest.mark.parametrize("machines", [0, 3, 8, 2.0, True])
     def test_unequal_machines_are_refused(self, machines):
         with pytest.raises(ValueError, match="4 ranks do not divide"):
             hierarchical(4, machines)

@@ -156,6 +156,7 @@ STEP = ("--model", "gpt2", "--step", "1s")
         ([*STEP, "--model", "."], "'.' is a folder, want one file"),
         ([*STEP, "--dtype", "bf61"], "did you mean 'bf16'?"),
         ([*STEP, "--machines", "0"], "--machines is 0, want 1 or more"),
+        ([*STEP, "--machines", "1", "--gbit", "0"], "they need --machines, 2 or more"),
         ([*STEP, "--gbit", "0"], "gbit is 0.0, want a rate above zero"),
         ([*STEP, "--topology", "dgx-h1000"], "did you mean 'dgx-h100'?"),
         ([*STEP, "--kill", "gpu0-gpu1"], "no link between 'gpu0' and 'gpu1'"),

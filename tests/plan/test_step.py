@@ -141,6 +141,7 @@ class TestWhatIf:
             ({"topology": "dgx9"}, "unknown topology 'dgx9'"),
             ({"gbit": 0}, "gbit is 0, want a rate above zero"),
             ({"nics": 0}, "nics is 0, want 1 or more"),
+            ({"most_gpus": 1.5}, "most_gpus is 1.5, want 1 or more"),
             ({"most_gpus": 0}, "most_gpus is 0, want 1 or more"),
         ],
     )

@@ -163,6 +163,11 @@ def test_no_bytes_are_refused():
         synthesize("dgx1", 0)
 
 
+def test_costs_of_another_type_are_refused():
+    with pytest.raises(TypeError, match="costs is 3, want a fastreduce"):
+        synthesize("book-pcie4", "1MB", costs=3)
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "10", None, True], ids=repr)
 def test_seconds_that_are_none_are_refused(seconds):
     with pytest.raises(ValueError, match=f"seconds is {seconds!r}, want a number above zero"):

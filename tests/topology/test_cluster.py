@@ -44,6 +44,8 @@ def test_rings_go_machine_by_machine_and_use_every_card():
         (("dgx9", 2, 100), "unknown topology 'dgx9'"),
         (("dgx1", 0, 100), "machines is 0, want 1 or more"),
         (("dgx1", 2.5, 100), r"machines is 2\.5"),
+        (("dgx1", True, 100), "machines is True, want 1 or more"),
+        (("dgx1", 2, "400"), "gbit is '400', want a rate above zero"),
         (("dgx1", 2, 0), "gbit is 0, want a rate above zero"),
         (("dgx1", 2, float("nan")), "gbit is nan"),
     ],
