@@ -60,7 +60,11 @@ def symmetry_of(links: Links) -> Symmetry:
     6 [0, 1, 3, 8, 9, 11] 48
     """
     images = [tuple(range(links.k))]
-    turns = [(turn, moved) for turn in _turns(links) if (moved := links.moved(turn)) is not None]
+    turns = [
+        (turn, moved)
+        for turn in dict.fromkeys(_turns(links))
+        if (moved := links.moved(turn)) is not None
+    ]
     orbit = np.arange(len(links.names))
     while True:
         groups = [(more, moved) for x, moved in turns if (more := _closed([*images, x], links.k))]
@@ -73,18 +77,23 @@ def symmetry_of(links: Links) -> Symmetry:
 
 
 def _turns(links: Links) -> Iterator[tuple[int, ...]]:
-    """What may be a symmetry. The ranks fall into equal blocks of neighbours; blocks that are alike
-    change places in turn, or ranks that are alike do so within all blocks at once.
+    """What may be a symmetry. The ranks fall into equal blocks of neighbours, and each of these into
+    equal parts. Parts that are alike change places in turn, within all blocks at once.
     """
-    kinds = _kinds(links)
-    for count in (x for x in range(1, links.k) if links.k % x == 0):
-        blocks = np.arange(links.k).reshape(count, -1)
-        for rows in (blocks, blocks.T):
+    kinds, ranks = _kinds(links), np.arange(links.k)
+    for block in _divisors(links.k):
+        for part in _divisors(block)[:-1]:
+            # A row for the first parts of all blocks, one for the second parts, and so on.
+            rows = ranks.reshape(-1, block // part, part).swapaxes(0, 1).reshape(block // part, -1)
             _, kind = np.unique(kinds[rows], axis=0, return_inverse=True)
             for alike in (np.flatnonzero(kind == x) for x in range(kind.max() + 1)):
-                image = np.arange(links.k)
+                image = ranks.copy()
                 image[rows[alike]] = rows[np.roll(alike, -1)]
                 yield tuple(image.tolist())
+
+
+def _divisors(number: int) -> list[int]:
+    return [x for x in range(1, number + 1) if number % x == 0]
 
 
 def _kinds(links: Links) -> Numbers:
