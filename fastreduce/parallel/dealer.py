@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
 from fastreduce.parallel.checks import check_settings
 from fastreduce.parallel.graphed import GraphedStep
+from fastreduce.parallel.loss_kinds import kind_of
 from fastreduce.parallel.losses import combine, compared, scaled_by_tensor, total
 from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
@@ -106,7 +106,7 @@ class Dealer:
         # A GradScaler skips the steps of losses that are not finite, and then scales by less.
         look = not any(map(scaled_by_tensor, losses))
         found = total(scaled, self.replicas.devices[0], look)
-        kind = reduction, _written_as(loss_fn)
+        kind = reduction, kind_of(loss_fn)
         if kind not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
             whole = self._whole_loss(loss_fn, outputs, targets, sizes)
             if whole is None or compared(whole.to(found), found):
@@ -170,13 +170,6 @@ class _Arguments:
 class _Batch:
     inputs: Any
     targets: Any
-
-
-def _written_as(function: Callable[..., Any]) -> Any:
-    """The same for all functions that one piece of code makes, such as a lambda in a loop."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__code__", type(function))
 
 
 def _as_call(inputs: Any) -> tuple[Any, Any]:

@@ -85,8 +85,8 @@ def compared(whole: Tensor, found: Tensor) -> bool:
         raise ValueError(
             f"backward: the loss of the whole batch is {whole.item():.6g}, but the shards' "
             f"make {found.item():.6g}, so it is not their mean over examples (or sum, with "
-            'reduction="sum"); let the loss function return a sum and its weight, such as a '
-            "number of tokens, or call loss_fn(model(X), y).backward()"
+            'reduction="sum"), or it draws random numbers; let the loss function return a sum and '
+            "its weight, such as a number of tokens, or call loss_fn(model(X), y).backward()"
         )
     return True
 

@@ -81,6 +81,7 @@ class Replicas:
         self.sync_batchnorm, self.only_torch_draws = sync_batchnorm, only_torch_draws
         self._overlap = overlap
         self._lock = threading.Lock()  # the module has the parameters of one shard at a time
+        self._thread = threading.local()  # whether a shard runs in it
         self._structure: list[Any] = []
         self._attributes = Attributes()
         self._modules: list[nn.Module] = []
@@ -95,7 +96,16 @@ class Replicas:
         them stays, unless one raises. In training each shard draws random numbers from a seed of
         its own, which depends on torch's seed and the number of the shard only.
         ``around(replica)`` is entered while the replica runs.
+
+        Raises RuntimeError where the module calls the wrapper that is running it.
         """
+        if getattr(self._thread, "runs_a_shard", False):
+            raise RuntimeError(
+                "DataParallel: forward has called the DataParallel that runs it, by "
+                "model.compile(), a forward function that was replaced, or a hook; compile the "
+                "module before it is wrapped (torch.compile(net)) or the wrapper "
+                "(torch.compile(model)), and replace forward before the module is wrapped"
+            )
         with self._lock:
             return self._run(owners, inputs, around)
 
@@ -123,7 +133,7 @@ class Replicas:
             buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
 
         calls = [
-            functools.partial(self._modules[owner], *args, **kwargs)
+            functools.partial(self._call, self._modules[owner], args, kwargs)
             for owner, (args, kwargs) in zip(owners, inputs, strict=True)
         ]
         self._attributes.let_go()
@@ -139,6 +149,13 @@ class Replicas:
         finally:
             self._put(0, self._params, buffers[0])
             self._attributes.keep()
+
+    def _call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._thread.runs_a_shard = True
+        try:
+            return module(*args, **kwargs)
+        finally:
+            self._thread.runs_a_shard = False
 
     def forget_last_pass(self) -> None:
         """Drop the parameters that all replicas but the module itself keep after a pass.

@@ -77,7 +77,7 @@ def symmetry_of(links: Links) -> Symmetry:
 
 
 def _turns(links: Links) -> Iterator[tuple[int, ...]]:
-    """What may be a symmetry. The ranks fall into equal blocks of neighbours, and each of these into
+    """What may be a symmetry. The ranks fall into equal blocks of neighbours, and each block into
     equal parts. Parts that are alike change places in turn, within all blocks at once.
     """
     kinds, ranks = _kinds(links), np.arange(links.k)

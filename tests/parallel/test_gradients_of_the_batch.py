@@ -234,3 +234,36 @@ def test_each_loss_function_is_compared_with_that_of_the_whole_batch_once():
     with pytest.raises(ValueError, match="so it is not their mean over examples"):
         model.backward(lambda logits, labels: logits.sum(), X, y)
     assert torch.equal(model[0].weight.grad, before)
+
+
+class Scaled:
+    def __init__(self, ignored):
+        self.ignored = ignored
+
+    def loss(self, logits, labels):
+        return F.cross_entropy(logits, labels, ignore_index=self.ignored)
+
+
+def closure(weight):
+    return lambda logits, labels: F.cross_entropy(logits, labels, weight=weight)
+
+
+WEIGHT = torch.arange(1.0, CLASSES + 1).double()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=WEIGHT)),
+        (partial(F.cross_entropy), partial(F.cross_entropy, weight=WEIGHT)),
+        (closure(None), closure(WEIGHT)),
+        (Scaled(-100).loss, Scaled(int(batch()[1][0])).loss),
+    ],
+    ids=["modules", "partials", "closures", "methods"],
+)
+def test_another_loss_function_of_the_same_code_is_compared_too(first, second):
+    model = DataParallel(made("mlp"), ["cpu"] * 2)
+    X, y = batch()
+    model.backward(first, X, y)
+    with pytest.raises(ValueError, match="so it is not their mean over examples"):
+        model.backward(second, X, y)

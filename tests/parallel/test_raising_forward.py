@@ -103,3 +103,25 @@ def test_a_parameter_that_forward_sets_is_refused(do, words):
 )
 def test_what_is_no_new_parameter_is_fine(do):
     DataParallel(Setting(do), ["cpu"] * 2)(torch.ones(4, 3))
+
+
+def replace_forward(model):
+    old = model.forward
+    model.forward = lambda x: old(x) * 2
+
+
+CALLS_ITSELF = {
+    "compile": lambda model: model.compile(backend="eager"),
+    "a replaced forward": replace_forward,
+    "a hook": lambda model: model.register_forward_hook(lambda _, args, out: model(*args)),
+}
+
+
+@pytest.mark.parametrize("sync_batchnorm", [False, True])
+@pytest.mark.parametrize("how", CALLS_ITSELF)
+def test_a_wrapper_that_is_called_by_the_module_it_runs(how, sync_batchnorm):
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    model = DataParallel(net, ["cpu"] * 2, sync_batchnorm=sync_batchnorm)
+    CALLS_ITSELF[how](model)
+    with pytest.raises(RuntimeError, match="forward has called the DataParallel that runs it"):
+        model(torch.ones(4, 6))
