@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,18 +49,40 @@ def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
 
 
 def _never_a_leaf(tree: Any) -> bool:
-    """For pytree's ``is_leaf``: has it take apart every dataclass that it meets, except `Whole`."""
+    """For pytree's ``is_leaf``: has it take apart dataclasses, except `Whole`, and any mapping."""
     kind = type(tree)
-    if (
-        dataclasses.is_dataclass(kind)
-        and not isinstance(tree, Whole)
-        and kind not in pytree.SUPPORTED_NODES
-    ):
-        _register(kind)
+    if kind in pytree.SUPPORTED_NODES or isinstance(tree, Whole):
+        return False
+    if dataclasses.is_dataclass(kind):
+        _register_dataclass(kind)
+    elif isinstance(tree, Mapping):
+        _register_mapping(kind)
     return False
 
 
-def _register(kind: type[Any]) -> None:
+def _register_mapping(kind: type[Any]) -> None:
+    """Has pytree treat a mapping, such as a subclass of dict, as it does a dict.
+
+    Each shard gets ``kind(dict)``, as from nn.DataParallel, or a dict where that cannot be made.
+    """
+
+    def with_keys(whole: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], Any]:
+        return [(pytree.MappingKey(key), value) for key, value in whole.items()], list(whole)
+
+    def apart(whole: Any) -> tuple[list[Any], Any]:
+        return list(whole.values()), list(whole)
+
+    def together(parts: Iterable[Any], keys: Any) -> Any:
+        values = dict(zip(keys, parts, strict=True))
+        try:
+            return kind(values)
+        except TypeError:  # the constructor wants something else
+            return values
+
+    pytree.register_pytree_node(kind, apart, together, flatten_with_keys_fn=with_keys)
+
+
+def _register_dataclass(kind: type[Any]) -> None:
     """Has pytree take a dataclass apart and put it together, as torch's register_dataclass does.
 
     A ``__post_init__`` computes again what follows from the fields, but the fields stay as given.
@@ -95,7 +117,7 @@ def _attributes(whole: Any) -> list[str]:
 
 
 def leaves_of(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree of tuples, lists, dicts and dataclasses, and how it is built."""
+    """The leaves of a tree of tuples, lists, mappings and dataclasses, and how it is built."""
     return pytree.tree_flatten(tree, is_leaf=_never_a_leaf)
 
 

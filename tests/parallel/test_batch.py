@@ -1,6 +1,8 @@
 """How a batch is cut into shards, and how outputs are joined."""
 
 import dataclasses
+from collections import OrderedDict, UserDict
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -68,6 +70,57 @@ class Sample:
 def test_cut(tree, shards):
     assert rows_of(tree, 0) == 3
     assert repr(cut(tree, [2, 1], [CPU, CPU], 0)) == repr(shards)
+
+
+class Features(dict):
+    pass
+
+
+class Attributes(dict):
+    """Its keys are attributes, too."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.__dict__ = self
+
+
+class Named(dict):
+    """Cannot be made of a dict alone."""
+
+    def __init__(self, values, *, name):
+        super().__init__(values)
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("make", "handed_over"),
+    [
+        (dict, dict),
+        (OrderedDict, OrderedDict),
+        (Features, Features),
+        (Attributes, Attributes),
+        (UserDict, UserDict),
+        (MappingProxyType, MappingProxyType),
+        (lambda values: Named(values, name="mine"), dict),
+    ],
+    ids=["dict", "known", "subclass", "attributes", "UserDict", "read-only", "another constructor"],
+)
+def test_every_mapping_is_cut_and_joined_as_a_dict_is(make, handed_over):
+    whole = make({"x": torch.arange(3), "inner": make({"y": torch.arange(3), "rate": 2})})
+    parts = cut(whole, [2, 1], [CPU, CPU], 0)
+    for part, rows in zip(parts, ([0, 1], [2]), strict=True):
+        assert type(part) is type(part["inner"]) is handed_over and part["inner"]["rate"] == 2
+        assert part["x"].tolist() == part["inner"]["y"].tolist() == rows
+        assert getattr(part, "x", part["x"]) is part["x"]
+    joined = join(parts, [2, 1], CPU, 0)
+    assert type(joined) is handed_over and joined["inner"]["y"].tolist() == [0, 1, 2]
+
+
+def test_what_mappings_hold_is_named_in_errors_and_moved_inside_whole():
+    with pytest.raises(ValueError, match=r"3 in \['x'\], 2 in \['inner'\]\['y'\]"):
+        rows_of(Features(x=torch.arange(3), inner=UserDict(y=torch.arange(2))), 0)
+    (part,) = cut([Whole(Features(x=torch.arange(3)))], [3], [torch.device("meta")], 0)
+    assert part[0]["x"].is_meta
 
 
 def test_another_batch_dimension():
