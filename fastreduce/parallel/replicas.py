@@ -55,6 +55,12 @@ def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
         raise
 
 
+def _copies(buffers: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """One per buffer, which several modules may share: what one writes, the others read."""
+    made = {id(b): b.to(device, copy=True, non_blocking=True) for b in buffers}
+    return [made[id(b)] for b in buffers]
+
+
 def nothing(_: int) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -116,9 +122,7 @@ class Replicas:
         parameters = self._buckets.join([self._memories[owner] for owner in owners])
         held = self._buffers(0)
         buffers = [
-            held
-            if shard == 0
-            else [b.to(self.devices[owner], copy=True, non_blocking=True) for b in held]
+            held if shard == 0 else _copies(held, self.devices[owner])
             for shard, owner in enumerate(owners)
         ]
         drawing = owners if self.net.training else ()

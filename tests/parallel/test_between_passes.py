@@ -114,6 +114,29 @@ def test_a_buffer_that_forward_replaces():
         assert model.rows == wanted
 
 
+class Adds(nn.Linear):
+    """Writes to ``rows`` before it reads what ``other`` has, perhaps the same tensor."""
+
+    def __init__(self, rows, other):
+        super().__init__(3, 3)
+        self.register_buffer("rows", rows)
+        self.other = nn.Module()
+        self.other.register_buffer("rows", other)
+
+    def forward(self, x):
+        self.rows.add_(1)
+        return super().forward(x) * 0 + self.other.rows
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "each its own"])
+def test_a_buffer_that_two_modules_share(shared):
+    rows = torch.zeros(())
+    model = DataParallel(Adds(rows, rows if shared else torch.zeros(())), ["cpu"] * 3)
+    for number in (1, 2):
+        assert model(torch.ones(4, 3))[:, 0].tolist() == [number * shared] * 4
+    assert (model.rows is model.other.rows) == shared and model.rows == 2
+
+
 def test_two_forwards_through_batchnorm_before_a_backward():
     model = DataParallel(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), ["cpu"] * 2)
     (model(torch.randn(8, 6)).sum() + model(torch.randn(8, 6)).square().sum()).backward()
