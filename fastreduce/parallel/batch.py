@@ -186,7 +186,8 @@ def cut(
 
     columns = []
     for leaf in leaves:
-        if _is_cut(leaf, batch_dim):
+        # A single shard is the tensor itself: torch lets no forward pass write to parts of a split.
+        if len(sizes) > 1 and _is_cut(leaf, batch_dim):
             parts: Sequence[Any] = leaf.split(list(sizes), _dim_of(leaf, batch_dim))
         else:
             parts = [leaf.value if isinstance(leaf, Whole) else leaf] * len(sizes)

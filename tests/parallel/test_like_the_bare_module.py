@@ -117,6 +117,19 @@ def test_as_a_part_of_another_module(net, model):
     assert net[0].weight.grad is not None and isinstance(copy.deepcopy(whole)[0], DataParallel)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_one_replica_may_write_to_its_input(inplace):
+    bare = nn.Sequential(nn.ReLU(inplace=inplace), nn.Linear(3, 2))
+    found = []
+    for net in (bare, DataParallel(copy.deepcopy(bare), ["cpu"])):
+        x = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 2.0, -3.0]], requires_grad=True)
+        hidden = x * 2
+        net(hidden).sum().backward()
+        assert bool((hidden >= 0).all()) == inplace
+        found.append(x.grad)
+    assert torch.equal(*found) and found[0].count_nonzero() == 3
+
+
 def test_evaluation_keeps_no_graph(model):
     with torch.no_grad():
         assert not model(batch()[0]).requires_grad
