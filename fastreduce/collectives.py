@@ -219,7 +219,10 @@ def _run_compiled(
     algorithm: str | Program | Algorithm,
     engine: str,
 ) -> None:
-    """Under torch.compile: an operator that it can place in a graph, over flat lists."""
+    """Under torch.compile: an operator that it can place in a graph, over flat lists.
+
+    This code is only traced, so the operator itself waits for what is in flight (`_finish_first`).
+    """
     if not isinstance(algorithm, str):
         raise TypeError(
             f"algorithm is {type(algorithm).__name__}; under torch.compile want a name: register "
@@ -245,3 +248,18 @@ def _begin(collective: str, outputs: Tensors, inputs: Tensors | None, *how: Any)
     results, read = copied(outputs), copied(inputs)
     devices = {x.device for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)}
     return begin(lambda: _run(collective, results, read, *how), devices, results)
+
+
+def _finish_first(keys: torch._C.DispatchKeySet, *call: Any) -> None:
+    """Wait for what is in flight, where the operator is run and not traced; then go on to it."""
+    finish()
+    below = keys.remove(torch._C.DispatchKey.BackendSelect)
+    torch.ops.fastreduce.collective_.default.redispatch(below, *call)
+
+
+# BackendSelect is the last stop before the devices' own code. The object must live on: the
+# registration ends with it.
+_operator = torch.library.Library("fastreduce", "IMPL")  # type: ignore[no-untyped-call]
+_operator.impl(  # type: ignore[no-untyped-call]
+    "collective_", _finish_first, "BackendSelect", with_keyset=True
+)

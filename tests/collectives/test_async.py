@@ -87,12 +87,33 @@ def test_a_second_call_on_tensors_in_flight_comes_after_the_first(gate):
     assert again.is_completed() and tensors[1].tolist() == [8, 8, 8]
 
 
-def test_control_without_the_wait_the_second_call_would_be_first(gate, monkeypatch):
-    monkeypatch.setattr(fastreduce.collectives, "finish", lambda: None)
+def over_lists(tensors):
+    fastreduce.broadcast(tensors, 1)
+
+
+SECOND_CALLS = {
+    "eager": over_lists,
+    "compiled": torch.compile(over_lists, backend="eager", fullgraph=True),
+    "by inductor": torch.compile(over_lists, backend="inductor", fullgraph=True),
+    "the operator": lambda x: torch.ops.fastreduce.collective_(
+        "broadcast", x, [], 2, "sum", 1, "auto"
+    ),
+}
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["it waits", "control: it does not"])
+@pytest.mark.parametrize("name", SECOND_CALLS)
+def test_every_kind_of_second_call_waits_for_the_first(gate, monkeypatch, name, waits):
+    if not waits:
+        monkeypatch.setattr(fastreduce.collectives, "finish", lambda: None)
+    SECOND_CALLS[name]([torch.ones(3), torch.ones(3)])  # compiles
     tensors = [torch.ones(3), torch.full((3,), 2.0)]
     begun = fastreduce.broadcast(tensors, async_op=True)
-    fastreduce.broadcast(tensors, 1)
-    assert tensors[0].tolist() == [2, 2, 2] and not begun.is_completed()
+    if waits:
+        threading.Timer(0.05, gate.set).start()
+    SECOND_CALLS[name](tensors)
+    assert begun.is_completed() is waits
+    assert tensors[0].tolist() == ([1, 1, 1] if waits else [2, 2, 2])
 
 
 def test_the_callers_list_may_change(gate):
