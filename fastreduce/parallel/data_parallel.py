@@ -49,8 +49,8 @@ class DataParallel(nn.Module):
         overlap: sum gradients in buckets, each as soon as its last gradient is there, while the
             rest of the backward pass goes on; False sums all of them after it. The bits are the
             same.
-        record: a new file for a hash of every parameter before each step, which `fastreduce diff`
-            compares with another run's. A copy of the model records nothing.
+        record: a new file for a hash of every parameter before each step and after the last, which
+            `fastreduce diff` compares with another run's. A copy of the model records nothing.
 
     Arguments of a call: tensors, and tensors in tuples, lists, dicts and dataclasses. Outputs are
     joined on the first device; those without a batch dimension, as one loss per shard, are stacked.

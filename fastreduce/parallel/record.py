@@ -15,10 +15,12 @@ from fastreduce.parallel.watch import Watch
 
 
 class Recorder:
-    """Writes one line of JSON for each state of the parameters that a forward pass has met.
+    """Writes a line of JSON for each state of the parameters that a forward pass has met, and for
+    the last one that an optimizer has left.
 
     The first line names the parameters of each bucket; the others hold one hash per bucket and one
-    per parameter. Hashing takes about a second per GB (predicted), and waits for GPUs.
+    per parameter. A later line of the same step replaces an earlier one: the parameters were
+    changed between the optimizer's step and the forward pass. Hashing takes about a second per GB (predicted), and waits for GPUs.
     """
 
     def __init__(self, path: str | Path, net: nn.Module):
@@ -27,8 +29,8 @@ class Recorder:
         # In this order, which all runs share; gradients may come in another.
         buckets = buckets_of(params, list(reversed(range(len(params)))))
         self._buckets = [[names[number] for number in bucket] for bucket in buckets]
-        self._watch = Watch()
-        self._steps = 0
+        self._watch = Watch(after_step=self._write_state)
+        self._step, self._next = 0, 0
         try:
             self.path.touch(exist_ok=False)  # fails here, and not after the first step
         except OSError as error:
@@ -39,7 +41,14 @@ class Recorder:
         self._write({"buckets": self._buckets})
 
     def see(self) -> None:
+        """Record the parameters that a forward pass meets; what comes later is of the next step."""
+        self._write_state()
+        self._step = self._next
+
+    def _write_state(self) -> None:
         """Record the parameters, if they have changed since the last time."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return  # an optimizer's step is being captured, and changes nothing yet
         params = dict(self._net.named_parameters())
         if not self._watch.changed(list(params.values())):
             return
@@ -50,8 +59,8 @@ class Recorder:
             )
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
         together = [hashlib.blake2b("".join(x).encode(), digest_size=8).hexdigest() for x in hashes]
-        self._write({"step": self._steps, "buckets": together, "parameters": hashes})
-        self._steps += 1
+        self._write({"step": self._step, "buckets": together, "parameters": hashes})
+        self._next = self._step + 1
 
     def _write(self, line: dict[str, Any]) -> None:
         with self.path.open("a") as file:
@@ -92,13 +101,14 @@ def first_difference(one: str | Path, other: str | Path) -> str | None:
         if unlike:
             bucket, name = unlike[0]
             return (
-                f"step {step} (the first is 0), bucket {bucket}, parameter {name}: the first of "
+                f"before step {step} (the first is 0), bucket {bucket}, parameter {name}: the first of "
                 f"{len(unlike)} that differ there, of {sum(map(len, names))}"
             )
     if len(first) != len(second):
         same = min(len(first), len(second))
         return (
-            f"{one} has {len(first)} steps and {other} {len(second)}; the first {same} are the same"
+            f"{one} has {len(first)} states of the parameters and {other} {len(second)}; the first "
+            f"{same} are the same"
         )
     return None
 
@@ -112,9 +122,10 @@ def _unlike(names: list[list[str]], others: list[list[str]]) -> str:
 def _read(path: str | Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
     try:
         lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
-        return lines[0]["buckets"], [
-            {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines[1:]
-        ]
+        states = {
+            x["step"]: {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines[1:]
+        }
+        return lines[0]["buckets"], list(states.values())
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ValueError(
             f"{path} is not a record; want a file that DataParallel(..., record=FILE) has written"

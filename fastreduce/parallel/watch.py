@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,10 +17,12 @@ class Watch:
     """Whether parameters have changed since the last look.
 
     Their version counters say so, except after a step of an optimizer with ``fused=True``, which
-    writes without counting (torch 2.13). So the steps of optimizers are noticed, too.
+    writes without counting (torch 2.13). So the steps of optimizers are noticed, too, and followed
+    by a call of ``after_step``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after_step: Callable[[], None] = lambda: None) -> None:
+        self._after_step = after_step
         self._seen: list[tuple[int, int]] = []
         self._ids: set[int] = set()
         self._stepped = False
@@ -37,11 +39,13 @@ class Watch:
 
     def note(self, optimizer: Optimizer) -> None:
         """The optimizer has taken a step."""
-        self._stepped = self._stepped or any(
+        if any(
             id(parameter) in self._ids
             for group in optimizer.param_groups
             for parameter in group["params"]
-        )
+        ):
+            self._stepped = True
+            self._after_step()
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.same_bits import ReplicasDiffer
 
 
-def run(path, k=2, steps=3, spoil=None, name="mlp"):
-    model = DataParallel(made(name), ["cpu"] * k, reproducible=4, record=path)
+def run(path, k=2, steps=3, spoil=None, last_batch=1.0):
+    model = DataParallel(made("mlp"), ["cpu"] * k, reproducible=4, record=path)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     X, y = batch()
     for step in range(steps):
@@ -23,7 +23,8 @@ def run(path, k=2, steps=3, spoil=None, name="mlp"):
             with torch.no_grad():
                 model[2].bias[1] += 1e-12
         optimizer.zero_grad()
-        model.backward(F.cross_entropy, X, y)
+        scale = last_batch if step == steps - 1 else 1.0
+        model.backward(F.cross_entropy, X * scale, y)
         optimizer.step()
     return path
 
@@ -42,7 +43,7 @@ def test_runs_on_different_numbers_of_replicas_are_the_same(files, capsys):
 
 def test_the_first_difference_is_named(files, capsys):
     one, other = run(files[0]), run(files[1], spoil=1)
-    place = "step 1 (the first is 0), bucket 0, parameter 2.bias"
+    place = "before step 1 (the first is 0), bucket 0, parameter 2.bias"
     words = f"{place}: the first of 1 that differ there, of 4"
     assert first_difference(one, other) == words
     assert main(["diff", str(one), str(other)]) == 1
@@ -51,7 +52,14 @@ def test_the_first_difference_is_named(files, capsys):
 
 def test_a_shorter_run(files):
     one, other = run(files[0]), run(files[1], steps=2)
-    assert "has 3 steps and" in first_difference(one, other)
+    words = first_difference(one, other)
+    assert "has 4 states of the parameters and" in words and words.endswith("first 3 are the same")
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0], ids=["control: the same batch", "another"])
+def test_what_the_last_step_does_is_recorded(files, scale):
+    found = first_difference(run(files[0]), run(files[1], last_batch=scale))
+    assert found is None if scale == 1.0 else found.startswith("before step 3 (the first is 0)")
 
 
 def test_steps_of_a_fused_optimizer(files):
@@ -60,7 +68,7 @@ def test_steps_of_a_fused_optimizer(files):
     for _ in range(3):
         model.backward(F.cross_entropy, *batch())
         optimizer.step()
-    assert len(files[0].read_text().splitlines()) == 1 + 3
+    assert len(files[0].read_text().splitlines()) == 1 + 3 + 1
 
 
 def test_a_line_per_state_of_the_parameters(files):
