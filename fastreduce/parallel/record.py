@@ -20,7 +20,8 @@ class Recorder:
 
     The first line names the parameters of each bucket; the others hold one hash per bucket and one
     per parameter. A later line of the same step replaces an earlier one: the parameters were
-    changed between the optimizer's step and the forward pass. Hashing takes about a second per GB (predicted), and waits for GPUs.
+    changed between the optimizer's step and the forward pass. Hashing takes about a second per GB
+    (predicted), and waits for GPUs.
     """
 
     def __init__(self, path: str | Path, net: nn.Module):
@@ -101,8 +102,8 @@ def first_difference(one: str | Path, other: str | Path) -> str | None:
         if unlike:
             bucket, name = unlike[0]
             return (
-                f"before step {step} (the first is 0), bucket {bucket}, parameter {name}: the first of "
-                f"{len(unlike)} that differ there, of {sum(map(len, names))}"
+                f"before step {step} (the first is 0), bucket {bucket}, parameter {name}: the "
+                f"first of {len(unlike)} that differ there, of {sum(map(len, names))}"
             )
     if len(first) != len(second):
         same = min(len(first), len(second))
