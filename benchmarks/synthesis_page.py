@@ -13,6 +13,7 @@ from fastreduce.units import duration
 IRREGULAR = (
     "dgx1, NVLink 0-3 broken",
     "2 x dgx-h100, a card at a quarter",
+    "8 x dgx-h100, a card at a quarter",
     "2 x dgx-a100, 8 and 5 GPUs",
 )
 
