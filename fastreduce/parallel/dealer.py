@@ -106,11 +106,12 @@ class Dealer:
         # A GradScaler skips the steps of losses that are not finite, and then scales by less.
         look = not any(map(scaled_by_tensor, losses))
         found = total(scaled, self.replicas.devices[0], look)
-        kind = reduction, kind_of(loss_fn)
-        if kind not in self.checked and len(owners) > 1 and isinstance(losses[0], Tensor):
-            whole = self._whole_loss(loss_fn, outputs, targets, sizes)
-            if whole is None or compared(whole.to(found), found):
-                self.checked.add(kind)
+        if len(owners) > 1 and isinstance(losses[0], Tensor):
+            kind = reduction, kind_of(loss_fn)
+            if kind not in self.checked:
+                whole = self._whole_loss(loss_fn, outputs, targets, sizes)
+                if whole is None or compared(whole.to(found), found):
+                    self.checked.add(kind)
         torch.autograd.backward(scaled)
         return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.parallel.buckets import buckets_of
+from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.watch import Watch
 
 
@@ -48,7 +49,7 @@ class Recorder:
 
     def _write_state(self) -> None:
         """Record the parameters, if they have changed since the last time."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if capturing():
             return  # an optimizer's step is being captured, and changes nothing yet
         params = dict(self._net.named_parameters())
         if not self._watch.changed(list(params.values())):

@@ -117,9 +117,8 @@ class Trainer:
     def restore(self, found: checkpoint.Checkpoint) -> list[Epoch]:
         """Go on from a checkpoint, with the config's rate, momentum and weight decay.
 
-        Returns the epochs that had ended.
-
-        Raises CheckpointError if it is of another model or of other data; nothing has changed then.
+        Returns the epochs that had ended. Raises CheckpointError if it is of another model or of
+        other data; nothing has changed then.
         """
         parts = {**self._parts(), "order": self._generator}
         on_all_ranks(parts, lambda: self._check_data(found))
