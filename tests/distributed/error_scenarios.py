@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from differing_scenarios import calls_that_differ
-from failure_scenarios import backend, raised
+from failure_scenarios import backend, in_turn, raised
 
 
 def coalesced(*tensors, op=dist.ReduceOp.SUM):
@@ -193,6 +193,4 @@ SCENARIOS = [
 
 
 def run(rank, size):
-    for scenario in SCENARIOS:
-        dist.barrier()
-        scenario(rank, size)
+    in_turn(SCENARIOS, rank, size)

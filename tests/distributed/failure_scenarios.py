@@ -26,6 +26,13 @@ def raised(call):
     return str(caught.value)
 
 
+def in_turn(scenarios, rank, size):
+    """Each begins when all ranks have come through the one before."""
+    for scenario in scenarios:
+        dist.barrier()
+        scenario(rank, size)
+
+
 def every_later_call_raises(group=None):
     words = raised(lambda: dist.all_reduce(torch.ones(2), group=group))
     assert "this group cannot be used any more" in words, words
@@ -207,6 +214,4 @@ ALIVE = [
 
 
 def all_alive(rank, size):
-    for scenario in ALIVE:
-        dist.barrier()
-        scenario(rank, size)
+    in_turn(ALIVE, rank, size)

@@ -8,7 +8,7 @@ from functools import partial
 import gloo_errors
 import torch
 import torch.distributed as dist
-from failure_scenarios import LARGE, every_later_call_raises, named, raised
+from failure_scenarios import LARGE, every_later_call_raises, in_turn, named, raised
 from gloo_errors import gather, sparse
 from reference import OPS, integer_bits
 
@@ -77,12 +77,11 @@ def sums_of_sparse_tensors(rank, size):
 
 
 def run(rank, size):
-    for scenario in (
+    scenarios = [
         *(gloo_errors.calls_that_differ, gloo_errors.what_is_wrong),
         *(every_dtype_and_layout, sums_of_sparse_tensors),
-    ):
-        dist.barrier()
-        scenario(rank, size)
+    ]
+    in_turn(scenarios, rank, size)
 
 
 def in_parts(elems):

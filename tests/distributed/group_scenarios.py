@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
-from failure_scenarios import raised
+from failure_scenarios import in_turn, raised
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import fastreduce.distributed as fd
@@ -196,7 +196,7 @@ def the_input_over_all_shards(rank, size, elems, first, empty):
 
 
 def run(rank, size):
-    for scenario in (
+    scenarios = [
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
         a_call_of_another_thread_is_after_those_before,
         tensors_of_inference,
@@ -204,6 +204,5 @@ def run(rank, size):
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
         *(a_factor_of_a_sum_that_one_rank_gets, a_group_split_off),
         outputs_over_inputs,
-    ):
-        dist.barrier()
-        scenario(rank, size)
+    ]
+    in_turn(scenarios, rank, size)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from failure_scenarios import backend, raised
+from failure_scenarios import backend, in_turn, raised
 
 import fastreduce.distributed as fd
 
@@ -96,6 +96,4 @@ SCENARIOS = [
 
 
 def run(rank, size):
-    for scenario in SCENARIOS:
-        dist.barrier()
-        scenario(rank, size)
+    in_turn(SCENARIOS, rank, size)

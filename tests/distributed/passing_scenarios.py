@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from failure_scenarios import LARGE, backend, raised
+from failure_scenarios import LARGE, backend, in_turn, raised
 
 
 def ends(size):
@@ -160,18 +160,15 @@ SCENARIOS = [
 
 
 def run(rank, size):
-    for scenario in SCENARIOS:
-        dist.barrier()
-        scenario(rank, size)
+    in_turn(SCENARIOS, rank, size)
 
 
 def groups_that_end(rank, size):
-    for scenario in (
+    scenarios = [
         *(the_group_is_gone, the_peer_has_left, all_peers_have_left),
         *(a_timeout_that_was_changed, a_wait_of_centuries),
-    ):
-        dist.barrier()
-        scenario(rank, size)
+    ]
+    in_turn(scenarios, rank, size)
 
 
 CALLS = {
