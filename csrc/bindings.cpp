@@ -150,10 +150,23 @@ std::map<std::string, std::vector<at::ScalarType>> ops() {
   return found;
 }
 
-// `capsule` is what an array's __dlpack__ returned. Before DLPack 1.0 it had no such flag.
-bool is_read_only(const py::capsule& capsule) {
-  if (std::string_view(capsule.name()) != "dltensor_versioned") return false;
-  return (capsule.get_pointer<DLManagedTensorVersioned>()->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+struct Exported {
+  bool read_only;                // known since DLPack 1.0
+  std::vector<int64_t> strides;  // in elements; empty: those of a contiguous array
+};
+
+Exported exported(const DLTensor& tensor, bool read_only) {
+  return {read_only,
+          tensor.strides ? std::vector(tensor.strides, tensor.strides + tensor.ndim) : std::vector<int64_t>()};
+}
+
+// `capsule` is what an array's __dlpack__ returned.
+Exported look_at(const py::capsule& capsule) {
+  if (std::string_view(capsule.name()) == "dltensor")
+    return exported(capsule.get_pointer<DLManagedTensor>()->dl_tensor, false);
+  if (std::string_view(capsule.name()) != "dltensor_versioned") throw py::type_error("no capsule of an array");
+  const auto& versioned = *capsule.get_pointer<DLManagedTensorVersioned>();
+  return exported(versioned.dl_tensor, (versioned.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
 }
 
 void translate(std::exception_ptr error) {
@@ -183,7 +196,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("size_class", &size_class, py::arg("nbytes"));
   module.def("forget_schedules", &forget_schedules);
   module.def("cpu_kernels", [] { return cpu_kernels().name; });
-  module.def("is_read_only", &is_read_only, py::arg("capsule"));
+  py::class_<Exported>(module, "Exported")
+      .def_readonly("read_only", &Exported::read_only)
+      .def_readonly("strides", &Exported::strides);
+  module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));
   module.def("copy_engine_bytes",

@@ -119,32 +119,40 @@ def as_tensor(item: object, rank: int, index: int, written: bool = True) -> torc
             + (" (fastreduce.grads(replicas) has those of modules)" * isinstance(item, nn.Module))
             + (" (of a dict, pass list(d.values()))" * isinstance(item, str))
         )
-    if written and _is_read_only(item):
+    exported = _exported(item)
+    if written and (_is_constant(item) or (exported and exported.read_only)):
         raise ValueError(
             f"{where} is a read-only {type(item).__name__}, and results are written in place; "
             "reduce a copy (np.array(x), torch.tensor(x)) and convert that back"
         )
     # Negative strides make torch end the process.
-    strides = getattr(item, "strides", None)
-    if isinstance(strides, tuple) and any(isinstance(s, int) and s < 0 for s in strides):
-        raise ValueError(f"{where} has negative strides {strides}; want a copy without them")
+    strides = exported.strides if exported else []
+    if any(stride < 0 for stride in strides):
+        raise ValueError(
+            f"{where} has negative strides, {strides} in elements; want a copy without them"
+        )
     try:
         return from_dlpack(item)
     except (BufferError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} cannot be taken through __dlpack__: {error}") from error
 
 
-def _is_read_only(item: Any) -> bool:
-    """Whether the array must not be written to: torch would write to it all the same.
+def _is_constant(item: Any) -> bool:
+    """Whether the array must not be written to, whatever it exports.
 
-    NumPy arrays have a flag, others the flag of DLPack 1.0. JAX's arrays are constants even if they
-    are exported as writable, because other arrays and compiled functions share their memory.
+    JAX's arrays are constants even if they are exported as writable, because other arrays and
+    compiled functions share their memory. NumPy's have a flag.
     """
     if any(x.__module__.partition(".")[0] in ("jax", "jaxlib") for x in type(item).__mro__):
         return True
-    if not getattr(getattr(item, "flags", None), "writeable", True):
-        return True
-    try:
-        return _C.is_read_only(item.__dlpack__(max_version=(1, 0)))
-    except (BufferError, TypeError, ValueError, RuntimeError):
-        return False  # knows only older versions, or cannot be exported: from_dlpack says why
+    return not getattr(getattr(item, "flags", None), "writeable", True)
+
+
+def _exported(item: Any) -> _C.Exported | None:
+    """What the array's DLPack capsule says; None if it has none, and from_dlpack says why."""
+    for options in ({"max_version": (1, 0)}, {}):  # older libraries know no option
+        try:
+            return _C.look_at(item.__dlpack__(**options))
+        except (BufferError, TypeError, ValueError, RuntimeError):
+            continue
+    return None

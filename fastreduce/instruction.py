@@ -11,8 +11,9 @@ HOST = -1
 class Instruction(NamedTuple):
     """``rank`` reads ``shard`` of every buffer in ``srcs``, reduces in that order, writes ``dsts``.
 
-    One source is a copy, many are a reduction. A buffer may be both source and destination. Rank
-    `HOST` is the CPU: sources are copied to its memory, and the result is copied back.
+    One source is a copy, many are a reduction. A buffer may be both source and destination, but
+    neither twice. Rank `HOST` is the CPU: sources are copied to its memory, and the result is
+    copied back.
 
     >>> Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))
     Instruction(rank=0, shard=0, srcs=(0, 1), dsts=(0, 1))

@@ -109,7 +109,7 @@ def any_programs(draw: st.DrawFn) -> Program:
         Instruction,
         ranks,
         st.integers(0, shards - 1),
-        st.lists(ranks, min_size=1, max_size=3).map(tuple),
+        st.lists(ranks, min_size=1, max_size=3, unique=True).map(tuple),
         st.lists(ranks, min_size=1, unique=True).map(tuple),
     )
     return Program(k, shards, draw(st.lists(instructions, max_size=8)))

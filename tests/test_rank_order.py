@@ -28,8 +28,6 @@ IN_RANK_ORDER = {
     "the last two swapped": ([I(0, 0, (0, 2, 1), (0, 1, 2))], False),
     "beginning with its own": ([I(1, 0, (1, 0, 2), (0, 1, 2))], False),
     "two and then the third": ([I(0, 0, (0, 1), (0,)), I(0, 0, (0, 2), (0, 1, 2))], False),
-    "one twice": ([I(0, 0, (0, 1, 1), (0, 1, 2))], False),
-    "one too often": ([I(0, 0, (0, 1, 2, 2), (0, 1, 2))], False),
     "one missing": ([I(0, 0, (0, 1), (0, 1, 2))], False),
     "in one shard only": ([I(0, 0, (0, 1, 2), (0,)), I(0, 1, (0, 2, 1), (0,))], False),
 }

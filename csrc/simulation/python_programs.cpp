@@ -45,7 +45,8 @@ bool has_twice(std::vector<int> items) {
   return std::adjacent_find(items.begin(), items.end()) != items.end();
 }
 
-// The instructions, or the index of the first that is malformed.
+// The instructions, or the index of the first that is malformed. The engines' lists of pointers have room for each
+// buffer once.
 using Flattened = std::variant<FlatProgram, int64_t>;
 
 Flattened flatten(const py::tuple& instructions, const py::type& type, int ranks, int shards, int buffers) {
@@ -58,7 +59,8 @@ Flattened flatten(const py::tuple& instructions, const py::type& type, int ranks
                              PyTuple_GET_SIZE(item) == 4 && read_int(PyTuple_GET_ITEM(item, 0), kHost, ranks, rank) &&
                              read_int(PyTuple_GET_ITEM(item, 1), 0, shards, shard) &&
                              read_buffers(PyTuple_GET_ITEM(item, 2), buffers, srcs) &&
-                             read_buffers(PyTuple_GET_ITEM(item, 3), buffers, dsts) && !has_twice(dsts);
+                             read_buffers(PyTuple_GET_ITEM(item, 3), buffers, dsts) && !has_twice(srcs) &&
+                             !has_twice(dsts);
     if (!well_formed) return static_cast<int64_t>(index);
     program.rank.push_back(rank);
     program.shard.push_back(shard);

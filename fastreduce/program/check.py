@@ -24,6 +24,8 @@ def check_instruction(index: int, instruction: Instruction, program: Program) ->
         if not srcs or not dsts
         else f"buffer {next(b for b in (*srcs, *dsts) if b not in known)!r} does not exist"
         if any(b not in known for b in (*srcs, *dsts))
+        else "it reads one buffer twice, which no sum needs"
+        if len(set(srcs)) < len(srcs)
         else "it writes one buffer twice"
         if len(set(dsts)) < len(dsts)
         else None

@@ -49,6 +49,14 @@ def test_sums_are_in_rank_order_or_not(algorithm):
         assert_same(leader, other)
 
 
+@pytest.mark.parametrize("k", [63, 64, 65])
+@pytest.mark.parametrize("elems", [100, 3000])  # by this thread alone, and by all
+def test_any_number_of_sources(k, elems):
+    """The pointers of one instruction are on the stack if they are at most 64."""
+    tensors = noise(k, (elems,), torch.float32)
+    assert_same(after(tensors, algorithm="leader")[-1], reduced("sum", tensors))
+
+
 @settings(max_examples=40)
 @given(
     st.integers(2, 5),

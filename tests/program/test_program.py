@@ -61,7 +61,6 @@ WAITS = {
         [I(0, 0, (0, 1), (0,)), I(0, 0, (0, 1), (0,))], [(), (0,)]),
     "one that reads what it writes is a reader too": (
         [move(1, 2), I(0, 0, (0, 1), (1,)), move(1, 3)], [(), (0,), (1,)]),
-    "the same source twice": ([move(0, 1), I(0, 0, (1, 1), (2,))], [(), (0,)]),
     "another shard, not": ([move(0, 1), move(1, 2, shard=1), move(1, 2)], [(), (), (0,)]),
     "by whichever rank": ([I(0, 0, (0,), (1,)), I(1, 0, (1,), (0,))], [(), (0,)]),
 }  # fmt: skip

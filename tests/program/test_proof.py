@@ -123,7 +123,7 @@ REFUSED = {
         "rank 0 ends with shard 1 of its tensor without the contribution of rank [1]",
     ),
     "twice": (
-        Program(2, 1, [I(0, 0, (0, 1, 1), BOTH)]),
+        Program(2, 1, [I(0, 0, BOTH, (0,)), I(0, 0, BOTH, BOTH)]),
         "rank 0 ends with shard 0 of its tensor counting the contribution of rank [1] more than",
     ),
     "nothing at all": (
@@ -141,6 +141,7 @@ REFUSED = {
     "a list of destinations": (Program(2, 1, [I(0, 0, BOTH, [1])]), "dsts is [1], want a tuple"),
     "a word as a source": (Program(2, 1, [I(0, 0, ("0",), BOTH)]), "buffer '0' does not exist"),
     "no instruction": (Program(2, 1, [(0, 0, BOTH, BOTH)]), "want an Instruction"),
+    "one source twice": (Program(2, 1, [I(0, 0, (0, 1, 1), BOTH)]), "reads one buffer twice"),
     "one destination twice": (Program(2, 1, [I(0, 0, BOTH, (1, 1))]), "writes one buffer twice"),
     "malformed says which": (
         Program(2, 1, [I(0, 0, BOTH, BOTH), I(1, 7, BOTH, BOTH)]),
@@ -169,10 +170,11 @@ def test_where_sets_of_ranks_fill_whole_words(k):
     ring(k).verify()
     collective("all_gather", k).verify(goal("all_gather", k))
     steps = list(leader(k).instructions)
-    steps[0] = steps[0]._replace(srcs=(*range(k - 1), k - 2))
+    steps[0] = steps[0]._replace(srcs=tuple(range(k - 1)))
+    twice = [I(0, 0, (0, k - 1), (0,)), *leader(k).instructions]
     for wrong, words in (
         (Program(k, 1, steps), f"rank 0 ends .* without the contribution of rank [{k - 1}]"),
-        (Program(k, 1, [steps[0]._replace(srcs=(*range(k), k - 1))]), f"rank [{k - 1}] more than"),
+        (Program(k, 1, twice), f"rank [{k - 1}] more than"),
     ):
         with pytest.raises(ValueError, match=words.replace("[", r"\[")):
             wrong.verify()

@@ -70,7 +70,7 @@ class TestSeconds:
         assert found == simulate(program, "book-pcie4", sizes, slices=slices).time_s
 
     def test_nothing_is_proven(self):
-        twice = run((0, 0, (0, 1, 2, 3, 3), EVERYONE))
+        twice = run((0, 0, (0, 3), (0,)), (0, 0, EVERYONE, EVERYONE))
         assert seconds(twice, star(4), MB, 1, EVENTS) == timed(twice, star(4), MB).time_s
 
     def test_what_is_malformed_is_refused(self):

@@ -113,7 +113,7 @@ class TestSizes:
 
 
 class TestProof:
-    TWICE = run((0, 0, (0, 1, 2, 3, 3), EVERYONE))
+    TWICE = run((0, 0, (0, 3), (0,)), (0, 0, EVERYONE, EVERYONE))
 
     def test_a_wrong_program_is_refused_each_time_with_what_to_do(self):
         for _ in range(2):
