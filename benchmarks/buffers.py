@@ -14,10 +14,10 @@ from expected import contribution, expected
 from fastreduce import _C
 
 Ranks = list[list[torch.Tensor]]
-# The events engine keeps a graph for each program and set of buffers, kMaxGraphs
-# (csrc/cuda/graph_cache.h) in all, or fewer large ones. With more sets every call would record a
-# graph again, and that would be timed.
-# The extension does not export this detail of one engine, so a test compares the two constants.
+# The events engine keeps a graph for each program and set of buffers, 256 MiB of them
+# (most_graph_bytes in csrc/cuda/graph_cache.h). With more sets every call would record a graph
+# again, and that would be timed. So many of the largest fit: a ring of 8 ranks in 8 slices has 896
+# launches, which take about 2.7 MB as csrc/cuda/call_graph.cpp counts them (predicted).
 GRAPHS_KEPT = 64
 ALIGN_ELEMS = 128
 REFILL_ELEMS = 1 << 28

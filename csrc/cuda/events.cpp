@@ -133,14 +133,14 @@ void EventsEngine::enqueue(const Schedule& schedule, const std::vector<Table>& t
 }
 
 // All that decides which nodes the call's graph has, and on which devices.
-std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
-                             const Layout& layout) {
-  std::vector<uint64_t> key{schedule.id,
-                            static_cast<uint64_t>(layout.slices),
-                            placement.lane_per_rank,
-                            static_cast<uint64_t>(placement.copy_engine_bytes.nvlink),
-                            static_cast<uint64_t>(placement.copy_engine_bytes.pcie),
-                            layout.closed.size()};
+GraphCache::Key key_of(const Schedule& schedule, const std::vector<Table>& tables, const Placement& placement,
+                       const Layout& layout) {
+  GraphCache::Key key{schedule.id,
+                      static_cast<uint64_t>(layout.slices),
+                      placement.lane_per_rank,
+                      static_cast<uint64_t>(placement.copy_engine_bytes.nvlink),
+                      static_cast<uint64_t>(placement.copy_engine_bytes.pcie),
+                      layout.closed.size()};
   for (const auto& [device, buffer] : layout.closed)
     key.insert(key.end(), {static_cast<uint64_t>(device), static_cast<uint64_t>(buffer)});
   key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
@@ -156,9 +156,9 @@ std::vector<uint64_t> key_of(const Schedule& schedule, const std::vector<Table>&
 // nullptr: the call is enqueued.
 CallGraph* EventsEngine::graph_of(const Schedule& schedule, const std::vector<Table>& tables,
                                   const Placement& placement, const CallLanes& call) {
-  std::vector<std::byte*> addresses;
+  GraphCache::Addresses addresses;
   for (const Table& table : tables) addresses.insert(addresses.end(), table.pointers.begin(), table.pointers.end());
-  return graphs_.find(key_of(schedule, tables, placement, call), std::move(addresses), [&](CallGraph& graph) {
+  return graphs_.find(key_of(schedule, tables, placement, call), addresses, [&](CallGraph& graph) {
     std::vector<Line> lines;
     for (Lane* lane : call.lanes) lines.emplace_back(lane->device, graph);
     Enqueue enqueue(schedule, tables, call, std::move(lines));
@@ -234,7 +234,7 @@ void EventsEngine::run(const Schedule& schedule, const std::vector<Table>& table
     if (!call.capture)
       for (Lane* lane : call.lanes) lane->synchronize();
     cudaGetLastError();
-    if (graph) graphs_.give_up(error.what());
+    graphs_.give_up(graph, error.what());
     throw;
   }
 }

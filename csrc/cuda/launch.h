@@ -94,8 +94,8 @@ constexpr int vectors_at_a_time(int num_srcs) { return num_srcs <= 2 ? 2 : 1; }
 constexpr int kEnoughTiles = 128;
 constexpr int64_t kMinTileBytes = 1024;
 
-// A launch whose lanes wait for each other has at most so many tiles (signals.cuh): 1 MiB per rank where tiles are 4
-// KiB. Predicted: beyond that, what waiting costs is little beside the data.
+// A launch whose lanes wait for each other has at most so many tiles (signals.cuh): 1 or 2 MiB per rank, where tiles
+// are 4 or 8 KiB. Predicted: beyond that, what waiting costs is little beside the data.
 constexpr int kMaxSignalTiles = 256;
 
 // What ends waits: in memory of the host, which may change it meanwhile.

@@ -4,8 +4,8 @@
 
 #include <sstream>
 
+#include "fingerprint.h"
 #include "processes/checks.h"
-#include "processes/fingerprint.h"
 #include "processes/flags.h"
 #include "processes/heap.h"
 #include "processes/items.h"

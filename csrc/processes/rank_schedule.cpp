@@ -5,7 +5,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "processes/fingerprint.h"
+#include "fingerprint.h"
 
 namespace fastreduce {
 namespace {

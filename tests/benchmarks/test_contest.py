@@ -1,7 +1,6 @@
 """benchmarks/contest.py and report.py: who takes part in a case, on how many sets of buffers, and
 how auto is held against the others."""
 
-import re
 from argparse import Namespace
 
 import contest
@@ -40,8 +39,6 @@ def test_the_host_program_is_measured_at_small_sizes_only(monkeypatch):
 
 
 def test_all_graphs_of_a_case_are_kept():
-    source = (ROOT / "csrc" / "cuda" / "graph_cache.h").read_text()
-    assert re.findall(r"kMaxGraphs = (\d+);", source) == [str(GRAPHS_KEPT)]
     case = Case([(4,)], torch.float32, 2, "sum", ["tiles", "events"])
     tiles, events = ours("tiles", "ring", "sum"), ours("events", "ring", "sum")
     assert most_sets(case, [tiles] * 12, GRAPHS_KEPT) == GRAPHS_KEPT

@@ -14,6 +14,7 @@ import pytest
 import torch
 from gpu_report import Report, machine, read
 from gpu_steps import steps
+from step import NO_TIME
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [step.name for step in steps(Path())]
@@ -121,6 +122,11 @@ def test_the_steps_share_one_budget_and_none_takes_all_of_it(tmp_path):
     assert process.returncode == 1 and "built" in said, errors
     first, second, _ = statuses(tmp_path)
     assert (first, second) == ("passed", "failed: not done after 2 s")
+
+
+def test_steps_without_time_are_left_out(tmp_path):
+    report_of(tmp_path, {"build": "print(1)"}, "--budget-s", "0").communicate(timeout=100)
+    assert statuses(tmp_path) == [NO_TIME]
 
 
 def test_what_was_found_earlier_is_kept(tmp_path):

@@ -1,9 +1,12 @@
 """The CUDA engines with one thing wrong, and what test_engines.py says of each."""
 
+from graph_mutants import GRAPH_MUTANTS
 from peer_mutants import PEER_MUTANTS
 from virtual_builds import Mutant
 
-MUTANTS = PEER_MUTANTS | {
+MUTANTS = {
+    **PEER_MUTANTS,
+    **GRAPH_MUTANTS,
     "one wait dropped": Mutant(
         "cuda/enqueue.cpp",
         "if (known_[lane][other] >= behind[other]) continue;",
@@ -59,57 +62,6 @@ MUTANTS = PEER_MUTANTS | {
     "lanes do not wait for a replay that uses their memory": Mutant(
         "cuda/events.cpp", "if (graph.uses_host) fork(call);", "", "beside", "unordered"
     ),
-    "a user's capture takes everybody's lanes": Mutant(
-        "cuda/lane_sets.cpp", "if (!capture) return", "if (true) return", "beside", ""
-    ),
-    "a capture takes the lanes of a graph that is alive": Mutant(
-        "cuda/lane_sets.cpp",
-        "if (!set.in_use.load(std::memory_order_acquire)) return set;",
-        "return set;",
-        "graphs, no peers",
-        "the lanes of another",
-    ),
-    "the lanes of a graph that is gone are never used again": Mutant(
-        "cuda/lane_sets.cpp",
-        "->store(false, std::memory_order_release);",
-        "->store(true, std::memory_order_release);",
-        "graphs",
-        "a capture after another is gone",
-    ),
-    "lanes are lost to a graph that could not take them": Mutant(
-        "cuda/lane_sets.cpp",
-        "if (status != cudaSuccess) cudaUserObjectRelease(object, 1);",
-        "",
-        "graphs",
-        "after cudaGraphRetainUserObject failed",
-    ),
-    "each call in a capture has lanes of its own": Mutant(
-        "cuda/lane_sets.cpp",
-        "set.capture_id == capture->id",
-        "false",
-        "graphs",
-        "calls have different lanes",
-    ),
-    "CUDA called where it must not be": Mutant(
-        "cuda/lane_sets.cpp",
-        "void set_unused(void* in_use) {",
-        "void set_unused(void* in_use) { cudaFree(nullptr);",
-        "graphs",
-        "in the destructor of a user object",
-    ),
-    "graphs are made while a stream is captured": Mutant(
-        "cuda/events.cpp",
-        "graph.record([&] { enqueue.run(); });",
-        """
-        const cudaStream_t hub = call.hub().stream.get();
-        cuda_check(cudaStreamBeginCapture(hub, cudaStreamCaptureModeThreadLocal), "");
-        graph.record([&] { enqueue.run(); });
-        cudaGraph_t raw;
-        cuda_check(cudaStreamEndCapture(hub, &raw), "");
-        const Graph captured(raw);""",
-        "interruptions",
-        "a synchronization before",
-    ),
     "a node waits for another twice": Mutant(
         "cuda/line.cpp",
         "if (std::find(last_.begin(), last_.end(), node) == last_.end()) last_.push_back(node);",
@@ -145,64 +97,16 @@ MUTANTS = PEER_MUTANTS | {
         "orders",
         "a row in vectors",
     ),
-    "a graph keeps its addresses when tensors move": Mutant(
-        "cuda/call_graph.cpp", "update(nodes_[next_]);", "(void)update;", "orders", ""
-    ),
-    "nodes that are gone when they are updated": Mutant(
-        "cuda/call_graph.cpp",
-        "exec_ = GraphExec(exec);",
-        "exec_ = GraphExec(exec), graph_ = Graph();",
-        "orders",
-        "not replayed",
-    ),
-    "a graph replayed for other tensors": Mutant(
-        "cuda/graph_cache.cpp",
-        "(call.addresses == addresses || call.given_up)",
-        "true",
-        "graphs",
-        "",
-    ),
-    "a graph replayed for another operation": Mutant(
-        "cuda/events.cpp",
-        "<< 32 | static_cast<uint64_t>(table.op)",
-        "<< 32",
-        "graphs",
-        "operation",
-    ),
-    "a graph used that could not be made": Mutant(
-        "cuda/graph_cache.cpp",
-        "    give_up(error.what());",
-        "    latest().graph = std::move(graph), (void)error;",
-        "failures",
-        "",
-    ),
-    "a graph that cannot be made is tried again for ever": Mutant(
-        "cuda/graph_cache.cpp",
-        "if (latest().graph || latest().given_up)",
-        "if (latest().graph)",
-        "graphs",
-        "after a graph that could not be made",
-    ),
-    "a graph's arguments take no room": Mutant(
-        "cuda/call_graph.cpp",
-        " + static_cast<int64_t>(launch.args_bytes)",
-        "",
-        "graphs",
-        "more than 2 graphs",
-    ),
-    "graphs of any size are kept": Mutant(
-        "cuda/graph_cache.cpp", "bytes <= max_bytes_", "true", "graphs", "more than 5 graphs"
-    ),
     "a copy that cannot be captured": Mutant(
         "cuda/line.cpp",
         "cuda_check(cudaMemcpyAsync(dst, src, bytes, kind, stream_)",
         """
-        cudaPointerAttributes to, from;
-        cuda_check(cudaPointerGetAttributes(&to, dst), "");
-        cuda_check(cudaPointerGetAttributes(&from, src), "");
-        cuda_check(kind == cudaMemcpyDeviceToDevice
-                       ? cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, stream_)
-                       : cudaMemcpyAsync(dst, src, bytes, kind, stream_)""",
+    cudaPointerAttributes to, from;
+    cuda_check(cudaPointerGetAttributes(&to, dst), "");
+    cuda_check(cudaPointerGetAttributes(&from, src), "");
+    cuda_check(kind == cudaMemcpyDeviceToDevice
+                   ? cudaMemcpyPeerAsync(dst, to.device, src, from.device, bytes, stream_)
+                   : cudaMemcpyAsync(dst, src, bytes, kind, stream_)""",
         "capture",
         "cudaErrorStreamCaptureUnsupported",
     ),
@@ -214,14 +118,11 @@ MUTANTS = PEER_MUTANTS | {
         "",
     ),
     "one element too far": Mutant(
-        "cuda/reduce_rows.cuh", ".elements(edge_elems);", ".elements(edge_elems + 1);", "orders", ""
-    ),
-    "a graph replayed for memory that is closed elsewhere": Mutant(
-        "cuda/events.cpp",
-        "for (const auto& [device, buffer] : layout.closed)",
-        "for (const auto& [device, buffer] : ClosedBuffers())",
-        "closed memory",
-        "not each has a graph",
+        "cuda/reduce_rows.cuh",
+        ".elements(edge_elems);",
+        ".elements(edge_elems + 1);",
+        "orders",
+        "",
     ),
     "a launch that does not fit found out behind others": Mutant(
         "cuda/tiles.cpp",
@@ -261,8 +162,19 @@ MUTANTS = PEER_MUTANTS | {
         "limits",
         "",
     ),
+    "a divisor of 8 bits": Mutant(
+        "cuda/launch.cpp",
+        "static_cast<uint16_t>(parameter)}",
+        "static_cast<uint8_t>(parameter)}",
+        "limits",
+        "an average over 300 ranks",
+    ),
     "a row's instructions taken from the launch before": Mutant(
-        "cuda/launch.cpp", "  last_instructions_ = nullptr;\n}", "}", "limits", "a row in vectors"
+        "cuda/launch.cpp",
+        "  last_instructions_ = nullptr;\n}",
+        "}",
+        "limits",
+        "a row in vectors",
     ),
     "a pointer's number of 8 bits": Mutant(
         "cuda/launch.cpp",
@@ -278,21 +190,11 @@ MUTANTS = PEER_MUTANTS | {
         "limits, no peers",
         "out of memory",  # scratch for each source, before the error
     ),
-    "a graph replayed for another program": Mutant(
-        "cuda/events.cpp", "key{schedule.id,", "key{schedule.id * 0,", "same addresses", ""
-    ),
-    "a graph replayed for another dtype": Mutant(
-        "cuda/events.cpp",
-        "static_cast<uint64_t>(table.dtype) << 32 | ",
-        "",
-        "same addresses",
-        "another dtype",
-    ),
-    "a graph replayed for another length": Mutant(
-        "cuda/events.cpp",
-        "static_cast<uint64_t>(row.elems)}",
-        "0}",
-        "same addresses",
-        "one element more",
+    "a pool that cannot be opened leaves an error": Mutant(
+        "cuda/closed_memory.cpp",
+        "  cudaGetLastError();  // a pool",
+        "  // a pool",
+        "closed memory",
+        "the last error is",
     ),
 }

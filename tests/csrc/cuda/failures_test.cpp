@@ -76,6 +76,7 @@ bool fails_cleanly(const Case& one, int call, int64_t n, cudaError_t error) {
   if (thrown.find(virtual_cuda::failed_call() + " failed: " + cudaGetErrorName(error)) == std::string::npos &&
       !(thrown.empty() && may_go_on))
     fail(where + ", and what was thrown is \"" + thrown + '"');
+  if (is_in_a_destructor(virtual_cuda::failed_call())) cudaGetLastError();
   if (!thrown.empty()) calls.buffers(call).touch();
   expect_clean(where + ", when the error arrives");
   const DeviceGuard guard(0);

@@ -29,6 +29,27 @@ FLAGS_MUTANTS = {
     "a wait that is too long": Mutant(
         "cuda/flags.cpp", "kMaxWaitS = 60", "kMaxWaitS = 0", "flags", "kernel trapped"
     ),
+    "waits counted in 8 bits": Mutant(
+        "cuda/launch.cpp",
+        "static_cast<uint16_t>(waits_.size())",
+        "static_cast<uint8_t>(waits_.size())",
+        "flags",
+        "",
+    ),
+    "waits take no room": Mutant(
+        "cuda/launch.cpp",
+        "(*steps)[x].waits.size() * sizeof(WaitArg)",
+        "(*steps)[x].waits.size() * 0",
+        "flags",
+        "back and forth",
+    ),
+    "what an earlier row waits for takes no room": Mutant(
+        "cuda/launch.cpp",
+        "bytes(instructions_, row_steps_, waits_)",
+        "bytes(instructions_)",
+        "flags",
+        "",
+    ),
     "more blocks than run at the same time": Mutant(
         "cuda/flags.cpp",
         "launch.blocks > most_blocks",

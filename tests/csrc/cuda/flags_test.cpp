@@ -1,6 +1,7 @@
 // Calls by flags: launches of several lanes that wait for each other. Every block is a thread, so ThreadSanitizer sees
 // whether they wait for enough.
 #include "cases.h"
+#include "cuda/launch.h"
 #include "cuda/peers.h"
 
 namespace engines_test {
@@ -31,20 +32,21 @@ class Call {
     synchronize(machine_.devices);
   }
 
-  // Whether it was served by flags: one launch per lane, and no waits but round lanes of one device.
-  bool is_by_flags() const {
+  // Whether it was served by flags: so many launches per lane, and no waits but round lanes of one device.
+  bool is_by_flags(int launches) const {
     virtual_cuda::take_traffic();
     enqueue();
     const virtual_cuda::Traffic traffic = virtual_cuda::take_traffic();
     const bool lane_per_rank = one_.setting.lane_per_rank;
-    return traffic.kernels == (lane_per_rank ? ranks() : machine_.devices) && (lane_per_rank || traffic.waits == 0);
+    const int lanes = lane_per_rank ? ranks() : machine_.devices;
+    return traffic.kernels == launches * lanes && (lane_per_rank || traffic.waits == 0);
   }
 
   // Three calls one after the other, with nobody waiting in between.
-  void expect_right(bool by_flags = true) const {
+  void expect_right(bool by_flags = true, int launches = 1) const {
     for (int times = 0; times < 3; ++times) {
       buffers_.fill();
-      if (is_by_flags() != by_flags) fail(one_.name() + (by_flags ? ": not by flags" : ": by flags"));
+      if (is_by_flags(launches) != by_flags) fail(one_.name() + (by_flags ? ": not by flags" : ": by flags"));
       buffers_.collect();
     }
     expect_reduced(one_.name());
@@ -153,11 +155,55 @@ void in_a_capture(bool joins) {
   call.expect_reduced(where);
 }
 
+// Two GPUs copy each shard to each other in turn, so often. Each copy waits for the one before.
+struct BackAndForth {
+  int shards, times;
+
+  Named named() const {
+    std::vector<Instruction> instructions;
+    std::vector<std::vector<int>> waits, launches;
+    for (int shard = 0; shard < shards; ++shard)
+      for (int time = 0; time < times; ++time) {
+        const int index = static_cast<int>(instructions.size());
+        waits.push_back(time == 0 ? std::vector<int>() : std::vector<int>{index - 1});
+        launches.push_back({index});
+        instructions.push_back({time % 2, shard, {time % 2}, {1 - time % 2}, false});
+      }
+    const std::vector<std::vector<int>> goals(2 * shards, {0});
+    return {"back and forth", "broadcast", Schedule(2, 2, shards, instructions, waits, launches), false,
+            {false, false},   goals};
+  }
+  // Of the table of a launch. Rows of different shards next to each other have their own lists. Behind their pointers
+  // are those of the signals; before them, up to 8 bytes are left out.
+  size_t bytes(size_t rows) const {
+    const size_t lists = times * (sizeof(InstructionArg) + sizeof(StepArg)) + (times - 1) * sizeof(WaitArg);
+    return rows * (sizeof(RowArg) + lists) + (rows * 2 * times + 3 + 1) * sizeof(std::byte*);
+  }
+  bool fits(size_t rows) const { return bytes(rows) <= sizeof(LaunchArgs::table); }
+  void expect_right(size_t tensors, bool by_flags, int launches) const {
+    const Named program = named();
+    Call(program, kSum, std::vector<int64_t>(tensors, 8), {0, 0}, kTwo).expect_right(by_flags, launches);
+  }
+};
+
+void as_many_waits_as_fit() {
+  BackAndForth most{1, 1};
+  while (BackAndForth{1, most.times + 1}.fits(1)) ++most.times;
+  most.expect_right(1, true, 1);
+  BackAndForth{1, most.times + 1}.expect_right(1, false, 1);
+  BackAndForth{2, 300}.expect_right(1, true, 1);  // more waits, behind each other, than a byte can count
+  // Rows of two tensors: as few copies as three rows do not fit, and two do.
+  BackAndForth some{2, 1};
+  while (some.fits(3)) ++some.times;
+  some.expect_right(2, true, 2);
+}
+
 }  // namespace
 
 void calls_by_flags() {
   every_program();
   as_many_blocks_as_run_at_once();
+  as_many_waits_as_fit();
   two_dtypes();
   on_other_streams();
   in_a_capture(true);

@@ -78,7 +78,6 @@ void a_repeated_call_with_other_launches() {
 }  // namespace
 
 void graphs_by_themselves() {
-  graphs_have_room(copies(1), GraphCache::kMaxGraphs);
   graphs_have_room(copies(100), 5);
   graphs_have_room(copies(1000), 1);
   graphs_have_room(copies(1), 3, 40'000);

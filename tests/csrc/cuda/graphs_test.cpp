@@ -127,6 +127,21 @@ void a_graph_that_cannot_be_updated() {
   ++cases;
 }
 
+void a_graph_that_cannot_be_launched() {
+  Sets sets;
+  for (int times = 0; times < 2; ++times) sets.run(0);
+  virtual_cuda::fail_call("cudaGraphLaunch", cudaErrorUnknown);
+  std::string thrown;
+  try {
+    sets.run(0);
+  } catch (const std::runtime_error& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("cudaGraphLaunch failed") == std::string::npos) fail("a graph that cannot be launched: " + thrown);
+  for (int set : {0, 1, 0}) expect(sets.run(set), kEnqueued, "after a graph that could not be launched");
+  ++cases;
+}
+
 // A call that the user captures, twice in one graph. Its result is then that of one.
 class CapturedCall {
  public:
@@ -246,6 +261,7 @@ void kept_graphs() {
   operations_in_turn();
   a_graph_that_cannot_be_made();
   a_graph_that_cannot_be_updated();
+  a_graph_that_cannot_be_launched();
 }
 
 void lanes_of_captures() {

@@ -1,4 +1,6 @@
 // What fits one launch: the last row, operand and instruction, and one more.
+#include <numeric>
+
 #include "cases.h"
 #include "cuda/launch.h"
 #include "cuda/peers.h"
@@ -160,6 +162,26 @@ void expect_refused(const Form& form) {
   bytes.expect(bytes.before());
 }
 
+// More than a byte can count.
+void an_average_over_300_ranks() {
+  constexpr int kRanks = 300;
+  std::vector<int> all(kRanks);
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<int> others(all.begin() + 1, all.end());
+  const Schedule schedule(kRanks, kRanks, 1, {{0, 0, all, {0}, true}, {0, 0, {0}, others, false}}, {{}, {0}},
+                          {{0}, {1}});
+  std::vector<float> values(all.begin(), all.end());
+  const DeviceMemory memory = allocate_device(0, kRanks * sizeof(float));
+  Table table{DType::f32, Op::avg, sizeof(float), {{0, 1, 0}}, {}};
+  for (int rank : all) table.pointers.push_back(static_cast<std::byte*>(memory.get()) + rank * sizeof(float));
+  cuda_check(cudaMemcpy(memory.get(), values.data(), kRanks * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
+  run_tiles_cuda(schedule, {table}, 0, nullptr);
+  cuda_check(cudaMemcpy(values.data(), memory.get(), kRanks * sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  if (values != std::vector<float>(kRanks, (kRanks - 1) / 2.0f)) fail("an average over 300 ranks");
+  expect_clean("an average over 300 ranks");
+  ++cases;
+}
+
 Form with_more(Form form, size_t Form::* number, size_t more) {
   form.*number += more;
   return form;
@@ -168,6 +190,7 @@ Form with_more(Form form, size_t Form::* number, size_t more) {
 }  // namespace
 
 void limits_of_a_launch() {
+  if (kMaxArgsBytes > 5000) an_average_over_300_ranks();
   // Rows go to as many launches as they need.
   for (const Form& each : {Form{1, 2, 1, 2, 2}, Form{1, 3, 2, 2, 1}, Form{1, 8, 1, 8, 8}, Form{1, 2, 1, 2, 1, 2}}) {
     const Form most = largest(each, &Form::rows);

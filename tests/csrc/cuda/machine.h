@@ -17,7 +17,10 @@ extern std::map<const std::byte*, ptrdiff_t> lane_of_memory;  // virtual_launch.
 
 namespace engines_test {
 
+// Nor may an error be left to be blamed on a later launch.
 inline void expect_clean(const std::string& where) {
+  if (const cudaError_t left = cudaGetLastError(); left != cudaSuccess)
+    fail(where + ": the last error is " + cudaGetErrorName(left));
   for (const std::string& violation : virtual_cuda::take_violations()) fail(where + ": " + violation);
 }
 

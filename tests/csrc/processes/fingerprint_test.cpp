@@ -1,5 +1,5 @@
 // Calls of other sizes have other fingerprints. Prints "<n> cases right", or what was wrong, and exits with 1.
-#include "processes/fingerprint.h"
+#include "fingerprint.h"
 
 #include <algorithm>
 #include <utility>

@@ -121,7 +121,7 @@ def test_control_wrong_parts_are_found(part, text, other, words, object_files, p
 def test_control_a_weak_fingerprint_is_found(tmp_path):
     mixed = "value_ = mixed(value_ ^ static_cast<uint64_t>(numbers))"
     added = "value_ ^= static_cast<uint64_t>(numbers) + 0x9e3779b9 + (value_ << 6) + (value_ >> 2)"
-    csrc = mutated(tmp_path, "processes/fingerprint.h", mixed, added)  # as c10::hash_combine does
+    csrc = mutated(tmp_path, "fingerprint.h", mixed, added)  # as c10::hash_combine does
     build = Build("plain", tmp_path, csrc)
     done = run(build.link([build.compile(*PARTS["fingerprint"])], tmp_path))
     assert (done.returncode, done.stderr) == (1, "FAILED: two have one fingerprint\n")
