@@ -27,10 +27,12 @@ Call make_call(std::string_view collective, at::TensorList outputs, at::TensorLi
   TORCH_CHECK_VALUE(by_shard(kind) || inputs.empty(), collective, " has ", inputs.size(),
                     " inputs; want none, because it works in place: pass its tensors as outputs");
   const auto per_rank = [&](at::TensorList list) { return static_cast<int64_t>(list.size()) / ranks; };
+  // Not in the list below: if it throws there, behind the tensors, g++ 12 destroys them twice.
+  const Op parsed = parse_op(std::string(op));
   return {kind,
           {inputs.empty() ? "tensors" : "outputs", outputs.vec(), ranks, per_rank(outputs)},
           {"tensors", inputs.vec(), inputs.empty() ? 0 : ranks, per_rank(inputs)},
-          parse_op(std::string(op)),
+          parsed,
           root,
           std::string(algorithm),
           std::string(engine)};

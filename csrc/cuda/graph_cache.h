@@ -16,8 +16,8 @@ namespace fastreduce {
 // False where the environment turns them off.
 bool graphs_wanted();
 
-// A training step repeats a few calls, or one for each parameter. A graph takes from a few kilobytes to megabytes, as it
-// has nodes. Predicted; tests keep fewer.
+// A training step repeats a few calls, or one for each parameter. A graph takes from a few kilobytes to megabytes, as
+// it has nodes. Predicted; tests keep fewer.
 inline int64_t most_graph_bytes = 256 << 20;
 
 // The graphs of repeated calls. A call's `key` is all that decides which nodes its graph has; calls of one key differ

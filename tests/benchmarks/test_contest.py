@@ -11,7 +11,6 @@ from contenders import ours
 from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
 from nets import GRADIENTS
 from report import about_auto
-from step import ROOT
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ def of(dtype, *shape):
     return [torch.ones(shape or 4, dtype=torch.uint8).to(dtype) for _ in range(2)]
 
 
+def lists(*elems):
+    """Of two ranks."""
+    return [[ones(n) for n in elems] for _ in range(2)]
+
+
 def read_only():
     array = np.ones(3, np.float32)
     array.setflags(write=False)

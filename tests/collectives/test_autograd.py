@@ -123,12 +123,15 @@ class TestLeaves:
         assert tensors[0].tolist() == [4.0] * 3
 
 
-def test_dual_numbers_are_refused():
+@pytest.mark.parametrize(("rank", "index"), [(0, 0), (1, 1)])
+def test_dual_numbers_are_refused(rank, index):
     """Their tangents would keep what they were before the sum."""
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(ones(3), ones(3))
-        with pytest.raises(RuntimeError, match=r"rank 0, tensor 0 .*(forward|tangent)"):
-            allreduce([dual, ones(3)])
+        ranks = [[ones(3), ones(3)], [ones(3), ones(3)]]
+        ranks[rank][index] = dual
+        with pytest.raises(RuntimeError, match=rf"rank {rank}, tensor {index} .*tangent"):
+            allreduce(ranks)
         assert forward_ad.unpack_dual(dual).primal.tolist() == [1.0] * 3
 
 

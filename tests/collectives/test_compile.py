@@ -122,6 +122,11 @@ class TestCompile:
             compiled(allreduce, backend)(tensors)
         assert [x.tolist() for x in tensors] == [[1.0] * 3] * 2
 
+    @pytest.mark.parametrize("wrong", [{"engine": "flags"}, {"algorithm": "pears"}, {"op": "summ"}])
+    def test_what_is_asked_for_arrives(self, wrong, backend):
+        with pytest.raises(Exception, match=next(iter(wrong.values()))):
+            compiled(lambda tensors: allreduce(tensors, **wrong), backend)([torch.ones(3)])
+
 
 def test_inductor():
     """Nothing but the call, so that there is no kernel to compile for half a minute."""

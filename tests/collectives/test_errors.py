@@ -21,6 +21,7 @@ from bad_inputs import (
     inferred,
     jagged,
     learned,
+    lists,
     nested,
     of,
     on,
@@ -177,6 +178,15 @@ ROWS = {
     "shards too large": (
         scatter, lambda: [of(f32, 3), of(f32, 4)], V,
         "rank 0, tensor 0 has 4 elements", "has 3", "2 times as many"),
+    "a later shard too large": (
+        scatter, lambda: [lists(2, 3), lists(4, 4)], V,
+        "rank 0, tensor 1 has 4 elements", "has 3", "2 times as many"),
+    "a later one gathered into too little": (
+        gather, lambda: [lists(4, 3), lists(2, 2)], V,
+        "the output of rank 0, tensor 1 has 3 elements"),
+    "a later shard of another dtype": (
+        scatter, lambda: [lists(2, 2), [[ones(4), ones(4, dtype=f64)] for _ in range(2)]], V,
+        "tensor 1 is", "the same dtype"),
     "shards for wholes": (
         scatter, lambda: [of(f32, 4), of(f32, 2)], V,
         "the output of rank 0, tensor 0 has 4", "outputs are the first argument"),
@@ -199,6 +209,9 @@ ROWS = {
     "result of an operation": (
         allreduce, lambda: [[learned() * 2, learned() * 2]], R,
         "rank 0, tensor 0 requires grad", "no_grad"),
+    "a later result of an operation": (
+        allreduce, lambda: [[[ones(3), ones(3)], [ones(3), learned() * 2]]], R,
+        "rank 1, tensor 1 requires grad", "no_grad"),
     "inference tensor": (
         allreduce, lambda: [[ones(3), inferred()]], R,
         "Inplace update to inference tensor outside InferenceMode", "rank 1, tensor 0"),
