@@ -55,6 +55,14 @@ def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
         raise
 
 
+def _places(tensors: Sequence[Tensor]) -> list[int]:
+    """Their addresses; zeros inside a function transform of torch.func, where they have none."""
+    try:
+        return [tensor.data_ptr() for tensor in tensors]
+    except RuntimeError:
+        return [0] * len(tensors)
+
+
 def _copies(buffers: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """One per buffer, which several modules may share: what one writes, the others read."""
     made = {id(b): b.to(device, copy=True, non_blocking=True) for b in buffers}
@@ -132,8 +140,9 @@ class Replicas:
         def turn(shard: int) -> Iterator[None]:
             self._put(owners[shard], parameters[shard], buffers[shard])
             with _named(shard, len(owners)), draws.of(shard), around(owners[shard]):
+                places = _places(parameters[shard])
                 yield
-                self._check_parameters(owners[shard], parameters[shard])
+                self._check_parameters(owners[shard], parameters[shard], places)
             buffers[shard] = self._buffers(owners[shard])  # some may be new tensors
 
         calls = [
@@ -184,15 +193,19 @@ class Replicas:
         held = (holder[name] for holder, name in self._buffer_slots[owner])
         return [buffer for buffer in held if buffer is not None]
 
-    def _check_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
-        """Raise ValueError if a forward pass has left others than it was given."""
+    def _check_parameters(
+        self, owner: int, parameters: Sequence[Tensor], places: Sequence[int]
+    ) -> None:
+        """Raise ValueError if a forward pass has left others than it was given, or elsewhere."""
         found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
         wanted = [parameters[number] for number in self._numbers]
-        if len(found) == len(wanted) and all(map(operator.is_, found, wanted)):
+        pairs = zip(parameters, places, _places(parameters), strict=True)
+        moved = {id(x) for x, before, after in pairs if before != after}
+        if len(found) == len(wanted) and all(map(operator.is_, found, wanted)) and not moved:
             return
-        known = set(map(id, wanted))
+        kept = set(map(id, wanted)) - moved
         now = self._modules[owner].named_parameters()
-        new = next((f"set parameter {name}" for name, x in now if id(x) not in known), None)
+        new = next((f"set parameter {name}" for name, x in now if id(x) not in kept), None)
         raise ValueError(
             f"DataParallel: forward has {new or 'deleted a parameter'}, but each replica has "
             "parameters of its own only while it runs, so that would be lost. Do it between two "

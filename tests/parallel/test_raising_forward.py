@@ -78,8 +78,10 @@ def zeros(net):
         (lambda net: net.register_parameter("new", zeros(net)), "has set parameter new"),
         (lambda net: setattr(net, "bias", None), "has deleted a parameter"),
         (lambda net: delattr(net, "bias"), "has deleted a parameter"),
+        (lambda net: setattr(net.bias, "data", zeros(net).data), "has set parameter bias"),
+        (lambda net: setattr(net.inner.bias, "data", zeros(net)), r"has set parameter inner\.bias"),
     ],
-    ids=["replaced", "was None", "added", "None", "deleted"],
+    ids=["replaced", "was None", "added", "None", "deleted", "its data", "an inner one's data"],
 )
 def test_a_parameter_that_forward_sets_is_refused(do, words):
     net = Setting(do)
