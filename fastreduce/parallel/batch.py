@@ -49,7 +49,8 @@ def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
 
 
 def _never_a_leaf(tree: Any) -> bool:
-    """For pytree's ``is_leaf``: has it take apart dataclasses, except `Whole`, and any mapping."""
+    """For pytree's ``is_leaf``: has it take apart dataclasses, except `Whole`, and any mapping,
+    list or tuple."""
     kind = type(tree)
     if kind in pytree.SUPPORTED_NODES or isinstance(tree, Whole):
         return False
@@ -57,14 +58,37 @@ def _never_a_leaf(tree: Any) -> bool:
         _register_dataclass(kind)
     elif isinstance(tree, Mapping):
         _register_mapping(kind)
+    elif isinstance(tree, list | tuple) and not hasattr(
+        kind, "_fields"
+    ):  # pytree knows namedtuples
+        _register_sequence(kind)
     return False
 
 
-def _register_mapping(kind: type[Any]) -> None:
-    """Has pytree treat a mapping, such as a subclass of dict, as it does a dict.
+def _made(kind: type[Any], values: Any) -> Any:
+    """``kind(values)``, as from nn.DataParallel, or the values where that cannot be made."""
+    try:
+        return kind(values)
+    except TypeError:  # the constructor wants something else
+        return values
 
-    Each shard gets ``kind(dict)``, as from nn.DataParallel, or a dict where that cannot be made.
-    """
+
+def _register_sequence(kind: type[Any]) -> None:
+    """Has pytree treat a subclass of list or tuple as it does a list."""
+
+    def with_keys(whole: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], Any]:
+        return [(pytree.SequenceKey(i), value) for i, value in enumerate(whole)], None
+
+    pytree.register_pytree_node(
+        kind,
+        lambda whole: (list(whole), None),
+        lambda parts, _: _made(kind, list(parts)),
+        flatten_with_keys_fn=with_keys,
+    )
+
+
+def _register_mapping(kind: type[Any]) -> None:
+    """Has pytree treat a mapping, such as a subclass of dict, as it does a dict."""
 
     def with_keys(whole: Any) -> tuple[list[tuple[pytree.KeyEntry, Any]], Any]:
         return [(pytree.MappingKey(key), value) for key, value in whole.items()], list(whole)
@@ -73,11 +97,7 @@ def _register_mapping(kind: type[Any]) -> None:
         return list(whole.values()), list(whole)
 
     def together(parts: Iterable[Any], keys: Any) -> Any:
-        values = dict(zip(keys, parts, strict=True))
-        try:
-            return kind(values)
-        except TypeError:  # the constructor wants something else
-            return values
+        return _made(kind, dict(zip(keys, parts, strict=True)))
 
     pytree.register_pytree_node(kind, apart, together, flatten_with_keys_fn=with_keys)
 

@@ -116,6 +116,38 @@ def test_every_mapping_is_cut_and_joined_as_a_dict_is(make, handed_over):
     assert type(joined) is handed_over and joined["inner"]["y"].tolist() == [0, 1, 2]
 
 
+class Boxes(list):
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Sized(list):
+    """Cannot be made of a list alone."""
+
+    def __init__(self, values, size):
+        super().__init__(values)
+
+
+@pytest.mark.parametrize(
+    ("make", "handed_over"),
+    [(Boxes, Boxes), (Pair, Pair), (lambda values: Sized(values, 3), list)],
+    ids=["list", "tuple", "another constructor"],
+)
+def test_subclasses_of_lists_and_tuples_are_cut_and_joined_as_lists_are(make, handed_over):
+    whole = make([torch.arange(3), make([torch.arange(3), 2])])
+    parts = cut(whole, [2, 1], [CPU, CPU], 0)
+    for part, rows in zip(parts, ([0, 1], [2]), strict=True):
+        assert type(part) is type(part[1]) is handed_over and part[1][1] == 2
+        assert part[0].tolist() == part[1][0].tolist() == rows
+    joined = join(parts, [2, 1], CPU, 0)
+    assert type(joined) is handed_over and joined[1][0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"3 in \[0\], 2 in \[1\]"):
+        rows_of(make([torch.arange(3), torch.arange(2)]), 0)
+
+
 def test_what_mappings_hold_is_named_in_errors_and_moved_inside_whole():
     with pytest.raises(ValueError, match=r"3 in \['x'\], 2 in \['inner'\]\['y'\]"):
         rows_of(Features(x=torch.arange(3), inner=UserDict(y=torch.arange(2))), 0)

@@ -1,6 +1,7 @@
 """The gradient is that of the whole batch on one device, whatever the split."""
 
 import copy
+from collections import UserDict
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from models import CLASSES, KEEPING_RESULTS, MODELS, assert_same_gradients, batc
 from torch import nn
 
 from fastreduce import DataParallel
+from fastreduce.parallel import dealer
 from fastreduce.parallel.replicas import Replicas
 
 
@@ -214,8 +216,10 @@ def test_a_loss_among_the_outputs():
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
     X, y = batch()
     bare(X, y)["loss"].backward()
-    model.backward(lambda out: out["loss"], {"X": X, "labels": y})
-    assert_same_gradients(model, bare)
+    for mapping in (dict, UserDict):
+        model.zero_grad()
+        model.backward(lambda out: out["loss"], mapping({"X": X, "labels": y}))
+        assert_same_gradients(model, bare)
 
 
 def test_each_loss_function_is_compared_with_that_of_the_whole_batch_once():
@@ -242,6 +246,24 @@ class Scaled:
 
     def loss(self, logits, labels):
         return F.cross_entropy(logits, labels, ignore_index=self.ignored)
+
+
+class Counting:
+    def __init__(self):
+        self.steps, self.wholes = 0, 0
+
+    def loss(self, logits, labels):
+        self.steps += 1
+        self.wholes += len(labels) == 7
+        return F.cross_entropy(logits, labels)
+
+
+def test_a_loss_function_that_counts_its_steps_is_not_compared_for_ever(monkeypatch):
+    monkeypatch.setattr(dealer, "MOST_CHECKED", 3)
+    model, counting = DataParallel(made("mlp"), ["cpu"] * 2), Counting()
+    for _ in range(10):
+        model.backward(counting.loss, *batch())
+    assert counting.wholes == 3
 
 
 def closure(weight):
