@@ -2,9 +2,9 @@
 
     python benchmarks/published.py     # needs scipy
 
-Reads results/published.json, whose points each name their source. Writes the curves that ship with
-the package (fastreduce/topology/published.json), a picture (results/published.png), and the tables
-of docs/calibration.md to the screen.
+Reads fastreduce/plan/published_runs.json, whose points each name their source. Writes the curves
+that ship beside them (fastreduce/topology/published.json), a picture (results/published.png), and
+the tables of docs/calibration.md to the screen.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from matplotlib.figure import Figure
 from rows import markdown
 
 from fastreduce.plan.calibrate import HeldOut, calibrate
-from fastreduce.plan.runs import Measured, read
+from fastreduce.plan.runs import PUBLISHED_RUNS, Measured, read
 from fastreduce.topology.calibration import Calibration
 from fastreduce.topology.calibration_files import PUBLISHED, save_calibrations
 from fastreduce.units import busbw, percent
 
-CORPUS = Path(__file__).parent / "results" / "published.json"
-PICTURE = CORPUS.with_suffix(".png")
+PICTURE = Path(__file__).parent / "results" / "published.png"
 GOALS = 0.10, 0.30  # mean and worst
 
 
@@ -128,7 +127,7 @@ def _draw(axes: Axes, runs: Sequence[Measured], found: Calibration) -> None:
 
 
 def main() -> None:
-    runs = read(CORPUS)
+    runs = read(PUBLISHED_RUNS)
     calibrations, held_out = calibrate(runs)
     save_calibrations(calibrations, PUBLISHED)
     picture(runs, calibrations)

@@ -1,7 +1,6 @@
 """What do large messages, and training on many GPUs, take? The pictures of docs/whatif.md.
 
-Predicted, not measured, but for the published points of NCCL beside them
-(benchmarks/results/published.json).
+Predicted, not measured, but for the published points of NCCL beside them.
 
     python benchmarks/whatif.py                            # under two minutes
     python benchmarks/whatif.py --out benchmarks/results   # writes sizes.png, busy.png, step.png
@@ -12,20 +11,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from published import CORPUS
-
 from fastreduce import draw, simulate
 from fastreduce.algorithms import multi_ring
-from fastreduce.drawing import save
-from fastreduce.plan.pictures import sizes_figure
-from fastreduce.plan.runs import read
 from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.step import what_if
 from fastreduce.simulation.busy import Busy
 from fastreduce.topology import preset, rings
 from fastreduce.topology.rings import both_ways
 
-MACHINE, MEDIUM = "dgx-h100", "8 Hopper on NVSwitch"
+MACHINE = "dgx-h100"
 
 
 def main() -> None:
@@ -34,14 +28,13 @@ def main() -> None:
     args = parser.parse_args()
 
     sizes = over_sizes("1KB:8GB", topology=MACHINE, progress=True)
-    published = [x for x in read(CORPUS) if (x.medium, x.engine) == (MEDIUM, "NCCL")]
     step = what_if("llama-8b", "350ms", topology=MACHINE)
     broken = preset("dgx1").without(("gpu0", "gpu1"))
     timeline = simulate(multi_ring(8, both_ways(rings(broken))), broken, "160MB")
     print(sizes, step, timeline, sep="\n\n")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        save(sizes_figure(sizes, published), args.out / "sizes.png", "png")
+        draw(sizes, args.out / "sizes.png")
         draw(step, args.out / "step.png")
         draw(Busy(broken, timeline, "multi-ring"), args.out / "busy.png")
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fastreduce.plan.runs import Measured
-
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
 MEASURED = ", fitted to what others measured"
@@ -27,11 +25,8 @@ IN_A_ROW = 6  # names of the legend
 MOST_TICKS = 6  # more sizes would run into each other
 
 
-def sizes_figure(sizes: Sizes, runs: Sequence[Measured] = ()) -> Figure:
-    """The time, where small sizes differ, and the busbw, where large ones do.
-
-    ``runs`` are measured points of other engines, for as many ranks.
-    """
+def sizes_figure(sizes: Sizes) -> Figure:
+    """The time, where small sizes differ, and the busbw, where large ones do."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 4.6), layout="constrained")
@@ -49,7 +44,7 @@ def sizes_figure(sizes: Sizes, runs: Sequence[Measured] = ()) -> Figure:
         style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
         times.plot(covered, seconds, **style)
         _plot_rate(rates, sizes.k, covered, seconds, **style)
-    for run in runs:
+    for run in sizes.published:
         points = [x for x in run.points if nbytes[0] <= x.nbytes <= nbytes[-1]]
         columns = [x.nbytes for x in points], [x.time_s for x in points]
         style = {"color": INK, "linestyle": "", "marker": "x", "markersize": 4, "zorder": 4}

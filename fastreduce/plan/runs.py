@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import defaultdict
@@ -13,6 +14,9 @@ from typing import Any, NamedTuple
 from fastreduce.plan import nccl_tests, table_files
 from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
+
+# What others have published, each run with its source.
+PUBLISHED_RUNS = Path(__file__).parent / "published_runs.json"
 
 
 class Point(NamedTuple):
@@ -38,9 +42,20 @@ class Measured(NamedTuple):
     flaw: str = ""
 
 
+@functools.cache
+def published(medium: str, engine: str, ranks: int) -> tuple[Measured, ...]:
+    """What others have published of a medium, without runs that have a flaw.
+
+    >>> [run.machine for run in published("8 V100 on NVLink", "NCCL", 8)]
+    ['8 V100, one process', 'Oracle BM.GPU3.8']
+    """
+    found = (x for x in read(PUBLISHED_RUNS) if not x.flaw)
+    return tuple(x for x in found if (x.medium, x.engine, x.ranks) == (medium, engine, ranks))
+
+
 def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]:
     """The runs in a file: nccl-tests' output, a table of `fastreduce tune`, rows of our benchmarks,
-    or published runs (benchmarks/results/published.json).
+    or published runs (`PUBLISHED_RUNS`).
 
     Args:
         medium: in words, for files that do not say it. Default: the file's name.

@@ -12,6 +12,7 @@ from fastreduce.drawing import Drawable
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
+from fastreduce.plan.runs import Measured, published
 from fastreduce.topology import as_topology
 from fastreduce.topology.calibration import Calibration
 from fastreduce.units import duration, nbytes_of, parse_size, ranks_title, size
@@ -30,12 +31,14 @@ FACTOR = 4  # from one size to the next
 class Sizes(Drawable):
     """A `Plan` for each size, the smallest first. Prints as a table; `fastreduce.draw` draws it.
 
-    ``others`` are curves of other engines for as many ranks, as others have measured them.
+    ``others`` are curves of other engines for as many ranks, ``published`` points of them, as
+    others have measured them.
     """
 
     title: str
     plans: tuple[Plan, ...]
     others: tuple[Calibration, ...] = ()
+    published: tuple[Measured, ...] = ()
 
     @property
     def k(self) -> int:
@@ -122,8 +125,9 @@ def over_sizes(
     of = f"{size(between[0])} to {size(between[-1])}"
     found = Sizes(ranks_title(of, plans[0].k, plans[0].where), plans)
     curves = machine.calibrations if machine else ()
-    others = (x for x in curves if not x.is_ours and x.has_ranks(found.k))
-    return replace(found, others=tuple(others))
+    others = tuple(x for x in curves if not x.is_ours and x.has_ranks(found.k))
+    points = (run for x in others for run in published(x.medium, x.engine, found.k))
+    return replace(found, others=others, published=tuple(points))
 
 
 def sizes_of(text: str) -> list[int]:

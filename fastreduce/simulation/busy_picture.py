@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastreduce.simulation.busy import Busy
-from fastreduce.topology.picture import figure_with, links_in
+from fastreduce.topology.picture import figure_with, links_in, readable
 from fastreduce.units import duration
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ def busy_figure(busy: Busy) -> Figure:
     shades = ListedColormap([scale(LIGHTEST + (1 - LIGHTEST) * x / 255) for x in range(256)])
     shares = {link: round(share, 2) for link, share in busy.timeline.busy_share.items()}
     colors = {link: shades(share) if share else IDLE for link, share in shares.items()}
-    links = sorted(links_in(busy.topology.graph, colors), key=lambda x: shares[x.src, x.dst])
+    shown, words = readable(busy.topology, colors)
+    links = sorted(links_in(shown.graph, colors), key=lambda x: shares[x.src, x.dst])
     took = f"{busy.algorithm}, predicted: {duration(busy.timeline.time_s)}"
     lines = busy.timeline.title, f"{took} (the wider a link, the faster; grey: idle)"
-    figure = figure_with(busy.topology, links, "\n".join(lines))
+    figure = figure_with(shown, links, "\n".join([*lines, *words]))
     bar = figure.colorbar(
         ScalarMappable(cmap=shades),
         ax=figure.axes,

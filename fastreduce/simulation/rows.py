@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fastreduce.simulation.flows import MOMENT_S
 from fastreduce.simulation.timeline import Event
+from fastreduce.topology.alike import inside
+
+MOST_LANES = 100
 
 
 def lanes(events: Iterable[Event]) -> dict[str, list[Event]]:
@@ -17,6 +21,21 @@ def lanes(events: Iterable[Event]) -> dict[str, list[Event]]:
         name = " -> ".join(event.who) if isinstance(event.who, tuple) else event.who
         found.setdefault((link, name), []).append(event)
     return {name: found[link, name] for link, name in sorted(found, key=_natural)}
+
+
+def one_of_each(found: dict[str, list[Event]]) -> dict[str, list[Event]]:
+    """Where there are too many lanes to read, one for those of different machines that have the
+    same names within their machine and work at the same times, named with their number.
+    """
+    if len(found) <= MOST_LANES:
+        return found
+    alike: dict[Any, list[str]] = {}
+    for name, events in found.items():
+        place = " -> ".join(map(inside, name.split(" -> ")))
+        times = tuple((round(e.start_s / MOMENT_S), round(e.end_s / MOMENT_S)) for e in events)
+        alike.setdefault((place, times), []).append(name)
+    named = {names[0]: f" (1 of {len(names)})" * (len(names) > 1) for names in alike.values()}
+    return {f"{name}{words}": found[name] for name, words in named.items()}
 
 
 def rows(events: Sequence[Event]) -> list[list[Event]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastreduce.colors import FAINT, INK, color_of, ink_on
-from fastreduce.simulation.rows import lanes, rows
+from fastreduce.simulation.rows import lanes, one_of_each, rows
 from fastreduce.simulation.timeline import Event, Timeline
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHARACTERS_AT_7 = 160  # so many at 7 points fill the width beside the names
 def timeline_figure(timeline: Timeline) -> Figure:
     from matplotlib.figure import Figure
 
-    found = lanes(timeline.events)
+    found = one_of_each(lanes(timeline.events))
     time_s = timeline.time_s or 1e-6
     unit, scale = ("s", 1.0) if time_s >= 1 else ("ms", 1e-3) if time_s >= 1e-3 else ("us", 1e-6)
     height = min(MOST_INCHES, 1.4 + LANE_INCHES * max(1, len(found)))
@@ -33,7 +33,7 @@ def timeline_figure(timeline: Timeline) -> Figure:
     shards = 1 + max((e.shard for e in timeline.events if e.shard is not None), default=0)
     for place, events in enumerate(found.values()):
         _draw_lane(axes, place, events, shards, scale)
-    devices = sum(events[0].who == name for name, events in found.items())
+    devices = sum(isinstance(events[0].who, str) for events in found.values())
     axes.axhline(devices - 0.5, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(found)), list(found), fontsize=8)
     axes.set_xlabel(f"time ({unit}); one colour per shard, black where an event has several")

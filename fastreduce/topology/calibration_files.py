@@ -14,7 +14,7 @@ from fastreduce.topology.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
 VERSION = 1
-# Written by benchmarks/published.py from benchmarks/results/published.json.
+# Written by benchmarks/published.py from fastreduce/plan/published_runs.json.
 PUBLISHED = Path(__file__).parent / "published.json"
 
 # The published medium of each known machine. A cluster's name is followed by its network.

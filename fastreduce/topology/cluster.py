@@ -61,12 +61,18 @@ def machines(topology: Topology | str) -> list[list[str]]:
     ['m1/gpu0', 'm1/gpu1', 'm1/gpu2', 'm1/gpu3']
     """
     topology = as_topology(topology)
+    parts = machine_parts(topology)
+    return [[device for device in topology.devices if device in part] for part in parts]
+
+
+def machine_parts(topology: Topology) -> list[set[str]]:
+    """The nodes of each machine, in the order of their first devices."""
     inside = nx.DiGraph(topology.graph)
     media = topology.graph.edges(data="medium")
     inside.remove_edges_from([(src, dst) for src, dst, medium in media if medium == "network"])
-    parts = nx.weakly_connected_components(inside)
-    found = [[device for device in topology.devices if device in part] for part in parts]
-    return sorted(filter(None, found), key=lambda part: topology.devices.index(part[0]))
+    number = {device: rank for rank, device in enumerate(topology.devices)}
+    parts = [part for part in nx.weakly_connected_components(inside) if part & number.keys()]
+    return sorted(parts, key=lambda part: min(number[node] for node in part & number.keys()))
 
 
 def equal_machines(topology: Topology) -> list[list[str]]:

@@ -15,7 +15,7 @@ EFFICIENCY = {"pcie": 0.76, "network": 0.96, "memory": 0.88}
 
 # The same for NVLink, by its version. 3 and 4: NCCL's ring on 8 A100 shows about 235 of 300 GB/s
 # (NCCL's src/graph/tuning.cc caps it there), on 8 H100 about 370 of 450 (nccl-tests issue 212). 2:
-# 8 V100 show 135 of 150 GB/s (Oracle's BM.GPU3.8, benchmarks/results/published.json), 4 of them
+# 8 V100 show 135 of 150 GB/s (Oracle's BM.GPU3.8, fastreduce/plan/published_runs.json), 4 of them
 # more than the 20 of 25 GB/s that NCCL assumes for each link (src/graph/topo.h; 22 until 2021). 1:
 # NCCL assumes 18 of 20 GB/s. 5: NCCL assumes 40.1 of 50 GB/s.
 NVLINK_EFFICIENCY = {1: 0.9, 2: 0.9, 3: 0.8, 4: 0.8, 5: 0.8}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import networkx as nx
 
 from fastreduce.colors import INK
+from fastreduce.topology.alike import one_of_each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ Places: TypeAlias = dict[str, tuple[float, float]]
 FILLS = {"gpu": "#b5d98a", "cpu": "#9cc4ee", "switch": "#eeeeee", "nic": "#f5c98a"}
 COLORS = {"nvlink": "#4f8a00", "pcie": "#888888", "network": "#d9534f"}
 OTHER_COLOR = "#8e5bb5"  # between CPUs
+MOST_DEVICES = 16  # more would make the picture wider than a screen
 ROWS_APART = 1.5  # where neighbours in a row are 1 apart
 BEND = 0.4  # of an arc's length: how far its control point is off the straight line
 ASIDE = 0.05  # how far each direction is off the middle where the two are drawn by themselves
@@ -50,10 +52,22 @@ def topology_figure(topology: Topology) -> Figure:
     """Each link in the colour of its medium."""
     media = nx.get_edge_attributes(topology.graph, "medium")
     colors = {link: COLORS.get(medium, OTHER_COLOR) for link, medium in media.items()}
-    links = links_in(topology.graph, colors)
-    figure = figure_with(topology, links, repr(topology))
+    shown, words = readable(topology, colors)
+    links = links_in(shown.graph, colors)
+    figure = figure_with(shown, links, "\n".join([repr(topology), *words]))
     _add_legend(figure, links)
     return figure
+
+
+def readable(
+    topology: Topology, colors: Mapping[tuple[str, str], Any]
+) -> tuple[Topology, list[str]]:
+    """Of the machines of a large cluster that are alike one, and words that say so."""
+    if len(topology.devices) <= MOST_DEVICES:
+        return topology, []
+    shown, kinds = one_of_each(topology, colors)
+    alike = [names for names in kinds if len(names) > 1]
+    return shown, [f"{names[0]} stands for {len(names)}: {', '.join(names)}" for names in alike]
 
 
 def figure_with(topology: Topology, links: Sequence[_Link], title: str) -> Figure:

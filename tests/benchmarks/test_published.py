@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from published import CORPUS, between_machines, summary, table
+from published import PICTURE, between_machines, summary, table
 from sweeps import one_in
 
-from fastreduce.plan.runs import Measured, Point, read
+from fastreduce.plan.runs import PUBLISHED_RUNS, Measured, Point, read
 from fastreduce.topology.calibration_files import PUBLISHED, load_calibrations
 
-RUNS = json.loads(CORPUS.read_text(encoding="utf-8"))["runs"]
+RUNS = json.loads(PUBLISHED_RUNS.read_text(encoding="utf-8"))["runs"]
 # Published busbw has two digits after the point, and is of a time that was not yet rounded.
 ROUNDING = 0.0051, 5e-3
 
@@ -52,7 +52,7 @@ def test_control_a_wrong_number_of_ranks_would_not_agree():
 
 def fitted(x):
     """The runs that a calibration is of."""
-    own = [run for run in read(CORPUS) if (run.medium, run.engine) == (x.medium, x.engine)]
+    own = [run for run in read(PUBLISHED_RUNS) if (run.medium, run.engine) == (x.medium, x.engine)]
     return [run for run in own if not run.flaw] or own
 
 
@@ -93,8 +93,8 @@ def same_but_for_the_last_digit(told: str, found: str) -> bool:
 def test_the_docs_say_by_how_much_the_curves_are_off():
     from fastreduce.plan.calibrate import calibrate
 
-    page = (CORPUS.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    runs = read(CORPUS)
+    page = (PICTURE.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    runs = read(PUBLISHED_RUNS)
     _, held_out = calibrate(runs)
     for found in (table(held_out), summary(runs, held_out)):
         start = page.index(found.splitlines()[0])

@@ -7,6 +7,7 @@ import pytest
 from fastreduce import explain
 from fastreduce.algorithms import registry
 from fastreduce.plan.pictures import sizes_figure
+from fastreduce.plan.runs import PUBLISHED_RUNS, read
 from fastreduce.plan.sizes import over_sizes, sizes_of
 
 
@@ -77,6 +78,15 @@ def test_an_algorithm_of_ones_own_has_a_column(tmp_path):
     assert found.times_s(mine)[1] == found.times_s("ring")[1]
     legend = sizes_figure(found).legends[0].get_texts()
     assert mine in [text.get_text() for text in legend]
+
+
+def test_what_others_have_published_of_the_machine_stands_beside():
+    found = over_sizes([1000, 10**6], topology="dgx1-v100")
+    assert [run.machine for run in found.published] == ["8 V100, one process", "Oracle BM.GPU3.8"]
+    assert {x.engine for x in found.others} == {run.engine for run in found.published} == {"NCCL"}
+    flawed = [run.machine for run in read(PUBLISHED_RUNS) if run.flaw]
+    assert flawed and not {run.machine for run in found.published} & {*flawed}
+    assert over_sizes([1000], topology="book-pcie4").published == ()
 
 
 def test_no_size_is_refused():

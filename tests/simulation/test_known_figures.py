@@ -116,7 +116,7 @@ class TestScaling:
 
 
 # NCCL, 8 GPUs, large messages, GB/s busbw: nccl-tests issue 212; src/graph/tuning.cc; 8 V100 of
-# Oracle's BM.GPU3.8 (benchmarks/results/published.json). The links' achieved bandwidth is an
+# Oracle's BM.GPU3.8 (fastreduce/plan/published_runs.json). The links' achieved bandwidth is an
 # assumption of the presets (fastreduce/topology/links.py): 80 % of the nominal 450 and 300 GB/s,
 # 90 % of 150. So this shows that the program loses nothing on top of that.
 MACHINES = [("dgx-h100", 370), ("dgx-a100", 235)]

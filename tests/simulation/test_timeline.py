@@ -11,7 +11,7 @@ from networks import star
 
 from fastreduce import Instruction, Program, algorithms, simulate
 from fastreduce.simulation import Event, Timeline
-from fastreduce.simulation.rows import lanes, rows
+from fastreduce.simulation.rows import lanes, one_of_each, rows
 
 MB = 1_000_000
 
@@ -145,6 +145,23 @@ class TestRows:
         assert all(a.end_s <= b.start_s for row in found for a, b in pairwise(row))
         at_once = [sum(a.start_s <= e.start_s < a.end_s for a in events) for e in events]
         assert len(found) == max(at_once, default=0)
+
+    def test_one_lane_for_those_of_alike_machines(self, monkeypatch):
+        def works(who, start_s):
+            return Event(who, "x", start_s, start_s + 1, 0, 0)
+
+        events = [works(f"m{i}/gpu{g}", i == 2) for i in range(4) for g in range(2)]
+        events += [works((f"m{i}/nic0", "network"), 3) for i in range(4)]
+        found = lanes(sorted(events, key=lambda event: event.start_s))
+        assert one_of_each(found) is found
+        monkeypatch.setattr("fastreduce.simulation.rows.MOST_LANES", 3)
+        assert list(one_of_each(found)) == [
+            "m0/gpu0 (1 of 3)",
+            "m0/gpu1 (1 of 3)",
+            "m2/gpu0",
+            "m2/gpu1",
+            "m0/nic0 -> network (1 of 4)",
+        ]
 
     def test_lanes_count_in_order(self):
         events = [Event(who, "x", 0, 1, 0, 0) for who in ("gpu10", ("gpu2", "gpu1"), "gpu9")]
