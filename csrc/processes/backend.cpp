@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "fingerprint.h"
+#include "processes/caller.h"
 #include "processes/checks.h"
 #include "processes/flags.h"
 #include "processes/heap.h"
@@ -83,6 +84,8 @@ void ProcessBackend::shutdown() {
 
 ProcessBackend::Work ProcessBackend::enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs,
                                              std::function<void()> body) {
+  if (auto caller = caller_in_python())
+    body = [this, caller = std::move(*caller), body = std::move(body)] { group_.called_from(caller), body(); };
   if (chaos_) body = chaos_->around(std::move(body), group_, kind.timeout);
   if (machines_) body = [this, body = std::move(body)] { tell_machines(body); };
   std::optional<CallStream> stream;

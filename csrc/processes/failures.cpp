@@ -215,7 +215,8 @@ std::string Group::who_is_where() const {
     else if (last.announcement.call == 0)
       text << " has not arrived, and has made no call yet";
     else
-      text << " has not arrived: its last call was " << last.announcement.call << ", " << last.announcement.text.data();
+      text << " has not arrived: its last call was " << last.announcement.call << ", " << last.announcement.text.data()
+           << (last.caller[0] ? ", at " : "") << last.caller.data();
   }
   return text.str();
 }

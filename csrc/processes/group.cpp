@@ -119,6 +119,10 @@ void Group::check_usable() const {
 void Group::arrive(const Announcement& announcement) {
   desk(rank_).announcement = announcement;
   desk(rank_).announcement.call = call_;
+  if (caller_) {
+    std::array<char, 96>& told = desk(rank_).caller;
+    told[caller_->copy(told.data(), told.size() - 1)] = '\0';
+  }
   publish(desk(rank_).round, round_);
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -62,6 +63,7 @@ struct alignas(64) Desk {
   std::atomic<uint64_t> done{0};    // instructions that this rank has executed
   std::atomic<uint64_t> answer{0};  // to a question to all: kNo or kYes
   Announcement announcement;
+  std::array<char, 96> caller{};  // of the call, in Python, if that is known: for errors
 };
 
 class Group {
@@ -83,6 +85,8 @@ class Group {
 
   void begin(std::chrono::milliseconds timeout);
   void arrive(const Announcement& announcement);
+  // Where the calls that follow come from: peers that wait for this rank in vain say so.
+  void called_from(const std::string& caller) { caller_ = caller; }
   void meet();  // returns when all have arrived; throws if they have not announced the same
   // The same in two steps: the first rank that has not announced the same as rank 0, or 0.
   void wait_for_all();
@@ -198,6 +202,7 @@ class Group {
   std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // by rank and inode: announced memory comes again
   std::vector<FileDescriptor> alive_;                        // by rank: readable once the process has ended
   uint64_t round_ = 0, call_ = 0;
+  std::optional<std::string> caller_;
   Clock::time_point deadline_;
   std::chrono::milliseconds timeout_{0};
   std::atomic<bool> aborted_{false}, failed_{false};

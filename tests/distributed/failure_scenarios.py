@@ -1,5 +1,6 @@
 """What the ranks do of which one is killed, is stopped, leaves or gives up."""
 
+import inspect
 import os
 import random
 import re
@@ -94,6 +95,19 @@ def one_is_stopped(rank, size):
     last = f"rank {victim} has not arrived: its last call was 1, broadcast of float32 [7], root 0"
     assert last in words, words
     every_later_call_raises()
+
+
+def one_is_stopped_while_callers_are_known(rank, size):
+    """As where torch's flight recorder runs."""
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "10"
+    here = inspect.currentframe()
+    dist.broadcast(torch.ones(7), 0)
+    called_at = here.f_lineno - 1
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    words = raised(lambda: dist.all_reduce(torch.ones(5)))
+    last = "its last call was 1, broadcast of float32 [7], root 0"
+    assert f"{last}, at failure_scenarios.py:{called_at}" in words, words
 
 
 def one_has_left(rank, size):

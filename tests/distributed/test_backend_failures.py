@@ -44,6 +44,11 @@ def test_one_is_stopped(tmp_path, size):
     run(tmp_path, scenarios.one_is_stopped, size, killed=size - 1, timeout_s=2)
 
 
+def test_where_the_last_call_was_made(tmp_path):
+    scenario = scenarios.one_is_stopped_while_callers_are_known
+    run(tmp_path, scenario, 2, killed=1, timeout_s=2)
+
+
 @pytest.mark.parametrize("size", one_in(2, [2, 4], "processes"))
 def test_the_others_go_on(tmp_path, size):
     run(tmp_path, scenarios.all_alive, size)
