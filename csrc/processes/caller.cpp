@@ -1,8 +1,8 @@
 #include "processes/caller.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -20,10 +20,19 @@ bool wanted() {
   return wanted;
 }
 
+// Where the library lies that has this function.
+std::filesystem::path folder_of(const void* function) {
+  Dl_info found{};
+  dladdr(function, &found);
+  return std::filesystem::path(found.dli_fname ? found.dli_fname : "").parent_path();
+}
+
 // Of torch or of this package.
-bool is_library(const std::filesystem::path& file) {
-  return std::any_of(file.begin(), file.end(),
-                     [](const std::filesystem::path& part) { return part == "torch" || part == "fastreduce"; });
+bool is_library(const std::string& file) {
+  static const std::string package = folder_of(reinterpret_cast<const void*>(&caller_in_python)).string() + "/";
+  static const std::string torch =
+      folder_of(reinterpret_cast<const void*>(&torch::symbolize)).parent_path().string() + "/";
+  return file.starts_with(package) || file.starts_with(torch);
 }
 
 }  // namespace
@@ -34,8 +43,8 @@ std::optional<std::string> caller_in_python() {
   const torch::SymbolizedTracebacks found = torch::symbolize({trace.get()});
   for (uint64_t number : found.tracebacks.at(0)) {
     const auto& frame = found.all_frames.at(number);
-    const std::filesystem::path file(frame.filename);
-    if (!is_library(file)) return file.filename().string() + ":" + std::to_string(frame.lineno);
+    if (is_library(frame.filename)) continue;
+    return std::filesystem::path(frame.filename).filename().string() + ":" + std::to_string(frame.lineno);
   }
   return "";
 }

@@ -6,7 +6,7 @@
 
 namespace fastreduce {
 
-constexpr uint64_t kMagic = 0x6661737472656435;  // also the version of this layout
+constexpr uint64_t kMagic = 0x6661737472656436;  // also the version of this layout
 
 constexpr int32_t kNobody = -1;
 

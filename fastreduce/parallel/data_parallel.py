@@ -144,8 +144,8 @@ class DataParallel(nn.Module):
                 element, which is a mean or a sum over the shard's examples; or a pair of a sum and
                 its weight, such as a number of tokens. The batch's loss is then the sum of all sums
                 divided by that of all weights.
-            inputs: what the module takes. A tuple becomes several arguments, a dict keyword
-                arguments; put one tuple that is a single argument into another.
+            inputs: what the module takes. A tuple becomes several arguments, a mapping
+                keyword arguments; put one tuple that is a single argument into another.
             targets: cut like the inputs.
             reduction: "mean" or "sum": what ``loss_fn`` makes of a shard's examples. By default
                 ``loss_fn.reduction`` where there is such an attribute, as in torch's loss modules,
