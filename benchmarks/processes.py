@@ -10,7 +10,8 @@ rank, the median over rounds.
     python benchmarks/processes.py -k 2 4 --out benchmarks/results/processes
     sudo python benchmarks/processes.py --machines 2 3 --rate-mbit 1000
     python benchmarks/processes.py --device cuda -e 256M              # all ranks on one GPU
-    pip install mpich mpi4py; python benchmarks/processes.py          # and MPI, called directly
+    pip install mpich mpi4py; python benchmarks/processes.py          # and MPI, called directly,
+                                                                     # if each rank has a core
 
 "in place" are tensors of fastreduce.distributed.empty; "one process" is fastreduce.allreduce on the
 tensors of all ranks, with a thread for each: the limit of what processes can reach. "through the
@@ -170,7 +171,9 @@ def in_processes(k: int, settings: dict[str, Any], path: Path) -> None:
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29411"}
     beside_python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    mpiexec = which("mpiexec", path=beside_python) if find_spec("mpi4py") else None
+    # MPICH's ranks keep their cores while they wait.
+    has_mpi = find_spec("mpi4py") and k <= (os.cpu_count() or 1)
+    mpiexec = which("mpiexec", path=beside_python) if has_mpi else None
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node"]
     start = [mpiexec, "-n"] if mpiexec else torchrun
     subprocess.run([*start, str(k), *worker(settings, path)], check=True)
