@@ -49,7 +49,8 @@ from gpu_page import page
 from gpu_steps import steps
 from step import INTERRUPTED, ROOT, Step, outcome, run
 
-BUDGET_S, SHARE_OF_A_STEP, LEAST_SHARE = 420.0, 0.4, 0.02
+BUDGET_S, SHARE_OF_A_STEP = 420.0, 0.4
+LEAST_SHARE = 0.02  # in less of the budget no step tells anything
 PICTURES = ("kernels", "peers", "train")
 
 

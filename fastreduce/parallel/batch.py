@@ -58,11 +58,14 @@ def _never_a_leaf(tree: Any) -> bool:
         _register_dataclass(kind)
     elif isinstance(tree, Mapping):
         _register_mapping(kind)
-    elif isinstance(tree, list | tuple) and not hasattr(
-        kind, "_fields"
-    ):  # pytree knows namedtuples
+    elif isinstance(tree, list | tuple) and not _is_namedtuple(kind):
         _register_sequence(kind)
     return False
+
+
+def _is_namedtuple(kind: type[Any]) -> bool:
+    """Pytree knows these, each by its fields."""
+    return hasattr(kind, "_fields")
 
 
 def _made(kind: type[Any], values: Any) -> Any:

@@ -110,9 +110,10 @@ class Dealer:
         # A GradScaler skips the steps of losses that are not finite, and then scales by less.
         look = not any(map(scaled_by_tensor, losses))
         found = total(scaled, self.replicas.devices[0], look)
-        if len(owners) > 1 and isinstance(losses[0], Tensor):
+        may_differ = len(owners) > 1 and len(self.checked) < MOST_CHECKED
+        if may_differ and isinstance(losses[0], Tensor):
             kind = reduction, kind_of(loss_fn)
-            if kind not in self.checked and len(self.checked) < MOST_CHECKED:
+            if kind not in self.checked:
                 whole = self._whole_loss(loss_fn, outputs, targets, sizes)
                 if whole is None or compared(whole.to(found), found):
                     self.checked.add(kind)

@@ -23,7 +23,7 @@ def lanes(events: Iterable[Event]) -> dict[str, list[Event]]:
     return {name: found[link, name] for link, name in sorted(found, key=_natural)}
 
 
-def one_of_each(found: dict[str, list[Event]]) -> dict[str, list[Event]]:
+def one_of_alike_machines(found: dict[str, list[Event]]) -> dict[str, list[Event]]:
     """Where there are too many lanes to read, one for those of different machines that have the
     same names within their machine and work at the same times, named with their number.
     """
@@ -31,7 +31,8 @@ def one_of_each(found: dict[str, list[Event]]) -> dict[str, list[Event]]:
         return found
     alike: dict[Any, list[str]] = {}
     for name, events in found.items():
-        place = " -> ".join(map(inside, name.split(" -> ")))
+        who = events[0].who
+        place = tuple(map(inside, who)) if isinstance(who, tuple) else inside(who)
         times = tuple((round(e.start_s / MOMENT_S), round(e.end_s / MOMENT_S)) for e in events)
         alike.setdefault((place, times), []).append(name)
     named = {names[0]: f" (1 of {len(names)})" * (len(names) > 1) for names in alike.values()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastreduce.colors import FAINT, INK, color_of, ink_on
-from fastreduce.simulation.rows import lanes, one_of_each, rows
+from fastreduce.simulation.rows import lanes, one_of_alike_machines, rows
 from fastreduce.simulation.timeline import Event, Timeline
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHARACTERS_AT_7 = 160  # so many at 7 points fill the width beside the names
 def timeline_figure(timeline: Timeline) -> Figure:
     from matplotlib.figure import Figure
 
-    found = one_of_each(lanes(timeline.events))
+    found = one_of_alike_machines(lanes(timeline.events))
     time_s = timeline.time_s or 1e-6
     unit, scale = ("s", 1.0) if time_s >= 1 else ("ms", 1e-3) if time_s >= 1e-3 else ("us", 1e-6)
     height = min(MOST_INCHES, 1.4 + LANE_INCHES * max(1, len(found)))

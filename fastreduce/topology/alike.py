@@ -42,10 +42,10 @@ def one_of_each(
     alike: dict[Any, list[set[str]]] = defaultdict(list)
     for part in machine_parts(topology):
         nodes = frozenset((inside(node), graph.nodes[node]["kind"]) for node in part)
+        edges = *graph.out_edges(part, data=True), *graph.in_edges(part, data=True)
         links = frozenset(
             (inside(src), inside(dst), *sorted(figures.items()), colors[src, dst])
-            for src, dst, figures in graph.edges(data=True)
-            if part & {src, dst}
+            for src, dst, figures in edges
         )
         alike[nodes, links].append(part)
     kept = nx.DiGraph(graph)  # in the order of the nodes, which a subgraph has not

@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from published import PICTURE, between_machines, summary, table
+from published import between_machines, summary, table
+from step import ROOT
 from sweeps import one_in
 
 from fastreduce.plan.runs import PUBLISHED_RUNS, Measured, Point, read
@@ -93,7 +94,7 @@ def same_but_for_the_last_digit(told: str, found: str) -> bool:
 def test_the_docs_say_by_how_much_the_curves_are_off():
     from fastreduce.plan.calibrate import calibrate
 
-    page = (PICTURE.parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
     runs = read(PUBLISHED_RUNS)
     _, held_out = calibrate(runs)
     for found in (table(held_out), summary(runs, held_out)):

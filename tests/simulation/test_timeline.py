@@ -11,7 +11,7 @@ from networks import star
 
 from fastreduce import Instruction, Program, algorithms, simulate
 from fastreduce.simulation import Event, Timeline
-from fastreduce.simulation.rows import lanes, one_of_each, rows
+from fastreduce.simulation.rows import lanes, one_of_alike_machines, rows
 
 MB = 1_000_000
 
@@ -153,9 +153,9 @@ class TestRows:
         events = [works(f"m{i}/gpu{g}", i == 2) for i in range(4) for g in range(2)]
         events += [works((f"m{i}/nic0", "network"), 3) for i in range(4)]
         found = lanes(sorted(events, key=lambda event: event.start_s))
-        assert one_of_each(found) is found
+        assert one_of_alike_machines(found) is found
         monkeypatch.setattr("fastreduce.simulation.rows.MOST_LANES", 3)
-        assert list(one_of_each(found)) == [
+        assert list(one_of_alike_machines(found)) == [
             "m0/gpu0 (1 of 3)",
             "m0/gpu1 (1 of 3)",
             "m2/gpu0",
