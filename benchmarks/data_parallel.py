@@ -5,7 +5,8 @@
 
 All contenders run on the CPU, with one batch of random data and equal initial parameters: the bare
 module; `DataParallel` with k replicas (`model.backward`); the ten lines of docs/training.md, which
-copy the module k times and update k copies; the bare module with the batch in k parts, one after
+copy the module k times and update k copies; the same with a thread for each copy, all at the same
+time, each with one thread for its operations; the bare module with the batch in k parts, one after
 the other, whose gradients it accumulates; one replica with reproducible=8; and torch's DDP, two
 processes of one thread each over Gloo. Those cannot take turns with the others: they run right
 after them, once per model. Replicas on one CPU run one after the other, so nothing is won here by

@@ -1,10 +1,12 @@
 // The Python bindings: they convert arguments and errors, and do nothing else.
+#include <ATen/ThreadLocalState.h>
 #include <ATen/dlpack.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "call.h"
 #include "copy_engine.h"
@@ -169,6 +171,25 @@ Exported look_at(const py::capsule& capsule) {
   return exported(versioned.dl_tensor, (versioned.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
 }
 
+// All that torch keeps for a thread: modes, hooks, function transforms, the profiler. Another thread has it between
+// `enter` and `exit`, as autograd's threads have it.
+class ThreadState {
+ public:
+  void enter() {
+    before_.emplace();
+    at::ThreadLocalState::setThreadLocalState(state_);
+  }
+
+  void exit(const py::args&) {
+    at::ThreadLocalState::setThreadLocalState(*before_);
+    before_.reset();
+  }
+
+ private:
+  at::ThreadLocalState state_;
+  std::optional<at::ThreadLocalState> before_;
+};
+
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
@@ -199,6 +220,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<Exported>(module, "Exported")
       .def_readonly("read_only", &Exported::read_only)
       .def_readonly("strides", &Exported::strides);
+  py::class_<ThreadState>(module, "ThreadState")
+      .def(py::init<>())
+      .def("__enter__", &ThreadState::enter)
+      .def("__exit__", &ThreadState::exit);
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));

@@ -61,7 +61,7 @@ def changed_line(before: str, after: str) -> tuple[int, str, str]:
 def judged(work: Workspace, file: str, sample: int, seed: int) -> list[Result]:
     """The verdicts on a sample of a file's mutants."""
     original = (ROOT / file).read_text()
-    candidates = mutants_of(file, work.folder / f"mutants-{Path(file).name}")
+    candidates = mutants_of(file, work.folder / f"mutants-{file.replace('/', '-')}")
     random.Random(seed).shuffle(candidates)
     results: list[Result] = []
     for candidate in candidates:

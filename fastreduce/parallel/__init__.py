@@ -1,6 +1,6 @@
 """Data-parallel training of any `nn.Module` in one process."""
 
-from fastreduce.parallel.batch import Whole
 from fastreduce.parallel.data_parallel import DataParallel
+from fastreduce.parallel.trees import Whole
 
 __all__ = ["DataParallel", "Whole"]

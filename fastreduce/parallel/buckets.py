@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fastreduce import _C
+from fastreduce.parallel.untraced import untraced
 
 # The sizes of torch's DistributedDataParallel.
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
@@ -17,8 +18,10 @@ class Buckets:
     """Joins the replicas' parameters to the module's by autograd, a bucket at a time.
 
     A bucket is summed when the last gradient of its parameters is there, while the rest of the
-    backward pass goes on. In the first pass every parameter has a bucket of its own, which shows
-    the order; from the second on, parameters whose gradients came together are summed together.
+    backward pass goes on. A `reduce` takes a list of gradients as it is, so none is copied into a
+    flat bucket, and ``param.grad`` has memory of its own. In the first pass every parameter has a
+    bucket of its own, which shows the order; from the second on, parameters whose gradients came
+    together are summed together.
     Without ``overlap`` there is one bucket, which is summed when all gradients are there.
     """
 
@@ -31,6 +34,7 @@ class Buckets:
         self._passes = 0
         self.numbers = [[number] for number in self._usual] if overlap else [self._usual]
 
+    @untraced
     def join(self, memories: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """For each shard, the parameters on its memory; their gradients go to the module's."""
         if torch.is_grad_enabled() and self._overlap:

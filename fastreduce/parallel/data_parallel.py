@@ -148,8 +148,8 @@ class DataParallel(nn.Module):
                 keyword arguments; put one tuple that is a single argument into another.
             targets: cut like the inputs.
             reduction: "mean" or "sum": what ``loss_fn`` makes of a shard's examples. By default
-                ``loss_fn.reduction`` where there is such an attribute, as in torch's loss modules,
-                else "mean".
+                ``loss_fn.reduction`` where there is such an attribute, as in torch's loss modules
+                ("batchmean" is "mean"), else "mean".
 
         Returns the loss of the whole batch, a detached 0-dim tensor on the first device.
 
@@ -247,7 +247,14 @@ class DataParallel(nn.Module):
         return super().__getattr__(name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
-        copied = DataParallel(copy.deepcopy(self._parallel.replicas.net, memo), **self._settings())
+        net = copy.deepcopy(self._parallel.replicas.net, memo)
+        if not vars(net):  # a copy that has only begun
+            own = (name for name, x in vars(self).items() if getattr(x, "__self__", None) is self)
+            raise RuntimeError(
+                f"its attribute {next(own, 'forward')} calls the DataParallel that runs it; set it "
+                "before the module is wrapped (with Accelerate: DataParallel(prepare(net)))"
+            )
+        copied = DataParallel(net, **self._settings())
         memo[id(self)] = copied
         return copied
 

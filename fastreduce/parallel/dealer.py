@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
+from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards
 from fastreduce.parallel.checks import check_settings
+from fastreduce.parallel.common_objects import unchanged_objects
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.loss_kinds import kind_of
 from fastreduce.parallel.losses import combine, compared, scaled_by_tensor, total
+from fastreduce.parallel.outputs import join
 from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.shares import MeasuredShares
@@ -84,8 +86,10 @@ class Dealer:
         return outputs
 
     def forward(self, args: Any, kwargs: Any) -> Any:
-        owners, sizes, parts = self.deal(_Arguments(args, kwargs))
-        outputs = self.run(owners, sizes, [(part.args, part.kwargs) for part in parts])
+        arguments = _Arguments(args, kwargs)
+        owners, sizes, parts = self.deal(arguments)
+        with unchanged_objects(arguments, len(owners)):
+            outputs = self.run(owners, sizes, [(part.args, part.kwargs) for part in parts])
         if self.alone:
             return outputs[0]
         return join(outputs, sizes, self.replicas.devices[0], self.batch_dim)
@@ -100,7 +104,8 @@ class Dealer:
                 "backward by itself: loss.backward()"
             )
         owners, sizes, parts = self.deal(_Batch(inputs, targets))
-        outputs = self.run(owners, sizes, [_as_call(part.inputs) for part in parts])
+        with unchanged_objects(inputs, len(owners)):
+            outputs = self.run(owners, sizes, [_as_call(part.inputs) for part in parts])
         losses = [
             loss_fn(output, *part.targets) for output, part in zip(outputs, parts, strict=True)
         ]

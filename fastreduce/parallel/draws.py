@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastreduce.parallel.untraced import untraced
+
 
 class Draws:
     """For one batch: what each shard draws depends on torch's seed and the shard's number only.
@@ -28,7 +30,7 @@ class Draws:
         self._generators = [{_generator(torch.device("cpu")), _generator(x)} for x in devices]
         self._states: list[dict[torch.Generator, Tensor]] = [{} for _ in devices]
         self._only_torch = only_torch
-        self._seed = int(torch.randint(2**62, ())) if devices else 0
+        self._seed = _new_seed() if devices else 0
 
     # torch.random.fork_rng and torch.manual_seed take a millisecond, mostly for tracebacks
     # (2 Xeon cores, torch 2.13, 2026-11-22).
@@ -61,6 +63,11 @@ class Draws:
                 "promises; draw them from torch, or before the batch and pass them as arguments"
             )
         self._states[shard] = {g: g.get_state() for g in self._generators[shard]}
+
+
+@untraced
+def _new_seed() -> int:
+    return int(torch.randint(2**62, (), device="cpu"))
 
 
 def capturing() -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
-from fastreduce.parallel.batch import Whole, leaves_of
+from fastreduce.parallel.trees import Whole, leaves_of
 from fastreduce.parallel.update import Update
 
 # As many as torch's notes advise; two are needed to find the order of the buckets.

@@ -23,10 +23,10 @@ def combine(losses: Sequence[Any], sizes: Sequence[int], reduction: str) -> list
     """Weigh the shards' losses so that their sum is the loss of the whole batch.
 
     A loss is a tensor of one element, whose ``reduction`` over the shard's examples (``sizes``) is
-    "mean" or "sum"; or a pair of a sum and its weight (a number of tokens), whose quotient over the
-    whole batch is the loss. Returns 0-dim tensors.
+    "mean" (or "batchmean", as `nn.KLDivLoss` calls it) or "sum"; or a pair of a sum and its weight
+    (a number of tokens), whose quotient over the whole batch is the loss. Returns 0-dim tensors.
     """
-    if reduction not in ("mean", "sum"):
+    if reduction not in ("mean", "batchmean", "sum"):
         raise ValueError(f"backward: found reduction {reduction!r}, wanted 'mean' or 'sum'")
     pairs = [isinstance(loss, tuple) and len(loss) == 2 for loss in losses]
     values = [loss[0] for loss in losses] if all(pairs) else list(losses)
@@ -42,7 +42,7 @@ def combine(losses: Sequence[Any], sizes: Sequence[int], reduction: str) -> list
         factors = [1 / total] * len(values)
     else:
         rows = sum(sizes)
-        factors = [size / rows if reduction == "mean" else 1.0 for size in sizes]
+        factors = [1.0 if reduction == "sum" else size / rows for size in sizes]
     values = [value.reshape(()) if value.dim() else value for value in values]
     return [x if f == 1.0 else x * f for x, f in zip(values, factors, strict=True)]
 

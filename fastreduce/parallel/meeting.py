@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from fastreduce import _C
 from fastreduce.thread_modes import modes_of_this_thread
 
 Turn: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
@@ -83,21 +86,27 @@ def is_shard() -> bool:
     return hasattr(_this_thread, "shard")
 
 
-def began_with_gradients() -> bool:
-    """Whether gradients were on where the calls were made."""
+def began_with() -> tuple[bool, Any]:
+    """Where the calls were made: whether gradients were on, and the hooks for saved tensors."""
     shard: _Shard = _this_thread.shard
-    return shard.gradients
+    return shard.began_with
+
+
+def saved_tensors_hooks() -> Any:
+    """The innermost of this thread; a false value if there are none."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 class _Shard:
     """A coroutine made of a thread, because a layer cannot be a generator."""
 
     def __init__(self, call: Callable[[], Any]):
-        self._call, self._modes = call, modes_of_this_thread()
-        self.gradients = torch.is_grad_enabled()
+        self._call, self._modes, self._state = call, modes_of_this_thread(), _C.ThreadState()
+        self.began_with = torch.is_grad_enabled(), saved_tensors_hooks()
         self._said: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="fastreduce shard", daemon=True)
+        run = functools.partial(contextvars.copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name="fastreduce shard", daemon=True)
 
     def proceed(self, answer: Any) -> Question | _Result:
         """Run until the next question, or the end."""
@@ -126,8 +135,9 @@ class _Shard:
     def _run(self) -> None:
         _this_thread.shard = self
         try:
-            with self._modes():
-                self._said.put(_Result(self._call()))
+            with self._state, self._modes():
+                result = self._call()
+            self._said.put(_Result(result))
         except BaseException as error:  # a forward pass may raise anything, and all of it is told
             self._said.put(error)
 

@@ -26,6 +26,7 @@ from fastreduce.parallel.meeting import one_by_one, together
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm, sums
+from fastreduce.parallel.untraced import untraced
 from fastreduce.parallel.watch import Watch
 
 Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
@@ -161,6 +162,7 @@ class Replicas:
             raise
         finally:
             self._put(0, self._params, buffers[0])
+            self._leave(dict(zip(owners, parameters, strict=True)))
             self._attributes.keep()
 
     def _call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -170,12 +172,19 @@ class Replicas:
         finally:
             self._thread.runs_a_shard = False
 
-    def forget_last_pass(self) -> None:
-        """Drop the parameters that all replicas but the module itself keep after a pass.
+    def _leave(self, parameters: dict[int, list[Tensor]]) -> None:
+        """Have all replicas but the module itself keep those of the last pass with gradients.
 
-        They hold its autograd graph, and stay so long because checkpointing runs modules again in
-        the backward pass.
+        Checkpointing runs modules again in the backward pass.
         """
+        if torch.is_grad_enabled():
+            self._left.update(parameters)
+        for owner in parameters.keys() - {0}:
+            self._put_parameters(owner, self._left[owner])
+
+    def forget_last_pass(self) -> None:
+        """Drop the parameters that `_leave` has left, which hold an autograd graph."""
+        self._left = dict(enumerate(self._memories))
         for owner, memory in enumerate(self._memories[1:], start=1):
             self._put_parameters(owner, memory)
 
@@ -220,6 +229,7 @@ class Replicas:
 
     # ---- following the module
 
+    @untraced
     def update(self) -> None:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
@@ -249,6 +259,7 @@ class Replicas:
         self._watch = Watch() if self._copies else None
         if self._watch:
             self._watch.changed(self._params)  # the copies are new
+        self._left = dict(enumerate(self._memories))
         self._modules = [
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),

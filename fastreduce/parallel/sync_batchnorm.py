@@ -7,7 +7,6 @@ Source: S. Ioffe and C. Szegedy, "Batch Normalization" (2015); the name is that 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 import fastreduce
-from fastreduce.parallel.meeting import began_with_gradients, is_shard, meet
+from fastreduce.parallel.meeting import began_with, is_shard, meet, saved_tensors_hooks
+from fastreduce.parallel.untraced import untraced
 
 
 class SyncBatchNorm:
@@ -27,7 +27,7 @@ class SyncBatchNorm:
     def __init__(self, modules: Iterable[nn.Module]):
         # Made once, or torch.compile would take them for something new in every step.
         self._forwards = {
-            norm: _untraced(functools.partial(_forward, norm.forward, f"BatchNorm layer {name}"))
+            norm: untraced(functools.partial(_forward, norm.forward, f"BatchNorm layer {name}"))
             for module in modules
             for name, norm in module.named_modules()
             if isinstance(norm, _BatchNorm)
@@ -44,15 +44,6 @@ class SyncBatchNorm:
             del vars(norm)["forward"]
             if forward is not None:
                 vars(norm)["forward"] = forward
-
-
-def _untraced(forward: Any) -> Any:
-    """torch.compile cannot trace a meeting. Asking it not to try imports it, which takes a second;
-    where nobody has imported it, nobody compiles.
-    """
-    if "torch._dynamo" not in sys.modules:
-        return forward
-    return torch._dynamo.disable(forward)  # type: ignore[no-untyped-call]
 
 
 def sums(parts: Sequence[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
@@ -169,9 +160,10 @@ def _batch_norm(
 
 def _check_recomputed(place: str) -> None:
     """Checkpointing would compute the layer again in the backward pass, for one shard alone."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    gradients, outer_hooks = began_with()
+    hooks = saved_tensors_hooks()
     recomputed = hooks and "checkpoint" in getattr(hooks[0], "__qualname__", "")
-    if recomputed or (began_with_gradients() and not torch.is_grad_enabled()):
+    if (recomputed and hooks != outer_hooks) or (gradients and not torch.is_grad_enabled()):
         raise ValueError(
             f"DataParallel: {place} is in training mode inside torch.utils.checkpoint or "
             "torch.no_grad, where sync_batchnorm=True cannot work: a checkpoint computes shards "

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fastreduce import DataParallel, Whole
-from fastreduce.parallel.batch import cut, join, rows_of, sizes_of_shards
+from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards
+from fastreduce.parallel.outputs import join
 
 CPU = torch.device("cpu")
 

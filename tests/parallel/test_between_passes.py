@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from models import batch, made, step
+from models import assert_same_gradients, batch, made, step
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fastreduce import DataParallel
 from fastreduce.parallel.replicas import Replicas
@@ -174,6 +175,92 @@ def test_plain_attributes_that_change_between_two_steps(change):
     change(net)
     for _ in range(2):
         torch.testing.assert_close(model._parallel.forward((X,), {}), net(X))
+
+
+class Adapted(nn.Linear):
+    """As an adapter that is merged into its layer, or switched off, by names in containers."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.merged, self.scales, self.active = [], {"a": 1.0}, {"a"}
+
+    def forward(self, x):
+        return super().forward(x) * (2 + len(self.merged)) * self.scales["a"] * len(self.active)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.merged.append("a"),
+        lambda net: net.scales.update(a=3.0),
+        lambda net: net.scales.update(b=net.scales.pop("a"), a=net.scales.get("b", 2.0)),
+        lambda net: net.active.add("b"),
+    ],
+    ids=["list", "dict", "dict's keys", "set"],
+)
+def test_what_changes_in_lists_dicts_and_sets_of_simple_values(change):
+    model = DataParallel(Adapted(), ["cpu"] * 3)
+    X = torch.arange(18.0).view(6, 3)
+    before = model(X)
+    change(model)
+    assert torch.equal(model(X), model.module(X))
+    assert not torch.equal(model(X), before)
+    change(model)  # the replicas' are not the module's own, which would be changed already
+    assert torch.equal(model(X), model.module(X))
+
+
+def test_replicas_keep_what_forward_puts_into_their_own_lists():
+    class Logs(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 3)
+            self.rows = []
+
+        def forward(self, x):
+            self.rows.append(len(x))
+            return super().forward(x)
+
+    model = DataParallel(Logs(), ["cpu"] * 2)
+    for _ in range(2):
+        model(torch.ones(5, 3))
+    assert model.rows == [3, 3]
+    assert model._parallel.replicas._modules[1].rows == [2, 2]
+
+
+def test_a_result_that_forward_leaves_in_an_attribute_is_said_once():
+    class Penalty(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            self.penalty = y.square().mean()
+            return y
+
+    model = DataParallel(Penalty(3, 3), ["cpu"] * 2)
+    model(torch.ones(4, 3))
+    with pytest.warns(
+        UserWarning, match=r"set Penalty.penalty to a tensor with a graph.* first sh"
+    ):
+        model(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("grads_off", [torch.no_grad, torch.inference_mode])
+def test_a_pass_without_gradients_before_a_checkpoint_goes_backward(reentrant, grads_off):
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+        def forward(self, x):
+            return checkpoint(self.two, self.one(x), use_reentrant=reentrant)
+
+    net = Checkpointed().double()
+    model = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
+    X = torch.randn(6, 3, dtype=torch.float64)
+    for either in (net, model):
+        total = either(X).square().sum()
+        with grads_off():
+            either(X)
+        total.backward()
+    assert_same_gradients(model, net)
 
 
 def test_a_tensor_to_train_that_becomes_an_attribute_is_refused():

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from fastreduce import DataParallel, Whole
-from fastreduce.parallel.batch import cut, join
+from fastreduce.parallel.batch import cut
+from fastreduce.parallel.outputs import join
 
 CPU = torch.device("cpu")
 

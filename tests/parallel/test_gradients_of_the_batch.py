@@ -222,6 +222,44 @@ def test_a_loss_among_the_outputs():
         assert_same_gradients(model, bare)
 
 
+def test_the_mean_over_the_batch_of_a_divergence():
+    net = made("mlp")
+    X, _ = batch(7)
+    rows = torch.full((7, 5), 0.2, dtype=torch.float64)
+    loss = nn.KLDivLoss(reduction="batchmean")
+    model = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
+    found = model.backward(
+        lambda out, y: loss(out.log_softmax(1), y), X, rows, reduction="batchmean"
+    )
+    wanted = loss(net(X).log_softmax(1), rows)
+    wanted.backward()
+    torch.testing.assert_close(found, wanted.detach())
+    assert_same_gradients(model, net)
+    logs = nn.Sequential(copy.deepcopy(net), nn.LogSoftmax(1))
+    torch.testing.assert_close(DataParallel(logs, ["cpu"] * 3).backward(loss, X, rows), found)
+
+
+def test_a_loss_of_outputs_that_cannot_be_joined():
+    """Those of a tagger are as long as the longest sentence of the shard."""
+
+    class Tagger(nn.Linear):
+        def forward(self, x, lengths):
+            return super().forward(x[:, : int(lengths.max())])
+
+    def loss(out, tags, lengths):
+        kept = torch.arange(out.shape[1]) < lengths[:, None]
+        each = F.cross_entropy(out.mT, tags[:, : out.shape[1]], reduction="none")
+        return ((each * kept).sum(1) / lengths).mean()
+
+    X, tags = torch.randn(6, 7, 4, dtype=torch.float64), torch.arange(42).view(6, 7) % 3
+    lengths = torch.tensor([2, 3, 7, 5, 1, 4])
+    net = Tagger(4, 3).double()
+    model = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
+    model.backward(loss, (X, lengths), tags, lengths)
+    loss(net(X, lengths), tags, lengths).backward()
+    assert_same_gradients(model, net)
+
+
 def test_each_loss_function_is_compared_with_that_of_the_whole_batch_once():
     model = DataParallel(made("mlp"), ["cpu"] * 2)
     X, y = batch()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from models import ROWS, batch, made, mlp, step
+from models import ROWS, assert_same_gradients, batch, made, mlp, step
 from torch import nn
 
 import fastreduce
@@ -144,6 +144,16 @@ def test_a_compiled_module(backend):
     model.backward(F.cross_entropy, X, y)
     for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
+
+
+def test_the_wrapper_compiled_before_a_change(net, model):
+    compiled = torch.compile(model, backend="eager")
+    for bare in (net, compiled):
+        bare(batch()[0]).sum().backward()
+        net[0].requires_grad_(False)
+        model[0].requires_grad_(False)
+        bare(batch()[0]).sum().backward()
+    assert_same_gradients(model, net)
 
 
 def test_it_is_a_name_of_the_package():

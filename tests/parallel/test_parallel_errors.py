@@ -1,12 +1,15 @@
 """Bad input: what is raised, in which words, and that nothing has changed."""
 
 import copy
+from types import MethodType
 
 import pytest
 import torch
 import torch.nn.functional as F
 from models import batch, made
 from torch import nn
+from torch.nested import nested_tensor
+from torch.nn.utils.rnn import pack_sequence
 
 from fastreduce import DataParallel, Whole
 
@@ -130,6 +133,26 @@ def loss(logits, y):
 X, Y = (x.float() if x.is_floating_point() else x for x in batch(6))
 
 
+class Cache:
+    """What transformers call one: each call puts its keys behind those that are there."""
+
+    def __init__(self):
+        self.layers = []
+
+
+class Caching(nn.Linear):
+    def forward(self, x, cache):
+        y = super().forward(x)
+        if cache.layers:
+            y = y + cache.layers[0]
+        cache.layers.append(y)
+        return y
+
+
+def calling(forward):
+    return lambda model, *args: forward.__func__(model, *args)
+
+
 def raising(*_):
     raise KeyError("mine")
 
@@ -159,6 +182,35 @@ STEPS = {
                          lambda m: m(X), ValueError, "no tensors and cannot be joined"),
     "other shapes out": (lambda: DataParallel(Returns(lambda x, y: [y] * len(x)), CPU2),
                          lambda m: m(X[:5]), ValueError, "the output of shard 1 is built as"),
+    "an entry per example out": (
+        lambda: DataParallel(Returns(lambda x, y: [{"boxes": y[:1].expand(4, 5)}] * 3), CPU2),
+        lambda m: m(X), ValueError,
+        r"a list of 3 for the 3 examples of shard 0, and its output\[0\]\['boxes'\] has shape"),
+    "products of a shard's examples out": (
+        lambda: DataParallel(Returns(lambda x, y: {"logits": y @ y.T}), CPU2), lambda m: m(X[:5]),
+        ValueError, r"output\['logits'\] tensors of shapes \(3, 3\), \(2, 2\), which cannot be"),
+    "packed out": (
+        lambda: DataParallel(Returns(lambda x, y: pack_sequence([y])), CPU2), lambda m: m(X),
+        ValueError, "found a PackedSequence, whose rows are not those of a batch"),
+    "packed in": (linear, lambda m: m(pack_sequence([X])), ValueError, "found a PackedSequence"),
+    "nested in": (linear, lambda m: m(nested_tensor([X, X[:3]], layout=torch.jagged)), ValueError,
+                  r"its to_padded_tensor\(0.0\) if it is nested"),
+    "a cache in": (lambda: DataParallel(Caching(6, 5), CPU2), lambda m: m(X, Cache()), ValueError,
+                   "has written to the Cache among its arguments, which all shards get"),
+    "a cache in, whole": (lambda: DataParallel(Caching(6, 5), CPU2),
+                          lambda m: m(X, Whole(Cache())), ValueError, "written to the Cache among"),
+    "a cache in, for a loss": (
+        lambda: DataParallel(Caching(6, 5), CPU2), lambda m: m.backward(loss, (X, Cache()), Y),
+        ValueError, "has written to the Cache among its arguments"),
+    "a cache that the second shard cannot use": (
+        lambda: DataParallel(Caching(6, 5), CPU2), lambda m: m(X[:5], Cache()), ValueError,
+        "has written to the Cache among its arguments"),
+    "a cache out": (lambda: DataParallel(Returns(lambda x, y: {"y": y, "past": Cache()}), CPU2),
+                    lambda m: m(X), ValueError,
+                    r"in its output\['past'\] .*Cache.* call the model with use_cache=False"),
+    "a forward that calls the wrapper": (
+        linear, lambda m: (setattr(m, "forward", MethodType(calling(m.forward), m)), m(X)),
+        ValueError, "its attribute forward calls the DataParallel that runs it; set it before"),
     "vector loss": (linear, lambda m: m.backward(lambda o, y: o.sum(1), X, Y), ValueError,
                     r"loss of shard 0 has shape \(3,\)"),
     "number as loss": (linear, lambda m: m.backward(lambda o, y: 3.0, X, Y), TypeError,

@@ -35,6 +35,11 @@ class TestFit:
         one = CURVE._replace(pairs=(Pair(0.0, 400e9),))
         assert max(errors_of(one, [run(CURVE)])) > 0.5
 
+    @pytest.mark.parametrize(("sizes", "pairs"), [(SIZES, 3), (SIZES[::3], 3), (SIZES[::5], 2)])
+    def test_has_no_more_figures_than_points(self, sizes, pairs):
+        rates = (Pair(0, 1e9), Pair(2e4, 8e9), Pair(8e5, 60e9), Pair(2e7, 400e9))
+        assert len(fit([run(Curve(5e-6, 0.0, rates), sizes=sizes)]).pairs) == pairs
+
     def test_pairs_that_were_not_measured_are_left_out(self):
         """Else the last would be taken for the full rate, with a figure from nowhere."""
         one = Curve(12e-6, 0.0, (Pair(0.0, 300e9),))

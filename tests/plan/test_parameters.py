@@ -113,6 +113,14 @@ def test_near_models_and_dtypes_are_named():
             parameters("gpt2", dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_dtype_has_a_long_name_and_a_short_one(dtype):
+    wanted = getattr(torch, dtype)
+    short = dtype.replace("bfloat", "bf").replace("float", "fp")
+    for given in (dtype, short, wanted):
+        assert {x.dtype for x in parameters([torch.ones(2), torch.ones(3)], given)} == {wanted}
+
+
 @pytest.mark.parametrize("source", [3, [1, 2], None])
 def test_what_is_neither_is_refused(source):
     with pytest.raises(TypeError, match="want a model's name, a file, a module"):

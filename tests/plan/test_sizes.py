@@ -52,6 +52,15 @@ def test_each_size_is_planned_as_explain_does(book):
     assert book.times_s("naive")[-1] == pytest.approx(60e-3, rel=0.01)
 
 
+def test_the_fastest_at_the_largest_size_comes_first():
+    found = over_sizes("1KB:160MB", topology="book-pcie4")
+    first, *_, last = (
+        [plan.candidate(x).prediction.time_s for x in found.algorithms] for plan in found.plans
+    )
+    assert last == sorted(last)
+    assert first != sorted(first)  # else this would not tell the largest size from the smallest
+
+
 def test_prints_a_column_for_each_algorithm(book):
     title, headings, *rows = str(book).splitlines()
     assert title == "1 MB to 160 MB on each of 4 ranks, book-pcie4"
