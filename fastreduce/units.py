@@ -53,7 +53,7 @@ def size(nbytes: float) -> str:
     >>> size(160e6), size(20e9), size(512)
     ('160 MB', '20 GB', '512 B')
     """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
     return f"{nbytes:g} B"

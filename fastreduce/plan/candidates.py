@@ -21,8 +21,6 @@ from fastreduce.topology import Topology
 from fastreduce.topology.calibration import OURS, Calibration
 from fastreduce.units import busbw, duration, percent
 
-HEADINGS = ("algorithm", "launches", "shards", "slices", "predicted", "busbw (GB/s)", "limit")
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -130,11 +128,20 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
 
 
 def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
-    """The candidate with the time of its own curve, if one was measured on this machine."""
+    """The candidate with the time of its own curve, if one was measured on this machine.
+
+    Beyond the measured sizes its curve goes on, without an error, or times would jump there. Above
+    the largest it counts if it tells the rate, and is slower than what the machine allows.
+    """
     for name, x in ours(topology, k):
-        if name == found.algorithm and x.covers(nbytes, k):
-            prediction = found.prediction._replace(time_s=x.curve.time_s(nbytes, k))
-            return replace(found, prediction=prediction, error=x.error.mean)
+        if name != found.algorithm or not x.has_ranks(k):
+            continue
+        time_s = x.curve.time_s(nbytes, k)
+        if nbytes > x.sizes_bytes[1]:
+            time_s = max(time_s if x.tells_rate else 0.0, found.prediction.time_s)
+        prediction = found.prediction._replace(time_s=time_s)
+        error = x.error.mean if x.covers(nbytes, k) else None
+        return replace(found, prediction=prediction, error=error)
     return found
 
 

@@ -21,6 +21,7 @@ from fastreduce.plan.candidates import (
     for_links,
     for_memory,
     measured,
+    ours,
 )
 from fastreduce.plan.choose import choose
 from fastreduce.plan.notes import notes_of
@@ -109,7 +110,8 @@ def _on_topology(
             "is what was predicted, the name alone is not",
         )
     bound = _bound(machine, k, nbytes, costs)
-    if bound and any(x.error is not None and x.prediction.time_s < bound.time_s for x in found):
+    curves = {name for name, x in ours(machine, k) if x.has_ranks(k)}
+    if bound and any(x.algorithm in curves and x.prediction.time_s < bound.time_s for x in found):
         bound = None  # what was measured is faster than the model allows
     chosen = found[0].algorithm
     return Plan(nbytes, k, machine.name, tuple(found), chosen, why, bound, notes)
@@ -191,7 +193,10 @@ def _here(
     tuned_on = ""
     if place in MEMORIES:
         table = tuned()
-        tuned_on = f", times measured on {table.date}" if table and place in table.times_s else ""
+        ranks = table.measured_ranks(place, k) if table else None
+        if table and ranks:
+            other = "" if ranks == k else f", with {ranks} ranks"
+            tuned_on = f", times measured on {table.date}{other}"
         where = f"one {place.upper()}{tuned_on}"
         candidates = for_memory(place, k, nbytes, more)
     else:
@@ -208,4 +213,5 @@ def _here(
         chosen,
         f'what "auto" stands for here (place: {place})',
         notes=() if tuned_on else notes_of(machine, found, nbytes, k),
+        timed="measured" if tuned_on else "predicted",
     )

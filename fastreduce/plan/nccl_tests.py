@@ -10,10 +10,16 @@ from fastreduce.units import bus_bytes
 
 # What mpirun or srun may put before a line, such as "node0: 0: ".
 _LABELS = re.compile(r"^\s*(?:\S*[:>]\s+)*")
+_TAG = re.compile(r"\s*\[[^]\s\"{]*\][^\s,\"\[{]*:")  # of mpirun --tag-output: "[1,0]<stdout>:"
 # A row: size, count, type, then perhaps operation and root; then, out of place and in place, time
 # in us, algbw and busbw in GB/s, and the number of wrong results.
 _ROW = re.compile(r"(-?\d+)\s+(\d+)\s+(?:float|half|double|bfloat16|u?int\d+|fp?8_?e\dm\d)\s+(.*)$")
 _RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
+
+
+def is_tagged(text: str) -> bool:
+    """Whether it begins with a label that looks like JSON."""
+    return _TAG.match(text) is not None
 
 
 def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
@@ -28,18 +34,19 @@ def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
     >>> times_s(ranks + "1048576 262144 float sum -1 64.00 16.38 16.38 0")
     {2: [(1048576, 6.4e-05)]}
     """
-    ranks, in_rows, other = 0, False, ""
+    ranks, in_rows, other, most_words = 0, False, "", 0
     found = defaultdict(list)
     for number, line in enumerate(text.splitlines(), 1):
         unlabelled = _LABELS.sub("", line)
         if rank := _RANK.search(line):
             ranks = max(0 if in_rows else ranks, int(rank[1]) + 1)  # after rows: another run
-            in_rows = False
+            in_rows, most_words = False, 0
         elif "test starting:" in line and "all_reduce" not in line:
             other = line.strip("# ")
         elif _is_row(unlabelled):
             in_rows = True
-            nbytes, seconds = _point(f"line {number}", unlabelled.strip(), ranks)
+            most_words = max(most_words, len(unlabelled.split()))
+            nbytes, seconds = _point(f"line {number}", unlabelled.strip(), ranks, most_words)
             if nbytes:  # nccl-tests has rows without bytes for less than an element
                 found[ranks].append((nbytes, seconds))
     if other:
@@ -57,14 +64,16 @@ def _is_row(line: str) -> bool:
     return numbers and any(re.fullmatch(r"[-+]?\d+", word) for word in first)
 
 
-def _point(where: str, line: str, ranks: int) -> tuple[int, float]:
+def _point(where: str, line: str, ranks: int, most_words: int) -> tuple[int, float]:
+    """Bytes and seconds; ``most_words`` is how many words a row up to this one has had."""
     row = _ROW.match(line)
     if not row:
         raise ValueError(
             f"{where}: {line!r} is no row of nccl-tests: want size, count, a type such as float or "
             "f8e4m3, then times; a comment begins with #"
         )
-    nbytes, (time_us, busbw) = int(row[1]), _time_and_busbw(where, line, row[3].split())
+    is_cut = len(line.split()) < most_words
+    nbytes, (time_us, busbw) = int(row[1]), _time_and_busbw(where, line, row[3].split(), is_cut)
     if not nbytes:
         return 0, 0.0
     if not 0 < nbytes < 2**63:
@@ -87,13 +96,16 @@ def _point(where: str, line: str, ranks: int) -> tuple[int, float]:
     return nbytes, time_us / 1e6
 
 
-def _time_and_busbw(where: str, line: str, words: list[str]) -> tuple[float, float]:
-    """In place, if the row has both; ``words`` are those behind the type."""
+def _time_and_busbw(where: str, line: str, words: list[str], is_cut: bool) -> tuple[float, float]:
+    """In place, if the row has both; ``words`` are those behind the type.
+
+    Where a row that is shorter than others ends behind the first times, the second are missing.
+    """
     if words and not re.match(r"-?\d", words[0]):  # the operation
         words = words[1:]
     if words[:1] == ["-1"]:  # the root, of which an allreduce has none
         words = words[1:]
-    whole = len(words) in (3, 4) or len(words) >= 7
+    whole = len(words) >= 7 or (len(words) in (3, 4) and not is_cut)
     try:
         time_us, _, busbw = (float(x) for x in words[4 if len(words) >= 7 else 0 :][: 3 * whole])
     except ValueError:

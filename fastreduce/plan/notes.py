@@ -19,6 +19,8 @@ def notes_of(
     notes = [f"times: predicted, not measured on this machine{of}"]
     if machine is None:
         return tuple(notes)
+    if missing := sum(words.startswith("latency_s") for words in machine.unknown()):
+        notes.append(f"the latency of {missing} links is not known, and counts as none")
     for x in machine.calibrations:
         if not x.is_ours and x.covers(nbytes, k):
             time_s = x.curve.time_s(nbytes, k)

@@ -35,13 +35,14 @@ def parameters(source: Source, dtype: torch.dtype | str | None = None) -> list[T
 
     Args:
         source: a name that `fastreduce.plan.models.names` lists; a file: ``.safetensors`` (only its
-            header is read), ``.json`` (a list of shapes), or what `torch.save` made of a
-            ``state_dict``; a module; or tensors.
+            header is read), ``.json`` (a list of shapes, or the index of several ``.safetensors``
+            files beside it), or what `torch.save` made of a ``state_dict``; a module; or tensors.
         dtype: of the gradients, such as "bf16" or `torch.bfloat16`. Default: each parameter's own;
             float32 for a list of shapes.
 
-    Of a file, BatchNorm's statistics and whole numbers are left out, and what shares memory is
-    counted once.
+    Of a module, and of parameters, those that are frozen are left out: they have no gradients. Of a
+    file, BatchNorm's statistics and whole numbers are left out, and what shares memory is counted
+    once.
 
     Raises:
         OSError: the file cannot be read.
@@ -55,7 +56,9 @@ def parameters(source: Source, dtype: torch.dtype | str | None = None) -> list[T
     wanted = dtype_of(dtype)
     found = [torch.empty_like(x, device="meta", dtype=wanted) for x in _tensors(source)]
     if not sum(x.nbytes for x in found):
-        raise ValueError(f"{_title(source)}: found no parameters, want at least one with elements")
+        raise ValueError(
+            f"{_title(source)}: found no parameters to train, want at least one with elements"
+        )
     return found
 
 
@@ -77,7 +80,7 @@ def _title(source: Source) -> str:
 
 def _tensors(source: Source) -> list[Tensor]:
     if isinstance(source, nn.Module):
-        return list(source.parameters())
+        source = source.parameters()
     if isinstance(source, str | PathLike):
         return list(_named(source))
     tensors = list(source) if isinstance(source, Iterable) else [source]
@@ -86,7 +89,7 @@ def _tensors(source: Source) -> list[Tensor]:
             f"found {type(source).__name__}; want a model's name, a file, a module, or its "
             "parameters"
         )
-    return tensors
+    return [x for x in tensors if x.requires_grad or not isinstance(x, nn.Parameter)]
 
 
 def _named(source: str | PathLike[str]) -> Iterator[Tensor]:
@@ -103,7 +106,7 @@ def _named(source: str | PathLike[str]) -> Iterator[Tensor]:
         )
     if path.suffix.lower() == ".safetensors":
         return _of_header(path)
-    return _of_shapes(path) if path.suffix.lower() == ".json" else _of_state_dict(path)
+    return _of_json(path) if path.suffix.lower() == ".json" else _of_state_dict(path)
 
 
 def _of_header(path: Path) -> Iterator[Tensor]:
@@ -113,9 +116,15 @@ def _of_header(path: Path) -> Iterator[Tensor]:
         with safe_open(path, "pt") as file:
             for name in file.offset_keys():
                 part = file.get_slice(name)
-                own = _SAFETENSORS.get(part.get_dtype())
-                if own and not name.endswith(STATISTICS):
-                    yield torch.empty(part.get_shape(), dtype=own, device="meta")
+                kind = part.get_dtype()
+                if kind.startswith(("I", "U", "BOOL")) or name.endswith(STATISTICS):
+                    continue
+                if kind not in _SAFETENSORS:
+                    raise ValueError(
+                        f"{path}: {name} has type {kind}, which no gradient has; want "
+                        f"{', '.join(_SAFETENSORS)}: the model before it was made smaller"
+                    )
+                yield torch.empty(part.get_shape(), dtype=_SAFETENSORS[kind], device="meta")
     except SafetensorError as error:
         raise ValueError(f"{path} is no safetensors file: {error}") from None
 
@@ -126,14 +135,21 @@ _SAFETENSORS = {
 }
 
 
-def _of_shapes(path: Path) -> Iterator[Tensor]:
-    want = "want a list of shapes, such as [[768, 768], [768]]"
+def _of_json(path: Path) -> Iterator[Tensor]:
+    want = "want a list of shapes, such as [[768, 768], [768]], or an index of .safetensors files"
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON ({error}), {want}") from None
+    if isinstance(found, dict) and isinstance(found.get("weight_map"), dict):
+        files = dict.fromkeys(map(str, found["weight_map"].values()))
+        return (x for file in files for x in _of_header(path.parent / file))
     if not isinstance(found, list):
         raise ValueError(f"{path}: found {type(found).__name__}, {want}")
+    return _of_shapes(path, found, want)
+
+
+def _of_shapes(path: Path, found: list[Any], want: str) -> Iterator[Tensor]:
     for number, shape in enumerate(found):
         dims: list[Any] = shape if isinstance(shape, list) else [None]
         if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in dims):
@@ -176,4 +192,4 @@ def _entries(found: Any) -> dict[Any, Tensor] | None:
         return None
     tensors = {name: x for name, x in found.items() if isinstance(x, Tensor)}
     nested = [_entries(found[name]) for name in NESTED if name in found]
-    return next(filter(None, [tensors, *nested]), None)
+    return next(filter(None, [*nested, tensors]), None)

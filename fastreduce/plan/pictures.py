@@ -56,7 +56,7 @@ def sizes_figure(sizes: Sizes) -> Figure:
     times.set_yscale("log")
     times.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
     rates.set_ylim(bottom=0)
-    figure.suptitle(f"{sizes.title}: predicted", fontsize=10, x=0.01, ha="left", color=INK)
+    figure.suptitle(f"{sizes.title}: {sizes.timed}", fontsize=10, x=0.01, ha="left", color=INK)
     handles, labels = times.get_legend_handles_labels()
     by_name = dict(zip(labels, handles, strict=True))
     named = [*(x for x in (*shown, "others") if x in by_name)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastreduce.names import listed
 from fastreduce.plan.bounds import Bound
-from fastreduce.plan.candidates import HEADINGS, Candidate
+from fastreduce.plan.candidates import Candidate
 from fastreduce.plan.html_table import html_table
 from fastreduce.units import ranks_title, size
 
@@ -17,7 +18,8 @@ class Plan:
 
     Each of ``k`` ranks has ``nbytes``; ``where`` they are is in words.
     ``bound`` is what no program without the host can beat on the topology, where one is known.
-    ``notes`` say how far the times can be trusted, and what others have measured.
+    ``notes`` say how far the times can be trusted, and what others have measured. Times are
+    ``timed``: "predicted", or "measured" by `fastreduce tune`.
     """
 
     nbytes: int
@@ -28,6 +30,7 @@ class Plan:
     why: str
     bound: Bound | None = None
     notes: tuple[str, ...] = ()
+    timed: str = "predicted"
 
     @property
     def title(self) -> str:
@@ -50,11 +53,17 @@ class Plan:
     def __str__(self) -> str:
         wide = max((len(x.cells(self.nbytes)[3]) for x in self.candidates), default=0)
         row = f"{{:<18}} {{:>9}} {{:>7}} {{:>6}} {{:>{max(wide, 11)}}} {{:>12}}  {{}}".format
-        lines = [self.title, row(*HEADINGS)]
+        lines = [self.title, row(*self._headings())]
+        lines += [row(*cells) for cells in self._rows()]
+        return "\n".join([*lines, *self._below()])
+
+    def _headings(self) -> tuple[str, ...]:
+        return "algorithm", "launches", "shards", "slices", self.timed, "busbw (GB/s)", "limit"
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
         for x in self.candidates:
             mark = "* " if x.algorithm == self.algorithm else "  "
-            lines.append(row(mark + x.algorithm, *x.cells(self.nbytes)))
-        return "\n".join([*lines, *self._below()])
+            yield mark + x.algorithm, *x.cells(self.nbytes)
 
     def __repr__(self) -> str:
         count = len(self.candidates)
@@ -71,5 +80,4 @@ class Plan:
         return [f"without the host no program can beat {self.bound}; the choice is {gap:+.1%}"]
 
     def _repr_html_(self) -> str:
-        rows = [(x.algorithm, *x.cells(self.nbytes)) for x in self.candidates]
-        return html_table([self.title], HEADINGS, rows, self._below())
+        return html_table([self.title], self._headings(), self._rows(), self._below())

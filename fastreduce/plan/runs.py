@@ -70,7 +70,7 @@ def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]
     try:
         if not text.strip():
             raise ValueError("the file is empty, want times of allreduce")
-        if text.lstrip().startswith(("{", "[")):
+        if text.lstrip().startswith(("{", "[")) and not nccl_tests.is_tagged(text):
             runs = list(_json(text, path, medium))
         else:
             # By its path: outputs of several machines may have one name, in folders of their own.

@@ -46,6 +46,12 @@ class Sizes(Drawable):
         return self.plans[0].k
 
     @property
+    def timed(self) -> str:
+        """Whether the times are predicted or measured."""
+        curves = any(x.error is not None for plan in self.plans for x in plan.candidates)
+        return self.plans[0].timed + (", but for measured curves" if curves else "")
+
+    @property
     def algorithms(self) -> list[str]:
         """Those whose time is known, the fastest at the largest size first."""
         named = [x.algorithm for x in self.plans[-1].candidates]

@@ -87,7 +87,8 @@ class Table:
         """Seconds that a call takes, interpolated between measured sizes on log scales.
 
         Below the smallest size it takes that size's time; beyond the largest it keeps that size's
-        bandwidth. For k the nearest measured number is taken. None if nothing was measured.
+        bandwidth. For k the nearest measured number is taken. None if nothing was measured, and for
+        one rank, which has nothing to do.
 
         >>> from fastreduce.algorithms import names
         >>> times = {name: {4: {1024: 3e-6, 4096: 12e-6}} for name in names()}
@@ -96,12 +97,17 @@ class Table:
         ['3.0 us', '6.0 us', '24.0 us']
         """
         by_k = self.times_s.get(place, {}).get(algorithm)
-        if by_k is None:
+        if by_k is None or k < 2:
             return None
         sizes, times = zip(*sorted(by_k[_nearest(k, by_k)].items()), strict=True)
         at = max(nbytes, 1)
         between = np.exp2(np.interp(math.log2(at), np.log2(sizes), np.log2(times)))
         return float(between * max(1.0, at / sizes[-1]))
+
+    def measured_ranks(self, place: str, k: int) -> int | None:
+        """For ``k`` ranks, the number of ranks whose times `time_s` takes; None for no times."""
+        found = next(iter(self.times_s.get(place, {}).values()), None)
+        return _nearest(k, found) if found and k > 1 else None
 
     def __str__(self) -> str:
         columns = "{:>11}  {:<16} {:>11} {:>8}  {:<16} {:>6}".format

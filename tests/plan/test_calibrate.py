@@ -120,6 +120,33 @@ class TestExplain:
         assert found.cells(plan.nbytes)[3].endswith(", +-8 %")
         assert plan.notes == ("times: predicted, not measured on this machine but for ring",)
 
+    @pytest.mark.parametrize("smallest", [1 << 10, 1 << 20])
+    def test_a_curve_goes_on_beyond_its_sizes_without_its_error(self, smallest):
+        """Found when times jumped there, and fell where more was sent."""
+        slow = Curve(12e-6, 0.0, (Pair(0.0, 1e9),))
+        curves = [calibration("fastreduce leader", slow), calibration("fastreduce ring", HOPS)]
+        machine = self.machine(*(replace(x, sizes_bytes=(smallest, 1 << 26)) for x in curves))
+        sizes = [smallest - 1, smallest, 1 << 26, (1 << 26) + 4]
+        found = [explain(n, topology=machine).candidate("leader") for n in sizes]
+        assert [x.error is None for x in found] == [True, False, False, True]
+        wanted = [slow.time_s(nbytes, 4) for nbytes in sizes]
+        assert [x.prediction.time_s for x in found] == pytest.approx(wanted)
+
+    def test_above_its_sizes_it_is_never_faster_than_the_machine(self):
+        fast = Curve(1e-6, 0.0, (Pair(0.0, 1e15),))
+        ours = replace(calibration("fastreduce ring", fast), sizes_bytes=(1 << 10, 1 << 26))
+        plain = explain(1 << 27, topology="book-pcie4").candidate("ring")
+        found = explain(1 << 27, topology=self.machine(ours)).candidate("ring")
+        assert found.prediction.time_s == plain.prediction.time_s
+
+    def test_a_latency_that_is_not_known_is_said(self):
+        machine = preset("book-pcie4")
+        graph = machine.graph.copy()
+        for _, _, link in list(graph.edges(data=True))[:3]:
+            link["latency_s"] = None
+        plan = explain("1MB", topology=replace(machine, graph=graph))
+        assert "the latency of 3 links is not known, and counts as none" in plan.notes
+
     def test_a_curve_without_a_rate_tells_nothing_of_other_algorithms(self):
         def times(**changed):
             ours = replace(calibration("fastreduce ring"), **changed)

@@ -16,6 +16,8 @@ from fastreduce.plan import build
 from fastreduce.plan.choose import choose
 from fastreduce.plan.defaults import default
 from fastreduce.plan.machine import device
+from fastreduce.plan.pictures import sizes_figure
+from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.table_files import save, tuned
 
 
@@ -37,6 +39,19 @@ class TestAuto:
             warnings.simplefilter("error")
             assert tuned() is None
             assert choose("nvlink", 8, 1 << 20) == default("nvlink", 1 << 20)
+
+    def test_a_plan_says_what_was_measured(self):
+        save(table())
+        headings = {k: explain("1KB", k=k).title for k in (1, 3, 4)}
+        assert "measured" not in headings[1]
+        assert headings[3].endswith(", one CPU, times measured on 2026-11-21, with 4 ranks")
+        assert headings[4].endswith(", one CPU, times measured on 2026-11-21")
+        columns = [str(explain("1KB", k=k)).splitlines()[1].split()[4] for k in (1, 3, 4)]
+        assert columns == ["predicted", "measured", "measured"]
+        for k, timed in ((1, "predicted"), (4, "measured")):
+            found = over_sizes("1KB:1MB", k=k)
+            assert found.timed == timed
+            assert sizes_figure(found).get_suptitle() == f"{found.title}: {timed}"
 
     def test_takes_the_table_but_the_environment_comes_first(self, monkeypatch):
         save(table(times(sharded=1e-9)))

@@ -25,6 +25,7 @@ def files(model, tmp_path):
     state = model.state_dict()
     torch.save(state, tmp_path / "state.pt")
     torch.save({"epoch": 3, "model": state}, tmp_path / "nested.pt")
+    torch.save({"model": state, "best_loss": torch.tensor(0.3)}, tmp_path / "checkpoint.pt")
     torch.save({"first": state["0.weight"], "tied": state["0.weight"]}, tmp_path / "tied.pt")
     torch.save({"steps": torch.zeros(3, dtype=torch.int64)}, tmp_path / "integers.pt")
     torch.save([1, 2], tmp_path / "list.pt")
@@ -33,6 +34,13 @@ def files(model, tmp_path):
     torch.save({"sums": torch.eye(3).to_sparse()}, tmp_path / "sparse.pt")
     torch.save({name: x.to("meta") for name, x in state.items()}, tmp_path / "meta.pt")
     save_file({name: x.bfloat16() for name, x in state.items()}, tmp_path / "half.safetensors")
+    halves = [dict(list(state.items())[part::2]) for part in range(2)]
+    for part, half in enumerate(halves):
+        save_file(half, tmp_path / f"part-{part}.safetensors")
+    where = {name: f"part-{part}.safetensors" for part, half in enumerate(halves) for name in half}
+    (tmp_path / "index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    small = {"a": torch.ones(4), "scale": torch.ones(4).to(torch.float8_e8m0fnu)}
+    save_file(small, tmp_path / "small.safetensors")
     (tmp_path / "shapes.json").write_text(json.dumps([list(x.shape) for x in model.parameters()]))
     (tmp_path / "text.safetensors").write_text("these are no tensors")
     (tmp_path / "text.txt").write_text("these are no tensors")
@@ -51,7 +59,7 @@ def files(model, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["state.pt", "nested.pt", "shapes.json"])
+@pytest.mark.parametrize("name", ["state.pt", "nested.pt", "checkpoint.pt", "shapes.json"])
 def test_a_file_has_what_the_model_has(model, files, name):
     found = parameters(files / name)
     assert shapes(found) == shapes(model.parameters()) and found[0].is_meta
@@ -72,6 +80,20 @@ def test_without_memory_each_counts(model, files):
     assert shapes(parameters(files / "meta.pt")) == shapes(model.parameters())
 
 
+def test_an_index_stands_for_its_files(model, files):
+    assert sorted(shapes(parameters(files / "index.json"))) == sorted(shapes(model.parameters()))
+
+
+def test_what_is_frozen_has_no_gradient(model):
+    model[0].requires_grad_(False)
+    for source in (model, model.parameters()):
+        assert shapes(parameters(source)) == [(8,), (8,), (2, 8), (2,)]
+    plain = [x.detach() for x in model.parameters()]  # not asked for gradients, but not frozen
+    assert shapes(parameters(plain)) == shapes(model.parameters())
+    with pytest.raises(ValueError, match="Sequential: found no parameters to train"):
+        parameters(model.requires_grad_(False))
+
+
 def test_a_module_or_its_parameters(model):
     for source in (model, model.parameters()):
         assert shapes(parameters(source, "bf16")) == shapes(model.parameters())
@@ -85,6 +107,7 @@ def test_a_module_or_its_parameters(model):
         ("old.pt", "holds no model, want .* since torch 1.6"),
         ("integers.pt", "found no parameters"),
         ("text.safetensors", "is no safetensors file: .*header"),
+        ("small.safetensors", "scale has type F8_E8M0, which no gradient has; want F64, F32"),
         ("text.txt", "holds no model, want a .safetensors file, a .json list"),
         ("empty", "holds no model"),
         ("torn.json", "is no JSON"),
@@ -95,7 +118,7 @@ def test_a_module_or_its_parameters(model):
         ("endless.json", "shape 0 is too large"),
         ("sparse.pt", "sums is torch.sparse_coo, want dense tensors"),
         ("nothing.json", "found no parameters"),
-        ("zero.json", "found no parameters, want at least one with elements"),
+        ("zero.json", "found no parameters to train, want at least one with elements"),
         ("", "is a folder, want one file"),
         ("gpt22", "unknown model .*: no such file, and known are gpt2, "),
     ],

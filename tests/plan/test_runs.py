@@ -27,7 +27,14 @@ def write(folder, text):
 
 
 class TestNcclTests:
-    @pytest.mark.parametrize("text", [NEW, OLD, NEW.replace("   1048576", "node0: 0:   1048576")])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *(NEW, OLD, NEW.replace("   1048576", "node0: 0:   1048576")),
+            "".join(f"[1,0]<stdout>:{line}\n" for line in NEW.splitlines()),  # mpirun --tag-output
+        ],
+        ids=["new", "old", "names before lines", "tags before lines"],
+    )
     def test_takes_the_time_in_place_of_each_row(self, tmp_path, text):
         (run,) = read(write(tmp_path, text))
         assert run.points == (Point(1 << 20, pytest.approx(65.54e-6)),)
@@ -36,6 +43,14 @@ class TestNcclTests:
     def test_takes_the_only_time_where_there_is_one(self, tmp_path):
         (run,) = read(write(tmp_path, HEAD + ROW))
         assert run.points[0].time_s == pytest.approx(71.93e-6)
+
+    @pytest.mark.parametrize("end", [None, -9])
+    def test_a_row_that_ends_behind_the_first_of_two_times_is_cut_short(self, tmp_path, end):
+        again = NEW.splitlines()[-1].replace("1048576", "1048580")
+        read(write(tmp_path, NEW + again))  # the control
+        cut = again[: len(ROW)][:end] if end else again[: len(ROW)]
+        with pytest.raises(ValueError, match=r"line 7: .* or was cut short; want a whole row"):
+            read(write(tmp_path, NEW + cut))
 
     def test_rows_without_bytes_are_passed_over(self, tmp_path):
         """nccl-tests prints them for sizes below an element's."""

@@ -81,6 +81,13 @@ class TestBest:
         taken = {(k, n) for k, n in near if table(found).best("cpu", k, n) == "sharded"}
         assert taken == {(k, n) for k, n in near if k >= 6 and 4096 < n < 65536}
 
+    def test_says_whose_times_it_takes(self):
+        assert [table().measured_ranks("cpu", k) for k in (1, 2, 3, 4, 5, 8, 99)] == [
+            *(None, 2, 4, 4, 4, 8, 8)
+        ]
+        assert table().measured_ranks("pcie", 4) is None
+        assert table().time_s("cpu", "ring", 1, 1024) is None
+
     def test_is_none_where_nothing_was_measured(self):
         assert table().best("pcie", 4, 1024) is None
         assert table().time_s("pcie", "ring", 4, 1024) is None
