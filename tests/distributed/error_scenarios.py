@@ -27,6 +27,18 @@ def root(number):
     backend().broadcast([torch.ones(3)], options).wait()
 
 
+def scatter_root(number):
+    options = dist.ScatterOptions()
+    options.rootRank = number
+    backend().scatter([torch.ones(3)], [], options).wait()
+
+
+def gather_root(number):
+    options = dist.GatherOptions()
+    options.rootRank = number
+    backend().gather([], [torch.ones(3)], options).wait()
+
+
 def gathered_in(lengths):
     """What all ranks have, 3 elements of each, in tensors of such lengths."""
     backend().allgather([[torch.zeros(n) for n in lengths]], [torch.ones(3)]).wait()
@@ -102,6 +114,8 @@ WRONG = {
     ),
     "root": (lambda: root(9), "root is 9; want a rank below "),
     "root below": (lambda: root(-1), "root is -1; want a rank below "),
+    "root of scatter": (lambda: scatter_root(9), "root is 9; want a rank below "),
+    "root of gather": (lambda: gather_root(9), "root is 9; want a rank below "),
     "sent from elsewhere": (
         lambda: backend().send([torch.ones(3, device="meta")], 0, 0),
         "send of a tensor on meta; .* for CPU tensors only",

@@ -8,11 +8,14 @@ import resource
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+
+from fastreduce.distributed import empty
 
 LARGE = 2_000_000  # elements, in many slices
 
@@ -64,6 +67,23 @@ def one_is_killed(rank, size, when, elems, machines=1):
     assert f"{number}, " in words or when == "in", words
     assert "allreduce (sum) of float32" in words and "on rank" in words, words
     every_later_call_raises()
+
+
+def memory_of_a_failed_call_is_not_given_again(rank, size):
+    """A peer that is still at work might write into it."""
+    place = empty(LARGE).data_ptr()
+    x = empty(LARGE).fill_(1)
+    assert x.data_ptr() == place  # the control
+    dist.all_reduce(x)
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raised(partial(dist.all_reduce, x))
+    del x
+    again = empty(LARGE)
+    assert again.data_ptr() != place
+    place = again.data_ptr()
+    del again
+    assert empty(LARGE).data_ptr() == place
 
 
 def one_is_killed_at_any_time(rank, size, seed, machines=1):

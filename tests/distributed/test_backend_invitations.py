@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import subprocess
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -16,15 +17,15 @@ from fastreduce import _C
 SHARED_BYTES = 1 << 20
 
 
-def made(lie):
-    """A group of two whose second rank is what ``lie`` makes of the first one's invitation."""
+def made(lie, rank=0):
+    """A group of two whose other rank is what ``lie`` makes of this one's invitation."""
 
     def exchange(mine):
         told = lie(*map(int, mine.split()))
-        return told if isinstance(told, list) else [mine, told]
+        return told if isinstance(told, list) else [mine, told][:: 1 - 2 * rank]
 
     rest = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
-    return _C.process_backend(0, ["0", "1"], timedelta(seconds=5), SHARED_BYTES, exchange, rest)
+    return _C.process_backend(rank, ["0", "1"], timedelta(seconds=5), SHARED_BYTES, exchange, rest)
 
 
 def shared_memory_held():
@@ -109,6 +110,15 @@ def test_refused(name):
         made(lie)
     assert shared_memory_held() == before
     assert name == "nobody invites" or "the invitation of rank 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("peer", [0, 1])
+def test_a_peer_that_has_ended_is_named(peer):
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # its number stays its own
+        words = f"the process of rank {peer} has ended while the group was made"
+        with pytest.raises(RuntimeError, match=words):
+            made(lambda pid, *rest: text(ended.pid, *rest), 1 - peer)
 
 
 def test_what_an_exchange_raises_is_raised():

@@ -1,7 +1,9 @@
 """Tensors in memory that peers can reach."""
 
+import failure_scenarios
 import pytest
 import torch
+from processes import in_a_group
 from subprocesses import output_of
 
 from fastreduce.distributed import empty
@@ -39,6 +41,11 @@ def test_bytes_that_no_number_holds_are_refused(sizes):
     """2^61 elements of 8 bytes would be none."""
     with pytest.raises(ValueError, match=r"of float64 with them would have 2\^63 bytes or more"):
         empty(*sizes, dtype=torch.float64)
+
+
+def test_memory_of_a_failed_call_is_not_given_again(tmp_path):
+    scenario = failure_scenarios.memory_of_a_failed_call_is_not_given_again
+    in_a_group(scenario, (2,), 2, tmp_path, 1, "fastreduce", 300)
 
 
 @pytest.mark.sweep("processes")
