@@ -33,7 +33,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
     >>> import fastreduce
     >>> plan = fastreduce.explain("160MB", topology="book-pcie4")
     >>> text = page(plan.title, [("Algorithms", plan), ("The program", plan.chosen.program)])
-    >>> text.count("<h2>"), "<td>sharded</td>" in text, "<img" in text
+    >>> text.count("<h2>"), "<td>* sharded</td>" in text, "<img" in text
     (2, True, True)
     """
     template = resources.files("fastreduce.plan").joinpath("report.html").read_text("utf-8")
