@@ -44,6 +44,17 @@ def test_training_steps():
         assert table[name] == [short(found[model, "bare"]["step_s"]), *wanted], name
 
 
+def test_a_thread_for_each_replica():
+    rows = kept("threads.json")["rows"]
+    found = {(row["model"], row["contender"]): row["step_s"] for row in rows}
+    models = dict.fromkeys(row["model"] for row in rows)
+    shares = [found[x, "a thread each, 2"] / found[x, "DataParallel, 2"] for x in models]
+    *others, largest = sorted(shares)
+    assert largest == found["MLP", "a thread each, 2"] / found["MLP", "DataParallel, 2"]
+    words = f"{others[0]:.2f} to {others[-1]:.2f} of the time in this way, and {largest:.2f} for the"
+    assert words in " ".join(text_of("docs/benchmarks.md").split())
+
+
 def test_accuracies_of_lenet():
     text = text_of("docs/benchmarks.md")
     runs = [kept(f"fashion_mnist/lenet-seed{seed}.jsonl") for seed in range(3)]
