@@ -51,7 +51,9 @@ def test_a_thread_for_each_replica():
     shares = [found[x, "a thread each, 2"] / found[x, "DataParallel, 2"] for x in models]
     *others, largest = sorted(shares)
     assert largest == found["MLP", "a thread each, 2"] / found["MLP", "DataParallel, 2"]
-    words = f"{others[0]:.2f} to {others[-1]:.2f} of the time in this way, and {largest:.2f} for the"
+    words = (
+        f"{others[0]:.2f} to {others[-1]:.2f} of the time in this way, and {largest:.2f} for the"
+    )
     assert words in " ".join(text_of("docs/benchmarks.md").split())
 
 
