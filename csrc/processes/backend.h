@@ -123,7 +123,7 @@ class ProcessBackend final : public c10d::Backend {
 
   // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.
   // Dense tensors are moved as bytes, since Gloo does not know all dtypes.
-  using Moves = std::function<Work(Tensors& inputs, Tensors& outputs)>;
+  using Moves = std::function<void(Tensors& inputs, Tensors& outputs)>;
   Work delegate(const Kind& kind, const std::string& words, const Tensors& inputs, const Tensors& outputs, Moves moves,
                 const std::vector<int64_t>& lengths = {});
   void agree(const Announcement& mine, const std::vector<int64_t>& lengths, std::chrono::milliseconds timeout);

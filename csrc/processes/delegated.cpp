@@ -1,8 +1,11 @@
 // The collectives without programs, as torch names them: Gloo does them, once the ranks have agreed on the call.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/split_with_sizes.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/hash.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "processes/backend.h"
 #include "processes/checks.h"
@@ -72,7 +75,7 @@ ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::strin
       Tensors in = bytes_of(usable.read(inputs, c10d::ReduceOp::SUM));
       Tensors out = dense ? bytes_of(usable.written(outputs)) : outputs;
       agree(mine, lengths, timeout);
-      if (moves) hand_over({moves(in, out)});
+      if (moves) moves(in, out);
       usable.write_back();
       return true;
     });
@@ -105,7 +108,7 @@ ProcessBackend::Work ProcessBackend::allreduce_sparse(const at::Tensor& tensor, 
   c10d::AllreduceOptions own = options;
   own.timeout = of.timeout;
   return delegate(of, words, {}, {tensor},
-                  [=, this](Tensors&, Tensors& tensors) { return rest_->allreduce(tensors, own); });
+                  [=, this](Tensors&, Tensors& tensors) { hand_over({rest_->allreduce(tensors, own)}); });
 }
 
 ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
@@ -118,7 +121,7 @@ ProcessBackend::Work ProcessBackend::gather(Lists& outputs, Tensors& inputs, con
   return delegate(of, words, inputs, flat(outputs), [=, this](Tensors& in, Tensors& out) {
     Lists lists;
     if (!out.empty()) lists.push_back(out);
-    return rest_->gather(lists, in, own);
+    hand_over({rest_->gather(lists, in, own)});
   });
 }
 
@@ -132,7 +135,7 @@ ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, co
   return delegate(of, words, flat(inputs), outputs, [=, this](Tensors& in, Tensors& out) {
     Lists lists;
     if (!in.empty()) lists.push_back(in);
-    return rest_->scatter(out, lists, own);
+    hand_over({rest_->scatter(out, lists, own)});
   });
 }
 
@@ -142,11 +145,19 @@ ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "all_to_all has ", inputs.size(), " inputs and ",
                     outputs.size(), " outputs; want one of each for each of the ", ranks, " ranks");
   const at::ScalarType type = check_tensors(all_of(inputs, outputs));
+  const std::vector<int64_t> sent = elems_by_rank(inputs), taken = elems_by_rank(outputs);
+  const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
   c10d::AllToAllOptions own = options;
   own.timeout = of.timeout;
-  return delegate(of, "all_to_all of " + name_of(type), inputs, outputs, [=, this](Tensors& in, Tensors& out) {
-    return rest_->alltoall(out, in, own);
-  }, both(elems_by_rank(inputs), elems_by_rank(outputs)));
+  // In one tensor: Gloo takes lists of equal lengths only.
+  return delegate(
+      of, "all_to_all of " + name_of(type), inputs, outputs,
+      [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](Tensors& in, Tensors& out) mutable {
+    at::Tensor packed = at::cat(in), got = memory_of_gloo(std::accumulate(from.begin(), from.end(), int64_t{0}));
+    const Tensors parts = got.split_with_sizes(from);  // before Gloo, which changes the lengths
+    hand_over({rest_->alltoall_base(got, packed, from, to, own)});
+    for (size_t rank = 0; rank < parts.size(); ++rank) out[rank].copy_(parts[rank]);
+  }, both(sent, taken));
 }
 
 ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -160,10 +171,11 @@ ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tenso
   const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
   c10d::AllToAllOptions own = options;
   own.timeout = of.timeout;
-  return delegate(of, "all_to_all of " + name_of(type), {input}, {output},
-                  [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](
-                      Tensors& in, Tensors& out) mutable { return rest_->alltoall_base(out[0], in[0], from, to, own); },
-                  both(sent, taken));
+  return delegate(
+      of, "all_to_all of " + name_of(type), {input}, {output},
+      [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](Tensors& in, Tensors& out) mutable {
+    hand_over({rest_->alltoall_base(out[0], in[0], from, to, own)});
+  }, both(sent, taken));
 }
 
 void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {

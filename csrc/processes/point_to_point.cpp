@@ -39,6 +39,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
   void begin(const std::function<ProcessBackend::Work()>& begin) { moved_ = begin(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
+    const StaysAtTheEnd stays;
     if (!isCompleted()) {
       const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait));
       told_.ends();

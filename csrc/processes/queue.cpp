@@ -3,6 +3,7 @@
 #include <c10/core/StreamGuard.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "processes/group.h"
@@ -19,18 +20,15 @@ std::mutex all_mutex;
 std::vector<std::weak_ptr<Queue>> all;
 
 std::atomic<std::thread::id> ends_python;  // the default one: none does
-thread_local bool serves = false;          // is the thread of a queue, which end_all waits for
-
-// Where a call returns to Python, also by an exception.
-struct StaysAtTheEnd {
-  ~StaysAtTheEnd() {
-    const std::thread::id end = ends_python;
-    if (serves || end == std::thread::id() || end == std::this_thread::get_id()) return;
-    for (;;) pause();
-  }
-};
+thread_local Queue* served = nullptr;      // the queue whose thread this is, which end_all waits for
 
 }  // namespace
+
+StaysAtTheEnd::~StaysAtTheEnd() {
+  const std::thread::id end = ends_python;
+  if (served || end == std::thread::id() || end == std::this_thread::get_id()) return;
+  for (;;) pause();
+}
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                    uint64_t sequence, std::optional<CallStream> stream, std::shared_ptr<Completions> completions,
@@ -68,7 +66,15 @@ void CallWork::run() {
 
 bool CallWork::wait(std::chrono::milliseconds timeout) {
   const StaysAtTheEnd stays;
+  Queue::serve_until(*this);
   return Work::wait(std::min(timeout, kLongestWait));
+}
+
+void Queue::serve_until(const CallWork& work) {
+  if (!served) return;
+  std::unique_lock lock(served->mutex_);
+  const auto is_it = [&](const c10::intrusive_ptr<CallWork>& one) { return one.get() == &work; };
+  while (std::any_of(served->waiting_.begin(), served->waiting_.end(), is_it)) served->run_first(lock);
 }
 
 void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
@@ -101,7 +107,7 @@ void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
 bool Queue::serves_here() const { return server_ == std::this_thread::get_id(); }
 
 void Queue::serve() {
-  serves = true;
+  served = this;
   std::unique_lock lock(mutex_);
   server_ = std::this_thread::get_id();
   for (;;) {

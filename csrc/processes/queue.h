@@ -22,6 +22,11 @@ namespace fastreduce {
 // As good as none: the clocks count nanoseconds in 64 bits, which end after 292 years.
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24) * 36500;
 
+// Where a call returns to Python, also by an exception.
+struct StaysAtTheEnd {
+  ~StaysAtTheEnd();
+};
+
 class CallWork final : public c10d::Work {
  public:
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
@@ -55,6 +60,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   // In order of the calls. `waits`: the caller will wait at once; if nothing is before it, the call runs here.
   void submit(const c10::intrusive_ptr<CallWork>& work, bool waits);
+  // In the thread of a queue: runs its calls up to this one, which nobody else would serve.
+  static void serve_until(const CallWork& work);
   // Returns when all calls so far are done; later ones raise.
   void close();
   void abort();

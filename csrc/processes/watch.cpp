@@ -15,12 +15,13 @@ Watch::~Watch() {
   if (!thread_.joinable()) return;
   if (getpid() != pid_) {  // a fork has neither the thread nor, perhaps, a free mutex
     thread_.detach();
+    changed_.release();  // its destructor would wait until that thread no longer does
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    changed_.notify_all();
+    changed_->notify_all();
   }
   thread_.join();
 }
@@ -33,9 +34,9 @@ void Watch::serve() {
       if (waiter->trouble_.empty()) waiter->trouble_ = waiter->look_();
       if (!waiter->trouble_.empty()) waiter->wake_();  // at each look: where two wait for one message, Gloo wakes one
     }
-    changed_.wait_for(lock, kBetweenLooks, [this] { return closed_; });
+    changed_->wait_for(lock, kBetweenLooks, [this] { return closed_; });
     sleeps_ = waiters_.empty() && waited_ == seen;
-    changed_.wait(lock, [this] { return closed_ || !sleeps_; });
+    changed_->wait(lock, [this] { return closed_ || !sleeps_; });
   }
 }
 
@@ -48,7 +49,7 @@ Watch::Waiter::Waiter(Watch& watch, std::function<std::string()> look, std::func
   ++watch_.waited_;
   if (!watch_.sleeps_) return;
   watch_.sleeps_ = false;
-  watch_.changed_.notify_all();
+  watch_.changed_->notify_all();
 }
 
 Watch::Waiter::~Waiter() {

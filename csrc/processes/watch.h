@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -38,7 +39,7 @@ class Watch {
 
   const pid_t pid_ = getpid();
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::set<Waiter*> waiters_;
   uint64_t waited_ = 0;  // how many there have been
   bool sleeps_ = false;  // until somebody waits

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,7 @@ class Options:
     """
 
     shared_bytes: int = 64 << 20
+    _timeout: ClassVar[timedelta | None] = None  # what torch's device meshes ask for
 
     def check(self, ranks: int) -> None:
         found = self.shared_bytes

@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import signal
 
 import pytest
 import torch
@@ -185,8 +186,13 @@ def after_a_fork(rank, size):
     for asynchronous in (False, True):  # with the other thread, too
         if asynchronous:
             dist.all_reduce(torch.ones(1), async_op=True).wait()
+            if rank == 0:
+                dist.send(torch.ones(1), 1)
+            elif rank == 1:
+                dist.recv(torch.ones(1), 0)
         child = os.fork()
         if child == 0:
+            signal.alarm(60)  # a child that hangs ends
             try:
                 words = raised(lambda: dist.all_reduce(torch.ones(3)))
                 backend().abort()

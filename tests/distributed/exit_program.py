@@ -24,6 +24,7 @@ if dist.get_rank() == 0:
     threading.Thread(target=wait_again_and_again, daemon=True).start()
     waits = dist.all_reduce(torch.ones(3), group=two, async_op=True)
     threading.Thread(target=waits.wait, daemon=True).start()
+    threading.Thread(target=dist.recv, args=(torch.ones(3), 1), daemon=True).start()
 dist.barrier()
 if dist.get_rank() == 1:
     time.sleep(0.3)

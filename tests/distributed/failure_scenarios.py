@@ -224,6 +224,23 @@ def a_group_ends_in_a_callback(rank, size):
     assert ended.wait(20)
 
 
+def a_callback_waits_for_a_call_behind_it(rank, size):
+    """In the thread that would serve it, which has it in its queue already."""
+    if rank == 1:
+        time.sleep(0.2)  # the others' calls are not done when they return
+    x, behind = torch.ones(3), []
+    first = dist.all_reduce(x, async_op=True)
+    if rank != 1:
+        waits = first.get_future().then(lambda _: behind.pop().wait())
+    works = [dist.all_reduce(torch.full((3,), n), async_op=True) for n in (2.0, 3.0)]
+    behind.append(works[-1])
+    if rank != 1:
+        waits.wait()
+    for work, n in zip((first, *works), (1, 2, 3), strict=True):
+        work.wait()
+        assert work.result()[0].eq(n * size).all()
+
+
 def a_group_ends_while_a_call_runs(rank, size):
     """In another thread: the call is finished before the others hear that this rank has left, also
     where they often wait for this rank in it."""
@@ -242,7 +259,8 @@ def a_group_ends_while_a_call_runs(rank, size):
 
 ALIVE = [
     one_raises_before_the_others_hear_of_the_call,
-    *(a_group_ends_in_a_callback, a_group_ends_while_a_call_runs),
+    *(a_group_ends_in_a_callback, a_callback_waits_for_a_call_behind_it),
+    a_group_ends_while_a_call_runs,
     *(one_has_left, everyone_may_leave_once_it_is_done, aborted_by_another_thread),
 ]
 

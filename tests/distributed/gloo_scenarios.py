@@ -53,7 +53,11 @@ def parts_of_different_lengths(rank, size, dtype):
     sent = torch.full((sum(range(size)), 2), float(rank)).to(dtype)
     out = torch.zeros(rank * size, 2).to(dtype)
     dist.all_to_all_single(out, sent, [rank] * size, [*range(size)])
-    same(out, torch.arange(float(size)).repeat_interleave(2 * rank).view(-1, 2).to(dtype))
+    wanted = torch.arange(float(size)).repeat_interleave(2 * rank).view(-1, 2).to(dtype)
+    same(out, wanted)
+    outs = [torch.zeros(2, rank).to(dtype).T for _ in range(size)]  # with gaps
+    dist.all_to_all(outs, [*sent.split([*range(size)])])
+    same(torch.cat(outs), wanted)
 
 
 def passed_on(rank, size, value, dtype):

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from backend_cases import SIZES, Case
 from backend_scenarios import check
 from failure_scenarios import in_turn, raised
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 import fastreduce.distributed as fd
@@ -195,6 +196,15 @@ def the_input_over_all_shards(rank, size, elems, first, empty):
     assert torch.equal(out.view(size, elems), wanted_of_all(size, elems))
 
 
+def a_mesh_with_options(rank, size):
+    override = {"one": ("fastreduce", fd.Options(shared_bytes=1 << 20))}
+    names = {"mesh_dim_names": ("one", "other"), "backend_override": override}
+    mesh = init_device_mesh("cpu", (size, 1), **names)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=mesh["one"].get_group())
+    assert x.eq(size).all()
+
+
 def run(rank, size):
     scenarios = [
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
@@ -203,6 +213,6 @@ def run(rank, size):
         memory_of_peers_is_opened_by_descriptor_0,
         *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
         *(a_factor_of_a_sum_that_one_rank_gets, a_group_split_off),
-        outputs_over_inputs,
+        *(outputs_over_inputs, a_mesh_with_options),
     ]
     in_turn(scenarios, rank, size)
