@@ -162,7 +162,7 @@ class Replicas:
             raise
         finally:
             self._put(0, self._params, buffers[0])
-            self._leave(dict(zip(owners, parameters, strict=True)))
+            self._leave({x: own for x, own in zip(owners, parameters, strict=True) if x})
             self._attributes.keep()
 
     def _call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -179,7 +179,8 @@ class Replicas:
         """
         if torch.is_grad_enabled():
             self._left.update(parameters)
-        for owner in parameters.keys() - {0}:
+            return
+        for owner in parameters:
             self._put_parameters(owner, self._left[owner])
 
     def forget_last_pass(self) -> None:

@@ -22,22 +22,9 @@ def premul(factor, dtype):
     coalesced(torch.ones(3, dtype=dtype), op=dist._make_nccl_premul_sum(factor))
 
 
-def root(number):
-    options = dist.BroadcastOptions()
+def root(number, call, options, *tensors):
     options.rootRank = number
-    backend().broadcast([torch.ones(3)], options).wait()
-
-
-def scatter_root(number):
-    options = dist.ScatterOptions()
-    options.rootRank = number
-    backend().scatter([torch.ones(3)], [], options).wait()
-
-
-def gather_root(number):
-    options = dist.GatherOptions()
-    options.rootRank = number
-    backend().gather([], [torch.ones(3)], options).wait()
+    getattr(backend(), call)(*tensors, options).wait()
 
 
 def gathered_in(lengths):
@@ -113,10 +100,22 @@ WRONG = {
         lambda: coalesced(torch._efficientzerotensor((3,))),
         r"a tensor of sizes \[3\] has no memory behind it; keep a .clone\(\)",
     ),
-    "root": (lambda: root(9), "root is 9; want a rank below "),
-    "root below": (lambda: root(-1), "root is -1; want a rank below "),
-    "root of scatter": (lambda: scatter_root(9), "root is 9; want a rank below "),
-    "root of gather": (lambda: gather_root(9), "root is 9; want a rank below "),
+    "root": (
+        lambda: root(9, "broadcast", dist.BroadcastOptions(), [torch.ones(3)]),
+        "root is 9; want a rank below ",
+    ),
+    "root below": (
+        lambda: root(-1, "broadcast", dist.BroadcastOptions(), [torch.ones(3)]),
+        "root is -1; want a rank below ",
+    ),
+    "root of scatter": (
+        lambda: root(9, "scatter", dist.ScatterOptions(), [torch.ones(3)], []),
+        "root is 9; want a rank below ",
+    ),
+    "root of gather": (
+        lambda: root(9, "gather", dist.GatherOptions(), [], [torch.ones(3)]),
+        "root is 9; want a rank below ",
+    ),
     "sent from elsewhere": (
         lambda: backend().send([torch.ones(3, device="meta")], 0, 0),
         "send of a tensor on meta; .* for CPU tensors only",
