@@ -1,6 +1,7 @@
 // The Python bindings: they convert arguments and errors, and do nothing else.
 #include <ATen/ThreadLocalState.h>
 #include <ATen/dlpack.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "backward.h"
 #include "call.h"
 #include "copy_engine.h"
 #include "cpu/kernels.h"
@@ -193,6 +195,7 @@ class ThreadState {
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(error);
+  } catch (const python_error&) {  // autograd has told Python of it
   } catch (const c10::ValueError& e) {
     PyErr_SetString(PyExc_ValueError, e.what_without_backtrace());
   } catch (const c10::NotImplementedError& e) {
@@ -227,6 +230,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));
+  py::class_<BackwardOfShards>(module, "BackwardOfShards")
+      .def(py::init<Tensors>(), py::arg("losses"))
+      .def_property_readonly("is_apart", &BackwardOfShards::is_apart)
+      .def("run", &BackwardOfShards::run, py::arg("shard"), py::call_guard<py::gil_scoped_release>())
+      .def("sum", &BackwardOfShards::sum, py::call_guard<py::gil_scoped_release>());
   module.def("copy_engine_bytes",
              [] { return std::pair<int64_t, int64_t>(nvlink_copy_engine_bytes, pcie_copy_engine_bytes); });
   module.def("set_copy_engine_bytes", [](int64_t nvlink, int64_t pcie) {

@@ -3,28 +3,18 @@
 #include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <map>
 
 #include "call.h"
+#include "nodes.h"
 
 namespace fastreduce {
 namespace {
 
 namespace autograd = torch::autograd;
-using NodePointer = decltype(autograd::Edge::function);  // std::shared_ptr before torch 2.12
-
-template <class Made, class... Args>
-NodePointer make_node(Args&&... args) {
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<autograd::Node>>)
-    return std::make_shared<Made>(std::forward<Args>(args)...);
-  else
-    return c10::make_intrusive<Made>(std::forward<Args>(args)...);
-}
-
 // Whether nobody else may look at the values. Autograd often makes a gradient as a view (that of a linear layer's
 // weight is transposed), which keeps its base; the base then counts as one user of the memory.
 bool is_alone(const at::Tensor& grad) {
@@ -143,5 +133,7 @@ std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>
       autograd::set_history(params[i].requires_grad() ? replica[i] : at::Tensor(), node);
   return replicas;
 }
+
+bool sums_over_replicas(const torch::autograd::Node& node) { return dynamic_cast<const SumOfReplicas*>(&node); }
 
 }  // namespace fastreduce

@@ -1,6 +1,8 @@
 // The parameters of a model's replicas, joined to the model's own by autograd.
 #pragma once
 
+#include <torch/csrc/autograd/function.h>
+
 #include <string>
 #include <vector>
 
@@ -15,5 +17,8 @@ namespace fastreduce {
 // parameter gets no gradient. `name` is the operation's in profiles and errors. Sparse gradients, and those that shall
 // be differentiated again, are summed by torch.
 std::vector<Tensors> replicate(const Tensors& params, const std::vector<Tensors>& memories, const std::string& name);
+
+// Whether it is the operation of `replicate`. Its inputs are the parameters of all replicas.
+bool sums_over_replicas(const torch::autograd::Node& node);
 
 }  // namespace fastreduce

@@ -79,12 +79,13 @@ def check_settings(
     reproducible: int | None,
     sync_batchnorm: bool,
     overlap: bool,
+    at_once: bool,
 ) -> None:
     if not (isinstance(batch_dim, int) and batch_dim >= 0):
         raise ValueError(
             f"DataParallel: found batch_dim={batch_dim!r}, wanted a whole number, 0 or more"
         )
-    check_flags("DataParallel", sync_batchnorm=sync_batchnorm, overlap=overlap)
+    check_flags("DataParallel", sync_batchnorm=sync_batchnorm, overlap=overlap, at_once=at_once)
     if reproducible is not None:
         if shares is not None:
             raise ValueError(

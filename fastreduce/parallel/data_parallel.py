@@ -49,6 +49,12 @@ class DataParallel(nn.Module):
         overlap: sum gradients in buckets, each as soon as its last gradient is there, while the
             rest of the backward pass goes on; False sums all of them after it. The bits are the
             same.
+        at_once: run replicas on the CPU at the same time, each in a thread with its part of the
+            cores, wherever that changes nothing but the time: not if they draw random numbers, nor
+            beside hooks and other functions of the user's that torch calls, nor in compiled
+            modules, nor if ``reproducible``. `backward` does so, too; ``loss.backward()`` goes
+            through one shard after the other. False if the module's forward writes to something
+            that its copies share.
         record: a new file for a hash of every parameter before each step and after the last, which
             `fastreduce diff` compares with another run's. A copy of the model records nothing.
 
@@ -104,6 +110,7 @@ class DataParallel(nn.Module):
         reproducible: int | None = None,
         sync_batchnorm: bool = False,
         overlap: bool = True,
+        at_once: bool = True,
         record: str | Path | None = None,
         **unknown: Any,
     ) -> None:
@@ -116,6 +123,7 @@ class DataParallel(nn.Module):
             reproducible,
             sync_batchnorm,
             overlap,
+            at_once,
             record,
         )
         object.__setattr__(self, "_parallel", parallel)

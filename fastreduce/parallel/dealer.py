@@ -17,6 +17,7 @@ from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.loss_kinds import kind_of
 from fastreduce.parallel.losses import combine, compared, scaled_by_tensor, total
 from fastreduce.parallel.outputs import join
+from fastreduce.parallel.passes import Passes
 from fastreduce.parallel.record import Recorder
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.shares import MeasuredShares
@@ -39,17 +40,22 @@ class Dealer:
         reproducible: int | None,
         sync_batchnorm: bool,
         overlap: bool,
+        at_once: bool,
         record: str | Path | None,
     ) -> None:
-        check_settings(len(devices), batch_dim, shares, reproducible, sync_batchnorm, overlap)
+        check_settings(
+            len(devices), batch_dim, shares, reproducible, sync_batchnorm, overlap, at_once
+        )
         self.settings = {
             "batch_dim": batch_dim,
             "shares": shares,
             "reproducible": reproducible,
             "sync_batchnorm": sync_batchnorm,
             "overlap": overlap,
+            "at_once": at_once,
         }
-        self.replicas = Replicas(net, devices, sync_batchnorm, reproducible is not None, overlap)
+        at_once = at_once and reproducible is None  # whose bits depend on no number of threads
+        self.use(Replicas(net, devices, sync_batchnorm, overlap, at_once))
         self.batch_dim = batch_dim
         shards = reproducible or len(devices)
         self.owners = [shard * len(devices) // shards for shard in range(shards)]
@@ -59,6 +65,10 @@ class Dealer:
         self.checked: set[tuple[str, Any]] = set()
         self.replicas.update()
         self.recorder = Recorder(record, net) if record else None
+
+    def use(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+        self.passes = Passes(replicas, only_torch_draws=self.settings["reproducible"] is not None)
 
     @property
     def shares(self) -> list[float]:
@@ -80,8 +90,8 @@ class Dealer:
         if self.alone:
             return [self.replicas.net(*args, **kwargs) for args, kwargs in calls]
         if not self.measured:
-            return self.replicas.run(owners, calls)
-        outputs = self.replicas.run(owners, calls, self.measured.lap)
+            return self.passes.forward(owners, calls)
+        outputs = self.passes.forward(owners, calls, self.measured.lap)
         self.measured.end(owners, sizes)
         return outputs
 
@@ -122,7 +132,7 @@ class Dealer:
                 whole = self._whole_loss(loss_fn, outputs, targets, sizes)
                 if whole is None or compared(whole.to(found), found):
                     self.checked.add(kind)
-        torch.autograd.backward(scaled)
+        self.passes.backward(scaled)
         return found
 
     def graphed(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,9 +54,9 @@ class Draws:
                 generator.set_state(states[generator])
             else:
                 generator.manual_seed(self._seed + shard)
-        others = _states_of_others() if self._only_torch else None
+        others = states_of_others() if self._only_torch else None
         yield
-        if self._only_torch and others != _states_of_others():
+        if self._only_torch and others != states_of_others():
             raise ValueError(
                 f"DataParallel: forward of shard {shard} has drawn numbers from Python's random or "
                 "numpy.random, which cannot be the same on any number of replicas, as reproducible "
@@ -76,15 +76,27 @@ def capturing() -> bool:
     return initialized and torch.cuda.is_current_stream_capturing()
 
 
-def _states_of_others() -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return random.getstate()
-    kind, keys, *rest = numpy.random.get_state()
-    return random.getstate(), kind, keys.tobytes(), rest
-
-
 def _generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[device.index]
+
+
+def random_states() -> tuple[bytes, bytes]:
+    """Of all generators from which a module on the CPU draws, unless it has one of its own."""
+    return torch.default_generator.get_state().numpy().tobytes(), states_of_others()
+
+
+def restore(states: tuple[bytes, bytes]) -> None:
+    of_torch, of_others = states
+    torch.default_generator.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+    of_python, of_numpy = pickle.loads(of_others)
+    random.setstate(of_python)
+    if of_numpy is not None:
+        sys.modules["numpy"].random.set_state(of_numpy)
+
+
+def states_of_others() -> bytes:
+    """Of Python's generator and NumPy's."""
+    numpy = sys.modules.get("numpy")
+    return pickle.dumps((random.getstate(), numpy.random.get_state() if numpy else None))

@@ -1,4 +1,4 @@
-"""Runs the shards of a batch one at a time. Where a layer needs all of them, they meet."""
+"""Runs the shards of a batch, one at a time or at once. Where a layer needs all, they meet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -50,21 +51,25 @@ def one_by_one(calls: Sequence[Callable[[], Any]], turn: Turn) -> list[Any]:
 
 
 def together(
-    calls: Sequence[Callable[[], Any]], turn: Turn, answer: Callable[[list[Any]], Sequence[Any]]
+    calls: Sequence[Callable[[], Any]],
+    turn: Turn,
+    answer: Callable[[list[Any]], Sequence[Any]],
+    threads: Sequence[Executor],
+    at_once: bool,
 ) -> list[Any]:
     """The results of the calls, which may `meet`: ``answer`` makes of all parts one answer each.
 
-    Every call has a thread of its own, but only one of them runs at a time, in ascending order, in
-    its ``turn``. An error of one ends all.
+    Every call has one of the ``threads``. Unless they run ``at_once``, only one does at a time, in
+    ascending order. An error of one ends all; that of the first of them is raised.
     """
-    shards = [_Shard(call) for call in calls]
+    if at_once:
+        calls = [functools.partial(_in_turn, turn, shard, call) for shard, call in enumerate(calls)]
+        turn = nothing
+    shards = [_Shard(*pair) for pair in zip(calls, threads, strict=False)]
     try:
         answers: Sequence[Any] = [None] * len(shards)
         while True:
-            said = []
-            for number, shard in enumerate(shards):
-                with turn(number):
-                    said.append(shard.proceed(answers[number]))
+            said = _round(shards, answers, turn, at_once)
             _check_places(said)
             results = [x.value for x in said if isinstance(x, _Result)]
             if results:
@@ -73,6 +78,11 @@ def together(
     finally:
         for shard in shards:
             shard.stop()
+
+
+def nothing(_: int) -> AbstractContextManager[None]:
+    """The turn of shards that need nothing around them."""
+    return nullcontext()
 
 
 def meet(place: str, part: Any) -> Any:
@@ -100,20 +110,23 @@ def saved_tensors_hooks() -> Any:
 class _Shard:
     """A coroutine made of a thread, because a layer cannot be a generator."""
 
-    def __init__(self, call: Callable[[], Any]):
+    def __init__(self, call: Callable[[], Any], thread: Executor):
         self._call, self._modes, self._state = call, modes_of_this_thread(), _C.ThreadState()
         self.began_with = torch.is_grad_enabled(), saved_tensors_hooks()
         self._said: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
-        run = functools.partial(contextvars.copy_context().run, self._run)
-        self._thread = threading.Thread(target=run, name="fastreduce shard", daemon=True)
+        self._context, self._thread = contextvars.copy_context(), thread
+        self._running: Future[None] | None = None
 
-    def proceed(self, answer: Any) -> Question | _Result:
-        """Run until the next question, or the end."""
-        if self._thread.ident is None:
-            self._thread.start()
+    def go_on(self, answer: Any) -> None:
+        """Begin, or take this answer to the last question."""
+        if self._running is None:
+            self._running = self._thread.submit(self._context.run, self._run)
         else:
             self._answers.put(answer)
+
+    def listen(self) -> Question | _Result:
+        """Wait for the next question, or the end."""
         said = self._said.get()
         if isinstance(said, BaseException):
             raise said
@@ -128,9 +141,9 @@ class _Shard:
         return answer
 
     def stop(self) -> None:
-        if self._thread.is_alive():
+        if self._running is not None:
             self._answers.put(_Stop())
-            self._thread.join()
+            self._running.result()
 
     def _run(self) -> None:
         _this_thread.shard = self
@@ -140,6 +153,29 @@ class _Shard:
             self._said.put(_Result(result))
         except BaseException as error:  # a forward pass may raise anything, and all of it is told
             self._said.put(error)
+        finally:
+            del _this_thread.shard
+
+
+def _in_turn(turn: Turn, shard: int, call: Callable[[], Any]) -> Any:
+    with turn(shard):
+        return call()
+
+
+def _round(
+    shards: Sequence[_Shard], answers: Sequence[Any], turn: Turn, at_once: bool
+) -> list[Question | _Result]:
+    """What all shards say next."""
+    if at_once:
+        for shard, answer in zip(shards, answers, strict=True):
+            shard.go_on(answer)
+        return [shard.listen() for shard in shards]
+    said = []
+    for number, (shard, answer) in enumerate(zip(shards, answers, strict=True)):
+        with turn(number):
+            shard.go_on(answer)
+            said.append(shard.listen())
+    return said
 
 
 def _check_places(said: Sequence[Question | _Result]) -> None:

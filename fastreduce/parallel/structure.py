@@ -27,7 +27,7 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for buffer in net.buffers():
         memo[id(buffer)] = buffer.detach()
     known = {id(value) for value in memo.values()}
-    for shared in (*_owners_of_hooks(net), *_generators(net)):
+    for shared in (*_owners_of_hooks(net), *own_generators(net)):
         memo[id(shared)] = shared
     try:
         with _ResultsDetached():
@@ -61,7 +61,7 @@ class _ResultsDetached(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _generators(net: nn.Module) -> list[Any]:
+def own_generators(net: nn.Module) -> list[Any]:
     """The module's own random generators: shards draw from the same, one after the other.
 
     Copies would give all replicas the same numbers, and other ones on another number of replicas.
@@ -80,21 +80,22 @@ def _owners_of_hooks(net: nn.Module) -> list[Any]:
     """
     modules = set(net.modules())
     owners = []
-    for module in modules:
-        for hooks in (
-            *(module._forward_hooks, module._forward_pre_hooks),
-            *(module._backward_hooks, module._backward_pre_hooks),
-        ):
-            for hook in hooks.values():
-                owner = getattr(hook, "__self__", hook)  # of a bound method
-                known: list[Any] = [owner]
-                while isinstance(known[-1], functools.partial):
-                    made = known[-1]
-                    known += [*made.args, *made.keywords.values(), made.func]
-                    known[-1] = getattr(made.func, "__self__", made.func)
-                if not any(isinstance(x, nn.Module) and x in modules for x in known):
-                    owners.append(owner)
+    for hook in (hook for module in modules for hook in hooks_of(module)):
+        owner = getattr(hook, "__self__", hook)  # of a bound method
+        known: list[Any] = [owner]
+        while isinstance(known[-1], functools.partial):
+            made = known[-1]
+            known += [*made.args, *made.keywords.values(), made.func]
+            known[-1] = getattr(made.func, "__self__", made.func)
+        if not any(isinstance(x, nn.Module) and x in modules for x in known):
+            owners.append(owner)
     return owners
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """The user's functions that are called beside forward and backward of this module."""
+    forward = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return [*forward, *module._backward_pre_hooks.values(), *module._backward_hooks.values()]
 
 
 def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fastreduce
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.losses import NonFiniteLoss
-from fastreduce.parallel.replicas import restored_if_it_raises
+from fastreduce.parallel.passes import restored_if_it_raises
 from fastreduce.parallel.same_bits import check_replicas
 
 from .config import Config

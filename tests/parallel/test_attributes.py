@@ -88,7 +88,7 @@ def test_replicas_keep_what_forward_puts_into_their_own_lists():
     for _ in range(2):
         model(torch.ones(5, 3))
     assert model.rows == [3, 3]
-    assert model._parallel.replicas._modules[1].rows == [2, 2]
+    assert model._parallel.replicas.modules[1].rows == [2, 2]
 
 
 def test_a_result_that_forward_leaves_in_an_attribute_is_said_once():
@@ -134,7 +134,7 @@ def test_what_a_forward_pass_keeps_is_each_replicas_own():
 @pytest.mark.parametrize("share", [True, False], ids=["one memory", "copies"])
 def test_training_after_a_first_pass_in_inference_mode(share):
     model = DataParallel(Scaled(), ["cpu"] * 2)
-    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
+    model._parallel.use(Replicas(model.module, model.devices, share=share))
     for _ in range(2):
         with torch.inference_mode():
             model(torch.ones(4, 6))

@@ -38,7 +38,7 @@ LOSSES = {
 def test_outputs_and_gradients_of_a_gathered_loss(name, k, share):
     bare = made(name)
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * k)
-    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
+    model._parallel.use(Replicas(model.module, model.devices, share=share))
     X, y = batch()
     wanted, found = bare(X), model(X)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
@@ -115,7 +115,7 @@ def test_control_means_of_uneven_shards_are_not_the_mean():
 def test_replicas_follow_the_optimizer(optimizer, share):
     bare = made("mlp")
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 3)
-    model._parallel.replicas = Replicas(model.module, model.devices, share=share)
+    model._parallel.use(Replicas(model.module, model.devices, share=share))
     ours = optimizer(model.parameters(), lr=0.1)
     theirs = optimizer(bare.parameters(), lr=0.1)
     for rows in (7, 2, 12):

@@ -121,7 +121,7 @@ def test_hashes_see_every_bit():
 
 def test_check_names_the_copy_and_the_parameter_that_differ():
     model = DataParallel(made("mlp"), ["cpu"] * 2)
-    model._parallel.replicas = Replicas(model.module, model.devices, share=False)
+    model._parallel.use(Replicas(model.module, model.devices, share=False))
     model.check()
     copies = next(iter(model._parallel.replicas._copies.values()))
     with torch.no_grad():

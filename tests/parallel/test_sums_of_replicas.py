@@ -16,7 +16,7 @@ def test_k_replicas_on_one_device_have_one_copy_of_the_parameters():
     replicas = model._parallel.replicas
     pointers = {parameter.data_ptr() for parameter in model.parameters()}
     model(batch()[0])
-    for module in replicas._modules[1:]:
+    for module in replicas.modules[1:]:
         for slot in module.modules():
             found = {p.data_ptr() for p in slot._parameters.values() if p is not None}
             assert found <= pointers

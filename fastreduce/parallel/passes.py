@@ -1,0 +1,159 @@
+"""Runs the shards of a batch through the replicas, and backward."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fastreduce.parallel.at_once import HasDrawn
+from fastreduce.parallel.draws import Draws, capturing
+from fastreduce.parallel.meeting import Turn, nothing, one_by_one, together
+from fastreduce.parallel.replicas import Replicas
+from fastreduce.parallel.sync_batchnorm import sums
+
+Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
+
+
+@contextmanager
+def _named(shard: int, shards: int) -> Iterator[None]:
+    """An error of the module says in which shard it was."""
+    try:
+        yield
+    except Exception as error:
+        if sys.version_info >= (3, 11):
+            error.add_note(f"DataParallel: in shard {shard} of {shards}, counted from 0")
+        raise
+
+
+@contextmanager
+def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
+    # The replays of a graph raise nothing, and would copy in vain.
+    before = [] if capturing() else [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    except BaseException:
+        with torch.inference_mode():  # which may write to buffers that were made in it, too
+            for buffer, values in zip(buffers, before, strict=False):
+                buffer.data.copy_(values)  # .data: graphs of earlier passes may hold the buffer
+        raise
+
+
+def _copies(buffers: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """One per buffer, which several modules may share: what one writes, the others read."""
+    made = {id(b): b.to(device, copy=True, non_blocking=True) for b in buffers}
+    return [made[id(b)] for b in buffers]
+
+
+class Passes:
+    """Forward and backward passes of replicas.
+
+    Args:
+        only_torch_draws: refuse modules that draw random numbers from Python or NumPy.
+    """
+
+    def __init__(self, replicas: Replicas, only_torch_draws: bool = False):
+        self._replicas, self._only_torch_draws = replicas, only_torch_draws
+        self._lock = threading.Lock()  # a replica has the parameters of one shard at a time
+        self._thread = threading.local()  # whether a shard runs in it
+
+    def forward(
+        self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]], around: Around = nothing
+    ) -> list[Any]:
+        """Run shard i's inputs, ``(args, kwargs)``, through replica ``owners[i]``.
+
+        Each shard begins with the module's buffers as they are now; what the first shard makes of
+        them stays, unless one raises. In training each shard draws random numbers from a seed of
+        its own, which depends on torch's seed and the number of the shard only.
+        ``around(replica)`` is entered while the replica runs, and then each runs by itself.
+
+        Raises RuntimeError where the module calls the wrapper that is running it.
+        """
+        if getattr(self._thread, "runs_a_shard", False):
+            raise RuntimeError(
+                "DataParallel: forward has called the DataParallel that runs it, by "
+                "model.compile(), a forward function that was replaced, or a hook; compile the "
+                "module before it is wrapped (torch.compile(net)) or the wrapper "
+                "(torch.compile(model)), and replace forward before the module is wrapped"
+            )
+        replicas = self._replicas
+        with self._lock:
+            replicas.update()
+            drawing = owners if replicas.net.training else ()
+            draws = Draws([replicas.devices[owner] for owner in drawing], self._only_torch_draws)
+            if replicas.at_once.may(owners) and around is nothing:
+                with suppress(HasDrawn):
+                    return self._forward(owners, inputs, draws, nothing, at_once=True)
+            return self._forward(owners, inputs, draws, around, at_once=False)
+
+    def backward(self, losses: Sequence[Tensor]) -> None:
+        """Do what ``torch.autograd.backward(losses)`` does, for one loss per shard."""
+        self._replicas.at_once.backward(losses)
+
+    def _forward(
+        self,
+        owners: Sequence[int],
+        inputs: Sequence[tuple[Any, Any]],
+        draws: Draws,
+        around: Around,
+        at_once: bool,
+    ) -> list[Any]:
+        replicas = self._replicas
+        parameters = replicas.joined(owners)
+        held = replicas.buffers(0)
+        buffers = [
+            held if shard == 0 else _copies(held, replicas.devices[owner])
+            for shard, owner in enumerate(owners)
+        ]
+
+        @contextmanager
+        def turn(shard: int) -> Iterator[None]:
+            owner = owners[shard]
+            replicas.put(owner, parameters[shard], buffers[shard])
+            kept = replicas.kept_parameters(owner, parameters[shard])
+            with _named(shard, len(owners)), around(owner), kept:
+                yield
+            buffers[shard] = replicas.buffers(owner)  # some may be new tensors
+
+        @contextmanager
+        def turn_alone(shard: int) -> Iterator[None]:
+            with turn(shard), draws.of(shard), replicas.at_once.alone():
+                yield
+
+        calls = [
+            functools.partial(self._call, replicas.modules[owner], args, kwargs)
+            for owner, (args, kwargs) in zip(owners, inputs, strict=True)
+        ]
+        replicas.attributes.let_go()
+        try:
+            with draws, restored_if_it_raises(held), replicas.synchronized or nullcontext():
+                return self._results(calls, turn if at_once else turn_alone, at_once)
+        except BaseException:
+            buffers[0] = held
+            raise
+        finally:
+            replicas.leave(owners, parameters, buffers[0])
+            replicas.attributes.keep()
+
+    def _results(self, calls: Sequence[Callable[[], Any]], turn: Turn, at_once: bool) -> list[Any]:
+        if at_once:
+            with self._replicas.at_once.all() as threads:
+                return together(calls, turn, sums, threads, at_once)
+        if self._replicas.synchronized is None:
+            return one_by_one(calls, turn)
+        with ThreadPoolExecutor(len(calls), "fastreduce shard") as pool:
+            return together(calls, turn, sums, [pool] * len(calls), at_once)
+
+    def _call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._thread.runs_a_shard = True
+        try:
+            return module(*args, **kwargs)
+        finally:
+            self._thread.runs_a_shard = False
