@@ -18,7 +18,10 @@ class BackwardOfShards {
 
   // Whether the shards may go backward at the same time: their graphs consist of torch's own operations without hooks,
   // and meet, or lead to leaves, nowhere but in those sums.
-  bool is_apart() const { return is_apart_; }
+  bool is_apart() const { return ends_.size() == losses_.size(); }
+
+  // A measure of the work: how many elements the operations of a shard have computed, on average over the shards.
+  double elements() const { return elements_; }
 
   // The first step of one shard. Errors of torch and of Python come through.
   void run(size_t shard);
@@ -30,7 +33,7 @@ class BackwardOfShards {
   Tensors losses_;
   std::vector<torch::autograd::edge_list> ends_;  // of each shard: the inputs of sums to which it leads
   std::vector<Tensors> grads_;                    // of each shard, for these inputs
-  bool is_apart_ = true;
+  double elements_ = 0;
 };
 
 }  // namespace fastreduce

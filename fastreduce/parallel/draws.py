@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,21 +82,31 @@ def _generator(device: torch.device) -> torch.Generator:
     return torch.cuda.default_generators[device.index]
 
 
-def random_states() -> tuple[bytes, bytes]:
+class RandomStates:
     """Of all generators from which a module on the CPU draws, unless it has one of its own."""
-    return torch.default_generator.get_state().numpy().tobytes(), states_of_others()
+
+    def __init__(self) -> None:
+        self._torch, self._others = torch.default_generator.get_state(), states_of_others()
+
+    def __eq__(self, other: object) -> bool:
+        # torch.equal would be one of the user's operations.
+        same = isinstance(other, RandomStates) and self._others == other._others
+        return same and self._torch.numpy().tobytes() == other._torch.numpy().tobytes()
+
+    def restore(self) -> None:
+        torch.default_generator.set_state(self._torch)
+        of_python, of_numpy = self._others
+        random.setstate(of_python)
+        if of_numpy is not None:
+            kind, keys, *rest = of_numpy
+            numpy = sys.modules["numpy"]
+            numpy.random.set_state((kind, numpy.frombuffer(keys, numpy.uint32), *rest))
 
 
-def restore(states: tuple[bytes, bytes]) -> None:
-    of_torch, of_others = states
-    torch.default_generator.set_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
-    of_python, of_numpy = pickle.loads(of_others)
-    random.setstate(of_python)
-    if of_numpy is not None:
-        sys.modules["numpy"].random.set_state(of_numpy)
-
-
-def states_of_others() -> bytes:
-    """Of Python's generator and NumPy's."""
+def states_of_others() -> tuple[Any, Any]:
+    """Of Python's generator and NumPy's, as what can be compared."""
     numpy = sys.modules.get("numpy")
-    return pickle.dumps((random.getstate(), numpy.random.get_state() if numpy else None))
+    if numpy is None:
+        return random.getstate(), None
+    kind, keys, *rest = numpy.random.get_state()
+    return random.getstate(), (kind, keys.tobytes(), *rest)

@@ -93,6 +93,7 @@ WRAPPING = {
                                    "argument device_ids, which is devices here"),
     "a misspelt argument": (lambda: linear(reproducable=4), TypeError, "argument reproducable; wa"),
     "overlap": (lambda: linear(overlap=1), TypeError, "overlap=1, wanted True or False"),
+    "at_once": (lambda: linear(at_once="yes"), TypeError, "at_once='yes', wanted True or False"),
     "sync_batchnorm": (lambda: linear(sync_batchnorm="yes"), TypeError, "sync_batchnorm='yes'"),
     "record in no folder": (lambda: linear(record="no/such/folder/a.jsonl"), ValueError,
                             "record='no/such/folder/a.jsonl' cannot be made: No such file"),

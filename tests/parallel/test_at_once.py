@@ -1,0 +1,257 @@
+"""Replicas on the CPU run at the same time, wherever nothing but the clock shows it."""
+
+import random
+import sys
+import threading
+from contextlib import nullcontext
+from contextvars import ContextVar
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from models import batch, mlp
+from subprocesses import output_of
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+import fastreduce.parallel.at_once
+from fastreduce import DataParallel
+
+FOR_REPLICAS = "fastreduce replica"
+VARIABLE = ContextVar("VARIABLE", default="nobody's")
+
+
+SEEN: list[tuple[str, int]] = []  # the thread and the cores of each shard
+
+
+class Noting(nn.Module):
+    """Notes which threads run it, all replicas in the same list; waits first, if it is to."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear, self.inner = nn.Linear(6, 5), inner or nn.Identity()
+
+    def forward(self, x, wait=lambda: None):
+        wait()
+        SEEN.append((threading.current_thread().name, torch.get_num_threads()))
+        return self.inner(self.linear(x))
+
+
+def step(model, *inputs):
+    X, y = batch()
+    model.zero_grad()
+    SEEN.clear()
+    return model.backward(F.cross_entropy, (X.float(), *inputs), y)
+
+
+def run_at_once(model) -> bool:
+    """In the second step; in the first it is seen whether they may."""
+    step(model)
+    step(model)
+    names = [name.startswith(FOR_REPLICAS) for name, _ in SEEN]
+    assert any(names) == all(names)
+    return all(names)
+
+
+def test_all_replicas_run_before_one_ends():
+    model = DataParallel(Noting(), ["cpu"] * 3)
+    step(model)
+    step(model, threading.Barrier(3, timeout=60).wait)  # one after the other would wait in vain
+
+
+@pytest.mark.parametrize(("cores", "replicas", "each"), [(2, 2, 1), (7, 3, 2), (2, 4, 1)])
+def test_each_has_a_part_of_the_cores(cores, replicas, each):
+    torch.set_num_threads(cores)
+    model = DataParallel(Noting(), ["cpu"] * replicas)
+    assert run_at_once(model)
+    assert [own for _, own in SEEN] == [each] * replicas
+    found = [torch.get_num_threads()]
+    other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert found == [cores, cores]
+
+
+def test_they_follow_another_number_of_cores():
+    model = DataParallel(Noting(), ["cpu"] * 2)
+    assert run_at_once(model)
+    torch.set_num_threads(6)
+    step(model)
+    assert [own for _, own in SEEN] == [3, 3]
+
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class NumPyNoise(nn.Module):
+    def forward(self, x):
+        return x + np.random.rand()
+
+
+class PythonNoise(nn.Module):
+    def forward(self, x):
+        return x + random.random()
+
+
+def hooked() -> nn.Module:
+    inner = nn.Identity()
+    inner.register_forward_hook(lambda *_: None)
+    return inner
+
+
+def with_generator() -> nn.Module:
+    inner = nn.Identity()
+    inner.generator = torch.Generator()
+    return inner
+
+
+ONE_BY_ONE = {
+    "at_once=False": {"at_once": False},
+    "reproducible": {"reproducible": 2},
+    "measuring": {"shares": "measured"},
+    "dropout": {"inner": nn.Dropout},
+    "NumPy's numbers": {"inner": NumPyNoise},
+    "Python's numbers": {"inner": PythonNoise},
+    "a generator of its own": {"inner": with_generator},
+    "a hook": {"inner": hooked},
+    "compiled": {"inner": lambda: torch.jit.trace(nn.Tanh(), torch.zeros(1, 5))},
+    "a mode": {"context": Mode},
+    "a default device": {"context": lambda: torch.device("cpu")},
+    "hooks of saved tensors": {"context": lambda: saved_tensors_hooks(lambda x: x, lambda x: x)},
+    "one thread": {"cores": 1},
+    "little work": {"elements": 1e6},
+    "nothing of all that": {},
+}
+
+
+@pytest.mark.parametrize("case", ONE_BY_ONE)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypatch):
+    settings = ONE_BY_ONE[case].copy()
+    inner, context = settings.pop("inner", nn.Identity), settings.pop("context", nullcontext)
+    torch.set_num_threads(settings.pop("cores", 2))
+    monkeypatch.setattr(fastreduce.parallel.at_once, "LEAST_ELEMENTS", settings.pop("elements", 0))
+    model = DataParallel(Noting(inner()), ["cpu"] * 2, **settings)
+    with context():
+        assert run_at_once(model) == (case == "nothing of all that")
+
+
+@pytest.mark.parametrize("sync_batchnorm", [False, True])
+def test_they_run_under_what_the_calling_thread_has_set(sync_batchnorm):
+    seen = []
+
+    class Net(nn.Sequential):
+        def forward(self, x):
+            modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+            seen.append((modes, VARIABLE.get()))
+            return super().forward(x)
+
+    net = Net(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    model = DataParallel(net, ["cpu"] * 2, sync_batchnorm=sync_batchnorm)
+    step(model)
+    VARIABLE.set("ours")
+    for gradients, cast in [(True, False), (False, True)]:
+        seen.clear()
+        with torch.set_grad_enabled(gradients), torch.autocast("cpu", enabled=cast):
+            model(batch()[0].float())
+        assert seen == [((gradients, cast), "ours")] * 2
+
+
+class DrawingLater(nn.Module):
+    """Draws from its third call on; counts its calls in a buffer."""
+
+    def __init__(self, draw) -> None:
+        super().__init__()
+        self.linear, self.draw = nn.Linear(6, 5), draw
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) + (self.draw() if self.calls > 2 else 0)
+
+
+DRAWS = {
+    "torch's": lambda: torch.rand(()),
+    "Python's": lambda: random.random(),
+    "NumPy's": lambda: np.random.rand(),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("case", DRAWS)
+def test_a_pass_that_draws_all_the_same_is_undone_and_repeated(case, training):
+    found = []
+    for at_once in (True, False):
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        model = DataParallel(DrawingLater(DRAWS[case]), ["cpu"] * 2, at_once=at_once)
+        model.train(training)
+        for _ in range(4):
+            loss = step(model)
+        after = torch.rand(()).item(), random.random(), np.random.rand()
+        found.append((loss, model.calls, model.linear.weight.grad, after))
+    (loss, calls, gradient, after), wanted = found
+    assert torch.equal(loss, wanted[0]) and torch.equal(gradient, wanted[2])
+    assert (calls, after) == (4, wanted[3])
+
+
+def test_the_seeds_that_follow_do_not_depend_on_it():
+    numbers = []
+    for at_once in (True, False):
+        torch.manual_seed(1)
+        model = DataParallel(mlp(), ["cpu"] * 2, at_once=at_once)
+        for _ in range(3):
+            step(model)
+        numbers.append(torch.rand(()))
+    assert torch.equal(*numbers)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_error_in_a_later_step_names_its_shard(number):
+    X = torch.tensor([0.0, 0, 1, 1])[:, None] + torch.zeros(6)
+
+    class Failing(nn.Identity):
+        def forward(self, x):
+            if (x[0] == number).all():
+                raise KeyError("mine")
+            return x
+
+    model = DataParallel(nn.Sequential(nn.Linear(6, 6), Failing()), ["cpu"] * 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(6))
+        model[0].bias.zero_()
+    model.backward(F.mse_loss, X + 5, X)
+    model.zero_grad()
+    with pytest.raises(KeyError, match="mine") as raised:
+        model.backward(F.mse_loss, X, X)
+    if sys.version_info >= (3, 11):
+        assert f"in shard {number} of 2" in "".join(raised.value.__notes__)
+    assert model[0].weight.grad is None
+
+
+CODE = """
+import resource, torch
+from fastreduce.parallel.at_once import ShardThreads
+
+def faults():
+    begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        kept = [torch.ones(1 << 18) for _ in range(8)]  # 1 MiB each
+        del kept
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
+
+before = faults()
+ShardThreads(2).get()
+faults()  # memory is fetched once more
+print(before, faults())
+"""
+
+
+def test_freed_memory_is_kept_for_the_next_step():
+    before, after = map(int, output_of(CODE).split())
+    assert after < 100 < 1000 < before
