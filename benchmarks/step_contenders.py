@@ -6,7 +6,6 @@ import copy
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -40,29 +39,23 @@ def parallel(net: nn.Module, X: Tensor, y: Tensor, k: int, **settings: Any) -> S
     return stepper(lambda: model.backward(F.cross_entropy, X, y), model.parameters()), model
 
 
-def by_parts(
-    nets: Sequence[nn.Module], X: Tensor, y: Tensor, run: Callable[..., Iterable[None]] = map
-) -> None:
+def by_parts(nets: Sequence[nn.Module], X: Tensor, y: Tensor) -> None:
     """One backward pass of each of them, with equal parts of the batch."""
-
-    def one_part(net: nn.Module, X_part: Tensor, y_part: Tensor) -> None:
+    parts = X.tensor_split(len(nets)), y.tensor_split(len(nets))
+    for net, X_part, y_part in zip(nets, *parts, strict=True):
         loss = F.cross_entropy(net(X_part), y_part, reduction="sum")
         (loss / y.numel()).backward()
-
-    list(run(one_part, nets, X.tensor_split(len(nets)), y.tensor_split(len(nets))))
 
 
 def accumulated(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
     return stepper(lambda: by_parts([net] * k, X, y), net.parameters()), net
 
 
-def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int, threads: bool = False) -> Started:
-    """With ``threads``, replicas run at the same time, each with one thread for its operations."""
+def ten_lines(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
     replicas = [copy.deepcopy(net) for _ in range(k)]
-    run = ThreadPoolExecutor(k, "replica", torch.set_num_threads, (1,)).map if threads else map
 
     def backward() -> None:
-        by_parts(replicas, X, y, run)
+        by_parts(replicas, X, y)
         fastreduce.allreduce(fastreduce.grads(replicas))
 
     return stepper(backward, [p for replica in replicas for p in replica.parameters()]), replicas[0]
@@ -78,7 +71,7 @@ def contenders(ks: Iterable[int], with_batchnorm: bool) -> dict[str, Contender]:
         found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
         if k > 1:
             found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
-            found[f"a thread each, {k}"] = (k, k, partial(ten_lines, k=k, threads=True))
+            found[f"one by one, {k}"] = (k, k, partial(parallel, k=k, at_once=False))
             found[f"accumulated, {k}"] = (1, k, partial(accumulated, k=k))
         if k > 1 and with_batchnorm:
             found[f"{SYNCHRONIZED}, {k}"] = (k, k, partial(parallel, k=k, sync_batchnorm=True))

@@ -30,28 +30,10 @@ bool is_apart(autograd::Node& node) {
   return is_operation_of_torch(node) && !has_hooks(node) && node.pre_hooks().empty() && node.post_hooks().empty();
 }
 
-// Of what the operation has computed.
-double elements_of(const autograd::Node& node) {
-  double elements = 0;
-  for (uint32_t i = 0; i < node.num_inputs(); ++i) {
-    const autograd::InputMetadata& result = node.input_metadata(i);
-    if (result.was_default_constructed() || result.is_nested_tensor()) continue;
-    double product = 1;
-    for (const c10::SymInt& size : result.shape_as_dim_vector())
-      product *= static_cast<double>(size.maybe_as_int().value_or(1));
-    elements += product;
-  }
-  return elements;
-}
-
-struct Graph {
-  autograd::edge_list ends;  // inputs of sums
-  double elements = 0;
-};
-
-// Nothing if `loss` leads to more than operations of its own and sums. `known` are the nodes of the shards before.
-std::optional<Graph> graph_of(const at::Tensor& loss, std::unordered_set<autograd::Node*>& known) {
-  Graph graph;
+// The inputs of sums to which `loss` leads; nothing if it leads to more than operations of its own and sums. `known`
+// are the nodes of the shards before.
+std::optional<autograd::edge_list> ends_of(const at::Tensor& loss, std::unordered_set<autograd::Node*>& known) {
+  autograd::edge_list ends;
   std::vector<autograd::Node*> left{loss.grad_fn().get()};
   std::unordered_set<autograd::Node*> own{left[0]};
   std::set<std::pair<autograd::Node*, uint32_t>> found;
@@ -59,7 +41,6 @@ std::optional<Graph> graph_of(const at::Tensor& loss, std::unordered_set<autogra
     autograd::Node* const node = left.back();
     left.pop_back();
     if (!node || known.count(node) || !is_apart(*node)) return std::nullopt;
-    graph.elements += elements_of(*node);
     for (const autograd::Edge& next : node->next_edges()) {
       if (!next.is_valid()) continue;
       autograd::Node* const below = next.function.get();
@@ -68,12 +49,12 @@ std::optional<Graph> graph_of(const at::Tensor& loss, std::unordered_set<autogra
       } else if (has_hooks(*below)) {
         return std::nullopt;
       } else if (found.emplace(below, next.input_nr).second) {
-        graph.ends.push_back(next);
+        ends.push_back(next);
       }
     }
   }
   known.merge(own);
-  return graph.ends.empty() ? std::nullopt : std::optional(std::move(graph));
+  return ends.empty() ? std::nullopt : std::optional(std::move(ends));
 }
 
 // The root of the second step. It gives its gradients away: a sum is written into one that nobody else has.
@@ -96,10 +77,9 @@ Tensors execute(const autograd::Edge& root, const at::Tensor& grad, const autogr
 BackwardOfShards::BackwardOfShards(Tensors losses) : losses_(std::move(losses)), grads_(losses_.size()) {
   std::unordered_set<autograd::Node*> known;
   for (const at::Tensor& loss : losses_) {
-    std::optional<Graph> graph = graph_of(loss, known);
-    if (!graph) return;
-    elements_ += graph->elements / static_cast<double>(losses_.size());
-    ends_.push_back(std::move(graph->ends));
+    std::optional<autograd::edge_list> ends = ends_of(loss, known);
+    if (!ends) return;
+    ends_.push_back(*std::move(ends));
   }
 }
 

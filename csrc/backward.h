@@ -20,9 +20,6 @@ class BackwardOfShards {
   // and meet, or lead to leaves, nowhere but in those sums.
   bool is_apart() const { return ends_.size() == losses_.size(); }
 
-  // A measure of the work: how many elements the operations of a shard have computed, on average over the shards.
-  double elements() const { return elements_; }
-
   // The first step of one shard. Errors of torch and of Python come through.
   void run(size_t shard);
 
@@ -33,7 +30,6 @@ class BackwardOfShards {
   Tensors losses_;
   std::vector<torch::autograd::edge_list> ends_;  // of each shard: the inputs of sums to which it leads
   std::vector<Tensors> grads_;                    // of each shard, for these inputs
-  double elements_ = 0;
 };
 
 }  // namespace fastreduce

@@ -233,7 +233,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<BackwardOfShards>(module, "BackwardOfShards")
       .def(py::init<Tensors>(), py::arg("losses"))
       .def_property_readonly("is_apart", &BackwardOfShards::is_apart)
-      .def_property_readonly("elements", &BackwardOfShards::elements)
       .def("run", &BackwardOfShards::run, py::arg("shard"), py::call_guard<py::gil_scoped_release>())
       .def("sum", &BackwardOfShards::sum, py::call_guard<py::gil_scoped_release>());
   module.def("copy_engine_bytes",

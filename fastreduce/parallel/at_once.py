@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +21,13 @@ from fastreduce import _C
 from fastreduce.parallel.draws import RandomStates
 from fastreduce.parallel.meeting import saved_tensors_hooks
 from fastreduce.parallel.structure import hooks_of, own_generators
+from fastreduce.parallel.trees import leaves_of
 
-# Shards whose operations compute fewer elements run one after the other, because threads of their
-# own cost a millisecond per step. With 2 and 4 replicas on 2 cores, steps of shards up to 0.4
-# million elements took 0.9 to 1.6 times as long at the same time; above 1.1 million 0.78 to 1.0
-# times, but for one model (1.06 to 1.15; 14 models, Xeon, family 6 model 85, 2026-11-28).
-LEAST_ELEMENTS = 1_000_000
-
-# Whether a module draws in training and in evaluation, where that is known before its first pass.
-KNOWN_TO_DRAW: dict[bool, bool] = {}
+# Models with fewer parameters, where a shard has fewer input elements, run one shard after the
+# other, because threads of their own cost a millisecond per step. With 2 and 4 replicas on 2 cores
+# (24 models, Xeon, family 6 model 85, 2026-11-28), a step of those took 0.87 to 1.6 times as long
+# at the same time; of others 0.78 to 1.01 times, but for one (1.04 to 1.09).
+LEAST_PARAMETERS, LEAST_INPUTS = 1 << 20, 1 << 16
 
 
 class HasDrawn(BaseException):
@@ -36,10 +35,15 @@ class HasDrawn(BaseException):
 
 
 class ShardThreads:
-    """A thread for each of so many shards, with equal parts of the calling thread's cores."""
+    """Threads for so many shards, with equal parts of the calling thread's cores.
 
-    def __init__(self, count: int):
-        self._count = count
+    Args:
+        meet: shards wait for each other, so each needs a thread of its own. Else there are no more
+            threads than cores, and each runs its shards one after the other.
+    """
+
+    def __init__(self, shards: int, meet: bool):
+        self._shards, self._meet = shards, meet
         self._threads: list[ThreadPoolExecutor] = []
         self._made_for = 0, 0
 
@@ -49,13 +53,14 @@ class ShardThreads:
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
             self._made_for = os.getpid(), cores
             _keep_freed_memory()
-            each = max(1, cores // self._count)
-            self._threads = [
-                ThreadPoolExecutor(1, "fastreduce replica", _take, (each,))
-                for _ in range(self._count)
+            count = self._shards if self._meet else min(self._shards, cores)
+            threads = [
+                ThreadPoolExecutor(1, "fastreduce replica", _take, (max(1, cores // count),))
+                for _ in range(count)
             ]
-            wait([thread.submit(int) for thread in self._threads])
+            wait([thread.submit(int) for thread in threads])
             torch.set_num_threads(cores)  # what new threads of others begin with
+            self._threads = [threads[i * count // self._shards] for i in range(self._shards)]
         return self._threads
 
 
@@ -80,8 +85,8 @@ class AtOnce:
     """Says when shards may run at the same time, so that only the clock shows it.
 
     They may not where they would write to the same: where hooks and modes are the user's, and where
-    they draw random numbers. Whether they draw is seen in the first pass, whose shards run one
-    after the other. Should a later pass draw nevertheless, it is undone and repeated in that way.
+    they draw random numbers. Whether they draw is seen behind a pass, which is then undone and
+    repeated, one shard after the other, as are those that follow.
 
     Args:
         wanted: False if they never may.
@@ -89,52 +94,47 @@ class AtOnce:
     """
 
     def __init__(self, wanted: bool, net: nn.Module, threads: ShardThreads):
-        self._possible = (
-            wanted
-            and not own_generators(net)
-            and not any(_is_compiled(x) or hooks_of(x) for x in net.modules())
+        self._wanted, self._net, self._threads = wanted, net, threads
+        self._may_go_forward = not own_generators(net) and not any(
+            _is_compiled(x) or hooks_of(x) for x in net.modules()
         )
-        self._net, self._threads = net, threads
-        self._draws = KNOWN_TO_DRAW.copy()  # in training, and in evaluation
-        self._looks = False
-        self._elements = 0.0  # of a shard's last backward pass
+        self._parameters = sum(parameter.numel() for parameter in net.parameters())
+        self._may_go_backward = False
+        self._drew: set[bool] = set()  # in training, in evaluation
 
-    def may(self, owners: Sequence[int]) -> bool:
-        """Whether shards of these replicas may run at the same time in the pass that begins."""
-        training = self._net.training
-        possible = self._possible and 1 < len(owners) == len(set(owners)) and _is_free()
-        self._looks = possible and training not in self._draws
-        large = self._elements >= LEAST_ELEMENTS
-        return possible and large and not self._draws.get(training, True)
+    def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
+        """Whether shards of these replicas may run at the same time in the pass that begins.
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Around each part of a pass in which one shard runs."""
-        before = RandomStates() if self._looks else None
-        yield
-        if before is not None:
-            training = self._net.training
-            self._draws[training] = self._draws.get(training, False) or before != RandomStates()
+        It depends on nothing but this pass and the module, so a run that goes on from a checkpoint
+        has the same bits.
+        """
+        self._may_go_backward = (
+            self._wanted
+            and 1 < len(owners) == len(set(owners))
+            and (self._parameters >= LEAST_PARAMETERS or _size(inputs[0]) >= LEAST_INPUTS)
+            and _is_free()
+        )
+        drew = self._net.training in self._drew
+        return self._may_go_backward and self._may_go_forward and not drew
 
     @contextmanager
-    def all(self) -> Iterator[list[ThreadPoolExecutor]]:
-        """Around a pass in which all shards run, in these threads. Raises HasDrawn."""
+    def running(self) -> Iterator[list[ThreadPoolExecutor]]:
+        """Around a pass in which shards run at the same time, in these threads. Raises HasDrawn."""
         before = RandomStates()
         yield self._threads.get()
         if before != RandomStates():
-            self._draws[self._net.training] = True
+            self._drew.add(self._net.training)
             before.restore()
             raise HasDrawn
 
     def backward(self, losses: Sequence[Tensor]) -> None:
-        """Do what ``torch.autograd.backward(losses)`` does, for one loss per shard.
+        """Do ``torch.autograd.backward(losses)``, for one loss per shard of the last forward pass.
 
-        If a shard raises, no gradient has changed.
+        If a shard raises while shards run at the same time, no gradient has changed.
         """
-        if self._possible and len(losses) > 1 and _is_free() and not torch.is_anomaly_enabled():
+        if self._may_go_backward and _is_free() and not torch.is_anomaly_enabled():
             passes = _C.BackwardOfShards(losses)
-            self._elements = passes.elements
-            if passes.is_apart and self._elements >= LEAST_ELEMENTS:
+            if passes.is_apart:
                 threads = self._threads.get()
                 running = [threads[i].submit(passes.run, i) for i in range(len(losses))]
                 wait(running)
@@ -143,6 +143,10 @@ class AtOnce:
                 passes.sum()
                 return
         torch.autograd.backward(losses)
+
+
+def _size(inputs: Any) -> int:
+    return sum(x.numel() for x in leaves_of(inputs)[0] if isinstance(x, Tensor))
 
 
 def _is_compiled(module: nn.Module) -> bool:

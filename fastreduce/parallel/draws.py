@@ -89,9 +89,10 @@ class RandomStates:
         self._torch, self._others = torch.default_generator.get_state(), states_of_others()
 
     def __eq__(self, other: object) -> bool:
-        # torch.equal would be one of the user's operations.
-        same = isinstance(other, RandomStates) and self._others == other._others
-        return same and self._torch.numpy().tobytes() == other._torch.numpy().tobytes()
+        if not isinstance(other, RandomStates) or self._others != other._others:
+            return False
+        # torch.equal would be an operation that the user's modes see.
+        return self._torch.numpy().tobytes() == other._torch.numpy().tobytes()
 
     def restore(self) -> None:
         torch.default_generator.set_state(self._torch)
@@ -99,14 +100,14 @@ class RandomStates:
         random.setstate(of_python)
         if of_numpy is not None:
             kind, keys, *rest = of_numpy
-            numpy = sys.modules["numpy"]
-            numpy.random.set_state((kind, numpy.frombuffer(keys, numpy.uint32), *rest))
+            numbers = sys.modules["numpy"].frombuffer(keys, "uint32")
+            sys.modules["numpy.random"].set_state((kind, numbers, *rest))
 
 
 def states_of_others() -> tuple[Any, Any]:
     """Of Python's generator and NumPy's, as what can be compared."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
+    of_numpy = sys.modules.get("numpy.random")  # which NumPy imports when it is asked for
+    if of_numpy is None:
         return random.getstate(), None
-    kind, keys, *rest = numpy.random.get_state()
+    kind, keys, *rest = of_numpy.get_state()
     return random.getstate(), (kind, keys.tobytes(), *rest)

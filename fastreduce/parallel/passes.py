@@ -88,7 +88,7 @@ class Passes:
             replicas.update()
             drawing = owners if replicas.net.training else ()
             draws = Draws([replicas.devices[owner] for owner in drawing], self._only_torch_draws)
-            if replicas.at_once.may(owners) and around is nothing:
+            if replicas.at_once.may(owners, inputs) and around is nothing:
                 with suppress(HasDrawn):
                     return self._forward(owners, inputs, draws, nothing, at_once=True)
             return self._forward(owners, inputs, draws, around, at_once=False)
@@ -124,7 +124,7 @@ class Passes:
 
         @contextmanager
         def turn_alone(shard: int) -> Iterator[None]:
-            with turn(shard), draws.of(shard), replicas.at_once.alone():
+            with turn(shard), draws.of(shard):
                 yield
 
         calls = [
@@ -144,7 +144,7 @@ class Passes:
 
     def _results(self, calls: Sequence[Callable[[], Any]], turn: Turn, at_once: bool) -> list[Any]:
         if at_once:
-            with self._replicas.at_once.all() as threads:
+            with self._replicas.at_once.running() as threads:
                 return together(calls, turn, sums, threads, at_once)
         if self._replicas.synchronized is None:
             return one_by_one(calls, turn)

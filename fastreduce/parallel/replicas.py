@@ -58,7 +58,7 @@ class Replicas:
         self.attributes = Attributes()
         self._sync_batchnorm, self._overlap = sync_batchnorm, overlap
         self._at_once = at_once and all(device.type == "cpu" for device in devices)
-        self._threads = ShardThreads(len(self.devices))
+        self._threads = ShardThreads(len(self.devices), meet=sync_batchnorm)
         self._structure: list[Any] = []
         self._memories: list[list[Tensor]] = []
 

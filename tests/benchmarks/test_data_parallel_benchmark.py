@@ -38,7 +38,7 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
             ("DataParallel, 1", 1, 1),
             ("DataParallel, 2", 2, 2),
             ("ten lines, 2", 2, 2),
-            ("a thread each, 2", 2, 2),
+            ("one by one, 2", 2, 2),
             ("accumulated, 2", 1, 2),
             *([("sync_batchnorm, 2", 2, 2)] if model == "CNN" else []),
             ("reproducible=8", 1, 8),

@@ -6,20 +6,22 @@ from models import made
 
 from fastreduce import DataParallel
 
-sweep = pytest.mark.sweep("replicas at the same time")
+sweep = pytest.mark.sweep("replicas one by one")
 
 
-@pytest.fixture(autouse=True, params=["", pytest.param("at once", marks=sweep)])
-def at_once(request, one_thread, monkeypatch):
-    """Replicas run at the same time wherever they may, from the second pass on or the first.
+@pytest.fixture(params=["at once", pytest.param("one by one", marks=sweep)])
+def way(request):
+    """In which replicas run, where they may do both."""
+    return request.param
 
-    ``one_thread`` sets back the number of threads.
-    """
+
+@pytest.fixture(autouse=True)
+def two_cores(way, one_thread, monkeypatch):
+    """Also for small models; ``one_thread`` sets back the number of threads."""
     torch.set_num_threads(2)
-    monkeypatch.setattr("fastreduce.parallel.at_once.LEAST_ELEMENTS", 0)
-    if request.param:
-        known = {True: False, False: False}
-        monkeypatch.setattr("fastreduce.parallel.at_once.KNOWN_TO_DRAW", known)
+    monkeypatch.setattr("fastreduce.parallel.at_once.LEAST_PARAMETERS", 0)
+    if way == "one by one":
+        monkeypatch.setattr("fastreduce.parallel.at_once._is_free", lambda: False)
 
 
 @pytest.fixture

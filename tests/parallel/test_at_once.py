@@ -16,14 +16,18 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
-import fastreduce.parallel.at_once
 from fastreduce import DataParallel
+from fastreduce.parallel import at_once
 
-FOR_REPLICAS = "fastreduce replica"
 VARIABLE = ContextVar("VARIABLE", default="nobody's")
 
 
-SEEN: list[tuple[str, int]] = []  # the thread and the cores of each shard
+@pytest.fixture
+def way():
+    return "at once"
+
+
+SEEN: list[tuple[threading.Thread, int]] = []  # the thread and the cores of each shard
 
 
 class Noting(nn.Module):
@@ -35,7 +39,7 @@ class Noting(nn.Module):
 
     def forward(self, x, wait=lambda: None):
         wait()
-        SEEN.append((threading.current_thread().name, torch.get_num_threads()))
+        SEEN.append((threading.current_thread(), torch.get_num_threads()))
         return self.inner(self.linear(x))
 
 
@@ -47,21 +51,29 @@ def step(model, *inputs):
 
 
 def run_at_once(model) -> bool:
-    """In the second step; in the first it is seen whether they may."""
+    """In the second step: a first one that draws has run in both ways."""
     step(model)
     step(model)
-    names = [name.startswith(FOR_REPLICAS) for name, _ in SEEN]
+    names = [thread.name.startswith("fastreduce replica") for thread, _ in SEEN]
     assert any(names) == all(names)
     return all(names)
 
 
 def test_all_replicas_run_before_one_ends():
+    torch.set_num_threads(3)
     model = DataParallel(Noting(), ["cpu"] * 3)
-    step(model)
     step(model, threading.Barrier(3, timeout=60).wait)  # one after the other would wait in vain
 
 
-@pytest.mark.parametrize(("cores", "replicas", "each"), [(2, 2, 1), (7, 3, 2), (2, 4, 1)])
+def test_no_more_run_at_the_same_time_than_there_are_cores():
+    torch.set_num_threads(2)
+    model = DataParallel(Noting(), ["cpu"] * 5)
+    step(model)
+    threads = [thread for thread, _ in SEEN]
+    assert sorted(map(threads.count, set(threads))) == [2, 3]
+
+
+@pytest.mark.parametrize(("cores", "replicas", "each"), [(2, 2, 1), (7, 3, 2), (3, 4, 1)])
 def test_each_has_a_part_of_the_cores(cores, replicas, each):
     torch.set_num_threads(cores)
     model = DataParallel(Noting(), ["cpu"] * replicas)
@@ -123,7 +135,7 @@ ONE_BY_ONE = {
     "a default device": {"context": lambda: torch.device("cpu")},
     "hooks of saved tensors": {"context": lambda: saved_tensors_hooks(lambda x: x, lambda x: x)},
     "one thread": {"cores": 1},
-    "little work": {"elements": 1e6},
+    "a small model, small inputs": {"parameters": 36, "inputs": 25},
     "nothing of all that": {},
 }
 
@@ -134,7 +146,8 @@ def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypat
     settings = ONE_BY_ONE[case].copy()
     inner, context = settings.pop("inner", nn.Identity), settings.pop("context", nullcontext)
     torch.set_num_threads(settings.pop("cores", 2))
-    monkeypatch.setattr(fastreduce.parallel.at_once, "LEAST_ELEMENTS", settings.pop("elements", 0))
+    monkeypatch.setattr(at_once, "LEAST_PARAMETERS", settings.pop("parameters", 35))
+    monkeypatch.setattr(at_once, "LEAST_INPUTS", settings.pop("inputs", 25))
     model = DataParallel(Noting(inner()), ["cpu"] * 2, **settings)
     with context():
         assert run_at_once(model) == (case == "nothing of all that")
@@ -161,17 +174,17 @@ def test_they_run_under_what_the_calling_thread_has_set(sync_batchnorm):
         assert seen == [((gradients, cast), "ours")] * 2
 
 
-class DrawingLater(nn.Module):
-    """Draws from its third call on; counts its calls in a buffer."""
+class Drawing(nn.Module):
+    """Draws from its second call on, or in all; counts its calls in a buffer."""
 
-    def __init__(self, draw) -> None:
+    def __init__(self, draw, later) -> None:
         super().__init__()
-        self.linear, self.draw = nn.Linear(6, 5), draw
+        self.linear, self.draw, self.later = nn.Linear(6, 5), draw, later
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x):
         self.calls += 1
-        return self.linear(x) + (self.draw() if self.calls > 2 else 0)
+        return self.linear(x) + (self.draw() if self.calls > self.later else 0)
 
 
 DRAWS = {
@@ -181,30 +194,31 @@ DRAWS = {
 }
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", DRAWS)
-def test_a_pass_that_draws_all_the_same_is_undone_and_repeated(case, training):
+def test_a_pass_that_draws_is_undone_and_repeated(case, training, later):
     found = []
-    for at_once in (True, False):
+    for wanted in (True, False):
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)
-        model = DataParallel(DrawingLater(DRAWS[case]), ["cpu"] * 2, at_once=at_once)
+        model = DataParallel(Drawing(DRAWS[case], later), ["cpu"] * 2, at_once=wanted)
         model.train(training)
-        for _ in range(4):
+        for _ in range(3):
             loss = step(model)
         after = torch.rand(()).item(), random.random(), np.random.rand()
         found.append((loss, model.calls, model.linear.weight.grad, after))
     (loss, calls, gradient, after), wanted = found
     assert torch.equal(loss, wanted[0]) and torch.equal(gradient, wanted[2])
-    assert (calls, after) == (4, wanted[3])
+    assert (calls, after) == (3, wanted[3])
 
 
 def test_the_seeds_that_follow_do_not_depend_on_it():
     numbers = []
-    for at_once in (True, False):
+    for wanted in (True, False):
         torch.manual_seed(1)
-        model = DataParallel(mlp(), ["cpu"] * 2, at_once=at_once)
+        model = DataParallel(mlp(), ["cpu"] * 2, at_once=wanted)
         for _ in range(3):
             step(model)
         numbers.append(torch.rand(()))
@@ -246,7 +260,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
 
 before = faults()
-ShardThreads(2).get()
+ShardThreads(2, meet=False).get()
 faults()  # memory is fetched once more
 print(before, faults())
 """
