@@ -74,6 +74,11 @@ void ProcessBackend::abort() {
   rest_->abort();
 }
 
+void ProcessBackend::give_up(const std::string& why) {
+  group_.give_up(why);
+  if (machines_) machines_->give_up(why);
+}
+
 void ProcessBackend::shutdown() {
   queue_->close();
   group_.leave();

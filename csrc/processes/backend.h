@@ -142,6 +142,7 @@ class ProcessBackend final : public c10d::Backend {
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
   void tell_machines(const std::function<void()>& call);  // if it ends badly
+  void give_up(const std::string& why);
 
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
   const std::vector<std::string> all_names_;

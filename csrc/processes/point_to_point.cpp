@@ -60,6 +60,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
   // What it threw.
   std::exception_ptr end_of_gloo(std::chrono::milliseconds timeout) {
     const auto backend = backend_.lock();
+    const Clock::time_point end = Clock::now() + timeout;
     std::string why;
     try {
       std::optional<Watch::Waiter> waiter;
@@ -69,6 +70,8 @@ class ProcessBackend::PassWork final : public c10d::Work {
       if (why.empty()) return nullptr;
     } catch (const std::exception& error) {
       why = backend ? backend->failed_passing(peer_, error.what()) : error.what();
+      // Then Gloo has closed all connections of this rank.
+      if (backend && Clock::now() >= end) backend->give_up(call_ + " reached its timeout");
     }
     return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, call_ + ": " + why));
   }

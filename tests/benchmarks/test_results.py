@@ -32,8 +32,9 @@ def test_training_steps():
         "transformer": "transformer (10.0M), 8",
     }
     columns = (
-        *("DataParallel, 1", "DataParallel, 2", "ten lines, 2", "sync_batchnorm, 2"),
-        *("DataParallel, 4", "ten lines, 4", "accumulated, 4"),
+        *("DataParallel, 1", "DataParallel, 2", "one by one, 2", "ten lines, 2"),
+        *("sync_batchnorm, 2", "DataParallel, 4", "one by one, 4", "ten lines, 4"),
+        "accumulated, 4",
         *("reproducible=8", "DDP, Gloo, 2 processes"),
     )
     table = rows_of("docs/benchmarks.md", "| model (parameters), batch |")
@@ -44,17 +45,31 @@ def test_training_steps():
         assert table[name] == [short(found[model, "bare"]["step_s"]), *wanted], name
 
 
-def test_a_thread_for_each_replica():
-    rows = kept("threads.json")["rows"]
-    found = {(row["model"], row["contender"]): row["step_s"] for row in rows}
+def test_replicas_at_the_same_time_and_one_by_one():
+    rows = kept("data_parallel.json")["rows"]
+    found = {(row["model"], row["contender"]): row for row in rows}
     models = dict.fromkeys(row["model"] for row in rows)
-    shares = [found[x, "a thread each, 2"] / found[x, "DataParallel, 2"] for x in models]
-    *others, largest = sorted(shares)
-    assert largest == found["MLP", "a thread each, 2"] / found["MLP", "DataParallel, 2"]
-    words = (
-        f"{others[0]:.2f} to {others[-1]:.2f} of the time in this way, and {largest:.2f} for the"
+    text = " ".join(text_of("docs/benchmarks.md").split())
+
+    def shares(k, other):
+        own = (found[x, f"DataParallel, {k}"]["step_s"] for x in models)
+        return {
+            x: step_s / found[x, f"{other}, {k}"]["step_s"]
+            for x, step_s in zip(models, own, strict=True)
+        }
+
+    two, four = shares(2, "one by one"), shares(4, "one by one")
+    transformer = f"{two.pop('transformer'):.2f} (2 replicas) and {four.pop('transformer'):.2f} (4)"
+    others = [*two.values(), *four.values()]
+    assert f"takes {transformer} of the time" in text
+    assert f"other models {min(others):.2f} to {max(others):.2f}." in text
+    two, four = (sorted(shares(k, "ten lines").values()) for k in (2, 4))
+    words = f"2 replicas take {two[0]:.2f} to {two[-1]:.2f} of the time, 4 take {four[0]:.2f} to"
+    assert f"{words} {four[-1]:.2f}." in text
+    largest = max(
+        row["share"] for row in rows if "DataParallel" in row["contender"] and row["share"]
     )
-    assert words in " ".join(text_of("docs/benchmarks.md").split())
+    assert f"The sum takes {largest:.1%}".replace("%", " %") in text
 
 
 def test_accuracies_of_lenet():

@@ -152,6 +152,9 @@ def a_timeout_that_was_changed(rank, size):
         said = raised(lambda: dist.recv(torch.zeros(3), 1, group=group))
         assert "Timed out waiting 150ms" in said, said
     dist.barrier()
+    said = raised(lambda: dist.all_reduce(torch.ones(2), group=group))
+    why = "recv of float32 [3], tag 0, on rank 0 from rank 1 reached its timeout"
+    assert why in said, said
 
 
 SCENARIOS = [
