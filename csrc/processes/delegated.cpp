@@ -139,43 +139,42 @@ ProcessBackend::Work ProcessBackend::scatter(Tensors& outputs, Lists& inputs, co
   });
 }
 
-ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  const Kind of = kind(OpType::ALLTOALL, "fastreduce:all_to_all", Collective::allreduce, options);
-  const auto ranks = static_cast<size_t>(getSize());
-  TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "all_to_all has ", inputs.size(), " inputs and ",
-                    outputs.size(), " outputs; want one of each for each of the ", ranks, " ranks");
-  const at::ScalarType type = check_tensors(all_of(inputs, outputs));
-  const std::vector<int64_t> sent = elems_by_rank(inputs), taken = elems_by_rank(outputs);
-  const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
+ProcessBackend::Work ProcessBackend::exchange(OpType type, const Tensors& inputs, const Tensors& outputs,
+                                              const std::vector<int64_t>& sent, const std::vector<int64_t>& taken,
+                                              const c10d::AllToAllOptions& options) {
+  const Kind of = kind(type, "fastreduce:all_to_all", Collective::allreduce, options);
+  const auto elem_bytes = static_cast<int64_t>(inputs[0].element_size());
   c10d::AllToAllOptions own = options;
   own.timeout = of.timeout;
-  // In one tensor: Gloo takes lists of equal lengths only.
   return delegate(
-      of, "all_to_all of " + name_of(type), inputs, outputs,
+      of, "all_to_all of " + name_of(inputs[0].scalar_type()), inputs, outputs,
       [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](Tensors& in, Tensors& out) mutable {
-    at::Tensor packed = at::cat(in), got = memory_of_gloo(std::accumulate(from.begin(), from.end(), int64_t{0}));
-    const Tensors parts = got.split_with_sizes(from);  // before Gloo, which changes the lengths
+    // Lists go in one tensor: of lists Gloo takes those of equal lengths only.
+    at::Tensor packed = in.size() == 1 ? in[0] : at::cat(in);
+    at::Tensor got = out.size() == 1 ? out[0] : memory_of_gloo(std::accumulate(from.begin(), from.end(), int64_t{0}));
+    Tensors parts;  // before Gloo, which changes the lengths
+    if (out.size() > 1) parts = got.split_with_sizes(from);
     hand_over({rest_->alltoall_base(got, packed, from, to, own)});
     for (size_t rank = 0; rank < parts.size(); ++rank) out[rank].copy_(parts[rank]);
   }, both(sent, taken));
+}
+
+ProcessBackend::Work ProcessBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  const auto ranks = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "all_to_all has ", inputs.size(), " inputs and ",
+                    outputs.size(), " outputs; want one of each for each of the ", ranks, " ranks");
+  check_tensors(all_of(inputs, outputs));
+  return exchange(OpType::ALLTOALL, inputs, outputs, elems_by_rank(inputs), elems_by_rank(outputs), options);
 }
 
 ProcessBackend::Work ProcessBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                    std::vector<int64_t>& output_sizes,
                                                    std::vector<int64_t>& input_sizes,
                                                    const c10d::AllToAllOptions& options) {
-  const Kind of = kind(OpType::ALLTOALL_BASE, "fastreduce:all_to_all", Collective::allreduce, options);
-  const at::ScalarType type = check_tensors({input, output});
+  check_tensors({input, output});
   const std::vector<int64_t> sent = elems_by_rank("input", input, input_sizes, getSize());
   const std::vector<int64_t> taken = elems_by_rank("output", output, output_sizes, getSize());
-  const auto elem_bytes = static_cast<int64_t>(c10::elementSize(type));
-  c10d::AllToAllOptions own = options;
-  own.timeout = of.timeout;
-  return delegate(
-      of, "all_to_all of " + name_of(type), {input}, {output},
-      [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](Tensors& in, Tensors& out) mutable {
-    hand_over({rest_->alltoall_base(out[0], in[0], from, to, own)});
-  }, both(sent, taken));
+  return exchange(OpType::ALLTOALL_BASE, {input}, {output}, sent, taken, options);
 }
 
 void ProcessBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) {

@@ -1,5 +1,7 @@
 """Replicas on the CPU run at the same time, wherever nothing but the clock shows it."""
 
+import copy
+import gc
 import random
 import sys
 import threading
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from models import batch, mlp
+from models import assert_same_gradients, batch, mlp
 from subprocesses import output_of
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -92,6 +94,40 @@ def test_they_follow_another_number_of_cores():
     torch.set_num_threads(6)
     step(model)
     assert [own for _, own in SEEN] == [3, 3]
+
+
+def test_threads_end_with_their_model():
+    model = DataParallel(Noting(), ["cpu"] * 2)
+    assert run_at_once(model)
+    threads = {thread for thread, _ in SEEN}
+    SEEN.clear()
+    del model
+    gc.collect()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+class Distilled(nn.Module):
+    def __init__(self, teacher) -> None:
+        super().__init__()
+        self.net, self.teacher = Noting(), [teacher]  # not one of its modules
+
+    def forward(self, x, y):
+        output = self.net(x)
+        return F.mse_loss(output, self.teacher[0](x)) + F.cross_entropy(output, y)
+
+
+def test_a_model_that_another_calls_in_forward():
+    teacher = Noting().requires_grad_(False)
+    bare = Distilled(teacher)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    model.teacher[0] = DataParallel(teacher, ["cpu"] * 2)
+    X, y = batch()
+    for _ in range(2):
+        model.backward(lambda loss: loss, (X.float(), y))
+        bare(X.float(), y).backward()
+    assert_same_gradients(model.net, bare.net, 1e-5)
 
 
 class Mode(TorchFunctionMode):
