@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fastreduce import _C
 from fastreduce.parallel.draws import RandomStates
-from fastreduce.parallel.meeting import saved_tensors_hooks
+from fastreduce.parallel.meeting import as_in_this_thread, saved_tensors_hooks
 from fastreduce.parallel.structure import hooks_of, own_generators
 from fastreduce.parallel.trees import leaves_of
 
@@ -94,12 +95,14 @@ class AtOnce:
     """
 
     def __init__(self, wanted: bool, net: nn.Module, threads: ShardThreads):
-        self._wanted, self._net, self._threads = wanted, net, threads
-        self._may_go_forward = not own_generators(net) and not any(
-            _is_compiled(x) or hooks_of(x) for x in net.modules()
+        self._net, self._threads = net, threads
+        self._possible = (
+            wanted
+            and not own_generators(net)
+            and not any(_is_compiled(x) or hooks_of(x) for x in net.modules())
         )
         self._parameters = sum(parameter.numel() for parameter in net.parameters())
-        self._may_go_backward = False
+        self._ran = False  # whether the shards of the last pass did
         self._drew: set[bool] = set()  # in training, in evaluation
 
     def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
@@ -108,14 +111,14 @@ class AtOnce:
         It depends on nothing but this pass and the module, so a run that goes on from a checkpoint
         has the same bits.
         """
-        self._may_go_backward = (
-            self._wanted
+        self._ran = False
+        return (
+            self._possible
             and 1 < len(owners) == len(set(owners))
             and (self._parameters >= LEAST_PARAMETERS or _size(inputs[0]) >= LEAST_INPUTS)
+            and self._net.training not in self._drew
             and _is_free()
         )
-        drew = self._net.training in self._drew
-        return self._may_go_backward and self._may_go_forward and not drew
 
     @contextmanager
     def running(self) -> Iterator[list[ThreadPoolExecutor]]:
@@ -126,23 +129,31 @@ class AtOnce:
             self._drew.add(self._net.training)
             before.restore()
             raise HasDrawn
+        self._ran = True
 
     def backward(self, losses: Sequence[Tensor]) -> None:
         """Do ``torch.autograd.backward(losses)``, for one loss per shard of the last forward pass.
 
         If a shard raises while shards run at the same time, no gradient has changed.
         """
-        if self._may_go_backward and _is_free() and not torch.is_anomaly_enabled():
+        if self._ran and _is_free() and not torch.is_anomaly_enabled():
             passes = _C.BackwardOfShards(losses)
             if passes.is_apart:
-                threads = self._threads.get()
-                running = [threads[i].submit(passes.run, i) for i in range(len(losses))]
-                wait(running)
-                for shard in running:
-                    shard.result()
-                passes.sum()
-                return
+                return self._backward(passes, len(losses))
         torch.autograd.backward(losses)
+
+    def _backward(self, passes: _C.BackwardOfShards, shards: int) -> None:
+        # Checkpoints set torch's generator and set it back, here in several threads: as forward has
+        # not drawn, no number depends on it, but the end may be another than the beginning.
+        before = torch.default_generator.get_state()
+        calls = [as_in_this_thread(partial(passes.run, shard)) for shard in range(shards)]
+        threads = self._threads.get()[:shards]
+        running = [thread.submit(call) for thread, call in zip(threads, calls, strict=True)]
+        wait(running)
+        torch.default_generator.set_state(before)
+        for shard in running:
+            shard.result()
+        passes.sum()
 
 
 def _size(inputs: Any) -> int:

@@ -107,21 +107,32 @@ def saved_tensors_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
+def as_in_this_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The same call, for another thread: all that is set for this thread, it finds there."""
+    state, modes, context = _C.ThreadState(), modes_of_this_thread(), contextvars.copy_context()
+
+    def run() -> Any:
+        with state, modes():
+            return call()
+
+    return functools.partial(context.run, run)
+
+
 class _Shard:
     """A coroutine made of a thread, because a layer cannot be a generator."""
 
     def __init__(self, call: Callable[[], Any], thread: Executor):
-        self._call, self._modes, self._state = call, modes_of_this_thread(), _C.ThreadState()
+        self._call, self._thread = call, thread
+        self._run_as_here = as_in_this_thread(self._run)
         self.began_with = torch.is_grad_enabled(), saved_tensors_hooks()
         self._said: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
-        self._context, self._thread = contextvars.copy_context(), thread
         self._running: Future[None] | None = None
 
     def go_on(self, answer: Any) -> None:
         """Begin, or take this answer to the last question."""
         if self._running is None:
-            self._running = self._thread.submit(self._context.run, self._run)
+            self._running = self._thread.submit(self._run_as_here)
         else:
             self._answers.put(answer)
 
@@ -148,9 +159,7 @@ class _Shard:
     def _run(self) -> None:
         _this_thread.shard = self
         try:
-            with self._state, self._modes():
-                result = self._call()
-            self._said.put(_Result(result))
+            self._said.put(_Result(self._call()))
         except BaseException as error:  # a forward pass may raise anything, and all of it is told
             self._said.put(error)
         finally:

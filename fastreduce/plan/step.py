@@ -212,4 +212,6 @@ def _name(model: Source) -> str:
 def _gradients(found: Sequence[Tensor]) -> str:
     names = sorted({str(x.dtype).removeprefix("torch.") for x in found})
     elems, nbytes = sum(x.numel() for x in found), sum(x.nbytes for x in found)
-    return f"{elems:,} parameters: {size(nbytes)} of gradients ({', '.join(names)})"
+    return (
+        f"{elems:,} parameter{'s' * (elems != 1)}: {size(nbytes)} of gradients ({', '.join(names)})"
+    )

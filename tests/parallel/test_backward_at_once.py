@@ -196,6 +196,54 @@ def test_an_error_of_one_shard_leaves_all_gradients(number):
     assert net.last.weight.grad is not None
 
 
+def stepped(at_once: bool, inner: nn.Module) -> tuple[Tensor, Tensor]:
+    """A gradient and the random number that follows."""
+    torch.manual_seed(3)
+    net = Changed(lambda _, x: checkpoint(inner, x, use_reentrant=False))
+    model = DataParallel(net, ["cpu"] * 2, at_once=at_once)
+    X, y = batch()
+    for _ in range(2):
+        model.backward(F.cross_entropy, X.float(), y)
+    return net.first.weight.grad, torch.rand(())
+
+
+@pytest.mark.parametrize("inner", [nn.Tanh(), nn.Dropout(0.5)], ids=["tanh", "dropout"])
+def test_checkpoints_draw_again_what_they_drew(inner):
+    """All threads have one generator, which a checkpoint sets to where it was."""
+    for found, wanted in zip(stepped(True, inner), stepped(False, inner), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_the_generator_is_left_where_it_was():
+    """Whatever checkpoints of several threads have made of it; here one that sets it back late."""
+
+    class Setting(nn.Tanh):
+        def forward(self, x):
+            if torch._C._current_graph_task_id() != -1:
+                torch.manual_seed(5)
+            return super().forward(x)
+
+    def change(_, x):
+        return checkpoint(Setting(), x, use_reentrant=False, preserve_rng_state=False)
+
+    model = DataParallel(Changed(change), ["cpu"] * 2)
+    X, y = batch()
+    before = torch.get_rng_state()
+    model.backward(F.cross_entropy, X.float(), y)
+    torch.randint(2**62, (), generator=(drawn := torch.Generator().set_state(before)))
+    assert torch.equal(torch.get_rng_state(), drawn.get_state())  # but for the shards' seed
+
+
+def test_a_profile_has_the_operations_of_all_shards():
+    model = DataParallel(mlp(), ["cpu"] * 2)
+    X, y = batch()
+    model.backward(F.cross_entropy, X.float(), y)
+    with profile() as seen:
+        model.backward(F.cross_entropy, X.float(), y)
+    counts = {event.key: event.count for event in seen.key_averages()}
+    assert (counts["aten::linear"], counts["TanhBackward0"]) == (4, 2)
+
+
 def test_sums_are_written_into_the_gradients_of_the_first_shard():
     model = DataParallel(mlp(), ["cpu"] * 2)
     X, y = batch()
