@@ -18,6 +18,7 @@
 #include "processes/python.h"
 #include "programs.h"
 #include "replicas.h"
+#include "shard_threads.h"
 #include "simulation/python.h"
 
 namespace fastreduce {
@@ -227,6 +228,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<>())
       .def("__enter__", &ThreadState::enter)
       .def("__exit__", &ThreadState::exit);
+  module.attr("HasDrawn") = py::handle(has_drawn());
+  py::class_<DrawsNothing>(module, "DrawsNothing")
+      .def(py::init<>())
+      .def("__enter__", &DrawsNothing::enter)
+      .def("__exit__", [](DrawsNothing& self, const py::args&) { self.exit(); });
+  module.def("take_cores", &take_cores, py::arg("cores"));
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));

@@ -9,30 +9,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fastreduce import _C
+from fastreduce.parallel.attributes import version
 from fastreduce.parallel.draws import RandomStates
 from fastreduce.parallel.meeting import as_in_this_thread, saved_tensors_hooks
 from fastreduce.parallel.structure import hooks_of, own_generators
 from fastreduce.parallel.trees import leaves_of
+from fastreduce.parallel.worker import Worker
 
 # Models with fewer parameters, where a shard has fewer input elements, run one shard after the
 # other, because threads of their own cost a millisecond per step. With 2 and 4 replicas on 2 cores
 # (24 models, Xeon, family 6 model 85, 2026-11-28), a step of those took 0.87 to 1.6 times as long
 # at the same time; of others 0.78 to 1.01 times, but for one (1.04 to 1.09).
 LEAST_PARAMETERS, LEAST_INPUTS = 1 << 20, 1 << 16
-
-
-class HasDrawn(BaseException):
-    """Shards have drawn random numbers at the same time, so nobody knows which has which."""
 
 
 class ShardThreads:
@@ -45,23 +44,19 @@ class ShardThreads:
 
     def __init__(self, shards: int, meet: bool):
         self._shards, self._meet = shards, meet
-        self._threads: list[ThreadPoolExecutor] = []
+        self._threads: list[Worker] = []
         self._made_for = 0, 0
 
-    def get(self) -> list[ThreadPoolExecutor]:
-        """One executor per shard, so that a shard has the same thread in all passes."""
+    def get(self) -> list[Worker]:
+        """One for each shard, which has the same in all passes."""
         cores = torch.get_num_threads()
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
-            self._made_for = os.getpid(), cores
             _keep_freed_memory()
             count = self._shards if self._meet else min(self._shards, cores)
-            threads = [
-                ThreadPoolExecutor(1, "fastreduce replica", _take, (max(1, cores // count),))
-                for _ in range(count)
-            ]
-            wait([thread.submit(int) for thread in threads])
-            torch.set_num_threads(cores)  # what new threads of others begin with
-            self._threads = [threads[i * count // self._shards] for i in range(self._shards)]
+            each = max(1, cores // count)
+            made = [Worker("fastreduce replica", each) for _ in range(count)]
+            self._threads = [made[i * count // self._shards] for i in range(self._shards)]
+            self._made_for = os.getpid(), cores
         return self._threads
 
 
@@ -77,25 +72,22 @@ def _keep_freed_memory() -> None:
     torch.empty((32 << 20) - 4096, dtype=torch.uint8)
 
 
-def _take(cores: int) -> None:
-    torch.set_num_threads(cores)
-    torch.get_num_threads()  # or the first operation would take what another thread sets later
-
-
 class AtOnce:
     """Says when shards may run at the same time, so that only the clock shows it.
 
     They may not where they would write to the same: where hooks and modes are the user's, and where
-    they draw random numbers. Whether they draw is seen behind a pass, which is then undone and
-    repeated, one shard after the other, as are those that follow.
+    they draw random numbers. A pass that would draw is undone and repeated, one shard after the
+    other, as are those that follow.
 
     Args:
         wanted: False if they never may.
-        net: the module. When its structure has changed it takes a new object.
+        modules: of all replicas. When their structure has changed it takes a new object.
     """
 
-    def __init__(self, wanted: bool, net: nn.Module, threads: ShardThreads):
+    def __init__(self, wanted: bool, modules: Sequence[nn.Module], threads: ShardThreads):
+        net = modules[0]
         self._net, self._threads = net, threads
+        self._modules = [list(replica.modules()) for replica in modules]
         self._possible = (
             wanted
             and not own_generators(net)
@@ -117,18 +109,36 @@ class AtOnce:
             and 1 < len(owners) == len(set(owners))
             and (self._parameters >= LEAST_PARAMETERS or _size(inputs[0]) >= LEAST_INPUTS)
             and self._net.training not in self._drew
+            and not any(_drops_out(module) for module in self._net.modules())
             and _is_free()
         )
 
     @contextmanager
-    def running(self) -> Iterator[list[ThreadPoolExecutor]]:
-        """Around a pass in which shards run at the same time, in these threads. Raises HasDrawn."""
-        before = RandomStates()
-        yield self._threads.get()
-        if before != RandomStates():
+    def running(self, inputs: Any) -> Iterator[list[Worker]]:
+        """Around a pass in which shards run at the same time, in these threads.
+
+        Raises HasDrawn if they have drawn; then generators are where they were. So are the modules'
+        attributes, but not what is inside of them.
+        """
+        before, written = RandomStates(), _versions(inputs)
+        attributes = [(vars(x), dict(vars(x))) for replica in self._modules for x in replica]
+        try:
+            yield self._threads.get()
+            if before != RandomStates():  # those of Python and NumPy
+                raise _C.HasDrawn
+        except _C.HasDrawn as error:
             self._drew.add(self._net.training)
             before.restore()
-            raise HasDrawn
+            for now, then in attributes:
+                now.clear()
+                now.update(then)
+            if written != _versions(inputs):
+                raise RuntimeError(
+                    "DataParallel: forward has written to its arguments and then drawn random "
+                    "numbers; the shards have run at the same time, so this cannot be undone. "
+                    "Wrap the module with at_once=False, or have forward write to a copy"
+                ) from error
+            raise
         self._ran = True
 
     def backward(self, losses: Sequence[Tensor]) -> None:
@@ -158,6 +168,15 @@ class AtOnce:
 
 def _size(inputs: Any) -> int:
     return sum(x.numel() for x in leaves_of(inputs)[0] if isinstance(x, Tensor))
+
+
+def _versions(inputs: Any) -> list[int]:
+    return [version(x) for x in leaves_of(inputs)[0] if isinstance(x, Tensor)]
+
+
+def _drops_out(module: nn.Module) -> bool:
+    """Such a module surely draws: there is nothing to undo where it is not tried."""
+    return isinstance(module, _DropoutNd) and module.training and module.p > 0
 
 
 def _is_compiled(module: nn.Module) -> bool:

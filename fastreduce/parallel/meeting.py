@@ -6,7 +6,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fastreduce import _C
+from fastreduce.parallel.worker import Worker
 from fastreduce.thread_modes import modes_of_this_thread
 
 Turn: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
@@ -54,18 +55,18 @@ def together(
     calls: Sequence[Callable[[], Any]],
     turn: Turn,
     answer: Callable[[list[Any]], Sequence[Any]],
-    threads: Sequence[Executor],
+    workers: Sequence[Worker],
     at_once: bool,
 ) -> list[Any]:
     """The results of the calls, which may `meet`: ``answer`` makes of all parts one answer each.
 
-    Every call has one of the ``threads``. Unless they run ``at_once``, only one does at a time, in
+    Every call has one of the ``workers``. Unless they run ``at_once``, only one does at a time, in
     ascending order. An error of one ends all; that of the first of them is raised.
     """
     if at_once:
         calls = [functools.partial(_in_turn, turn, shard, call) for shard, call in enumerate(calls)]
         turn = nothing
-    shards = [_Shard(*pair) for pair in zip(calls, threads, strict=False)]
+    shards = [_Shard(*pair) for pair in zip(calls, workers, strict=False)]
     try:
         answers: Sequence[Any] = [None] * len(shards)
         while True:
@@ -121,8 +122,8 @@ def as_in_this_thread(call: Callable[[], Any]) -> Callable[[], Any]:
 class _Shard:
     """A coroutine made of a thread, because a layer cannot be a generator."""
 
-    def __init__(self, call: Callable[[], Any], thread: Executor):
-        self._call, self._thread = call, thread
+    def __init__(self, call: Callable[[], Any], worker: Worker):
+        self._call, self._worker = call, worker
         self._run_as_here = as_in_this_thread(self._run)
         self.began_with = torch.is_grad_enabled(), saved_tensors_hooks()
         self._said: SimpleQueue[Any] = SimpleQueue()
@@ -132,7 +133,7 @@ class _Shard:
     def go_on(self, answer: Any) -> None:
         """Begin, or take this answer to the last question."""
         if self._running is None:
-            self._running = self._thread.submit(self._run_as_here)
+            self._running = self._worker.submit(self._run_as_here)
         else:
             self._answers.put(answer)
 

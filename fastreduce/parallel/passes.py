@@ -6,18 +6,18 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.at_once import HasDrawn
+from fastreduce import _C
 from fastreduce.parallel.draws import Draws, capturing
 from fastreduce.parallel.meeting import Turn, nothing, one_by_one, together
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.sync_batchnorm import sums
+from fastreduce.parallel.worker import Worker
 
 Around: TypeAlias = "Callable[[int], AbstractContextManager[None]]"
 
@@ -89,7 +89,7 @@ class Passes:
             drawing = owners if replicas.net.training else ()
             draws = Draws([replicas.devices[owner] for owner in drawing], self._only_torch_draws)
             if replicas.at_once.may(owners, inputs) and around is nothing:
-                with suppress(HasDrawn):
+                with suppress(_C.HasDrawn):
                     return self._forward(owners, inputs, draws, nothing, at_once=True)
             return self._forward(owners, inputs, draws, around, at_once=False)
 
@@ -127,6 +127,11 @@ class Passes:
             with turn(shard), draws.of(shard):
                 yield
 
+        @contextmanager
+        def turn_at_once(shard: int) -> Iterator[None]:
+            with turn(shard), _C.DrawsNothing():
+                yield
+
         calls = [
             functools.partial(self._call, replicas.modules[owner], args, kwargs)
             for owner, (args, kwargs) in zip(owners, inputs, strict=True)
@@ -134,7 +139,10 @@ class Passes:
         replicas.attributes.let_go()
         try:
             with draws, restored_if_it_raises(held), replicas.synchronized or nullcontext():
-                return self._results(calls, turn if at_once else turn_alone, at_once)
+                if at_once:
+                    with replicas.at_once.running(inputs) as threads:
+                        return together(calls, turn_at_once, sums, threads, at_once)
+                return self._one_by_one(calls, turn_alone)
         except BaseException:
             buffers[0] = held
             raise
@@ -142,14 +150,15 @@ class Passes:
             replicas.leave(owners, parameters, buffers[0])
             replicas.attributes.keep()
 
-    def _results(self, calls: Sequence[Callable[[], Any]], turn: Turn, at_once: bool) -> list[Any]:
-        if at_once:
-            with self._replicas.at_once.running() as threads:
-                return together(calls, turn, sums, threads, at_once)
+    def _one_by_one(self, calls: Sequence[Callable[[], Any]], turn: Turn) -> list[Any]:
         if self._replicas.synchronized is None:
             return one_by_one(calls, turn)
-        with ThreadPoolExecutor(len(calls), "fastreduce shard") as pool:
-            return together(calls, turn, sums, [pool] * len(calls), at_once)
+        workers = [Worker("fastreduce shard") for _ in calls]
+        try:
+            return together(calls, turn, sums, workers, at_once=False)
+        finally:
+            for worker in workers:
+                worker.end()
 
     def _call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         self._thread.runs_a_shard = True

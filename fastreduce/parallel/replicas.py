@@ -165,7 +165,7 @@ class Replicas:
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
-        self.at_once = AtOnce(self._at_once, self.net, self._threads)
+        self.at_once = AtOnce(self._at_once, self.modules, self._threads)
         self.synchronized = SyncBatchNorm(self.modules) if self._sync_batchnorm else None
         self._holders = [[x._parameters for x in module.modules()] for module in self.modules]
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self.modules]

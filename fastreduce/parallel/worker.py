@@ -1,0 +1,52 @@
+"""A thread that makes calls for others."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+from fastreduce import _C
+
+
+class Worker:
+    """A thread that makes the calls that are submitted to it, one after the other.
+
+    It ends with the object. Executors of concurrent.futures take no calls any more when the main
+    thread has ended, though other threads may still train.
+
+    Args:
+        cores: how many the operations of the thread use; None: as many as those of new threads do.
+    """
+
+    def __init__(self, name: str, cores: int | None = None):
+        self._calls: SimpleQueue[Any] = SimpleQueue()
+        run = threading.Thread(target=_run, args=(self._calls, cores), name=name, daemon=True)
+        self._thread = run
+        run.start()
+        weakref.finalize(self, self._calls.put, None).atexit = False
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def end(self) -> None:
+        """Wait until all calls have been made, and the thread has ended."""
+        self._calls.put(None)
+        self._thread.join()
+
+
+def _run(calls: SimpleQueue[Any], cores: int | None) -> None:
+    if cores is not None:
+        _C.take_cores(cores)
+    while (submitted := calls.get()) is not None:
+        future, call = submitted
+        try:
+            future.set_result(call())
+        except BaseException as error:  # whatever it is, who asks for the result is told
+            future.set_exception(error)
+        del submitted, future, call  # or it would hold them until the next
