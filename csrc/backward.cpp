@@ -85,7 +85,7 @@ BackwardOfShards::BackwardOfShards(Tensors losses) : losses_(std::move(losses)),
 
 void BackwardOfShards::run(size_t shard) {
   const at::Tensor& loss = losses_.at(shard);
-  grads_[shard] = execute(torch::autograd::impl::gradient_edge(loss), at::ones_like(loss), ends_[shard]);
+  grads_[shard] = execute(autograd::impl::gradient_edge(loss), at::ones_like(loss), ends_[shard]);
 }
 
 void BackwardOfShards::sum() {

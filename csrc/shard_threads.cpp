@@ -11,7 +11,7 @@
 namespace fastreduce {
 namespace {
 
-// A key that no tensor has and for which torch has no kernels: a thread has it while DrawsNothing lives. For all
+// A key that no tensor has and for which torch has no kernels: a thread has it inside of DrawsNothing. For all
 // operations that take no generator it costs nothing.
 constexpr c10::DispatchKey kDrawsNothing = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
@@ -53,8 +53,10 @@ PyObject* has_drawn() {
   return type;
 }
 
+// Here, not in enter(): while a kernel is registered, other threads of the shards must not look for theirs.
+DrawsNothing::DrawsNothing() { [[maybe_unused]] static const bool registered = (register_kernels(), true); }
+
 void DrawsNothing::enter() {
-  [[maybe_unused]] static const bool registered = (register_kernels(), true);
   before_ = c10::impl::tls_is_dispatch_key_included(kDrawsNothing);
   c10::impl::tls_set_dispatch_key_included(kDrawsNothing, true);
 }

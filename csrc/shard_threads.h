@@ -8,9 +8,11 @@ namespace fastreduce {
 // The type of the Python exception of an operation that would draw random numbers, a BaseException.
 PyObject* has_drawn();
 
-// While it lives, all operations of this thread that draw random numbers raise has_drawn() instead, before they draw.
+// From enter() to exit(), all operations of this thread that draw random numbers raise has_drawn() instead, before they
+// draw. To be made before the threads that enter run.
 class DrawsNothing {
  public:
+  DrawsNothing();
   void enter();
   void exit();
 

@@ -127,9 +127,11 @@ class Passes:
             with turn(shard), draws.of(shard):
                 yield
 
+        draw_nothing = [_C.DrawsNothing() for _ in owners if at_once]
+
         @contextmanager
         def turn_at_once(shard: int) -> Iterator[None]:
-            with turn(shard), _C.DrawsNothing():
+            with turn(shard), draw_nothing[shard]:
                 yield
 
         calls = [

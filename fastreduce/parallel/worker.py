@@ -24,9 +24,8 @@ class Worker:
 
     def __init__(self, name: str, cores: int | None = None):
         self._calls: SimpleQueue[Any] = SimpleQueue()
-        run = threading.Thread(target=_run, args=(self._calls, cores), name=name, daemon=True)
-        self._thread = run
-        run.start()
+        self._thread = threading.Thread(None, _run, name, (self._calls, cores), daemon=True)
+        self._thread.start()
         weakref.finalize(self, self._calls.put, None).atexit = False
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from models import assert_same_gradients, batch, mlp
+from models import assert_same_gradients, batch
 from subprocesses import output_of
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fastreduce import DataParallel
-from fastreduce._C import DrawsNothing, HasDrawn
 from fastreduce.parallel import at_once
 
 VARIABLE = ContextVar("VARIABLE", default="nobody's")
@@ -211,108 +210,6 @@ def test_they_run_under_what_the_calling_thread_has_set(sync_batchnorm):
         assert seen == [((gradients, cast), "ours")] * 2
 
 
-class Drawing(nn.Module):
-    """Draws from its second call on, or in all; counts its calls in a buffer and an attribute."""
-
-    def __init__(self, draw, later) -> None:
-        super().__init__()
-        self.linear, self.draw, self.later = nn.Linear(6, 5), draw, later
-        self.register_buffer("calls", torch.zeros(()))
-        self.number = 0
-
-    def forward(self, x):
-        self.calls += 1
-        self.number += 1
-        return self.linear(x) + (self.draw() if self.calls > self.later else 0)
-
-
-OWN = torch.Generator()
-
-
-def forked():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return sum(torch.rand(()) for _ in range(20))
-
-
-DRAWS = {
-    "torch's": lambda: torch.rand(()),
-    "those of a generator": lambda: sum(torch.rand((), generator=OWN) for _ in range(20)),
-    "those of a fork": forked,
-    "Python's": lambda: random.random(),
-    "NumPy's": lambda: np.random.rand(),
-}
-
-
-@pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("case", DRAWS)
-def test_a_pass_that_draws_is_undone_and_repeated(case, training, later):
-    found = []
-    for wanted in (True, False):
-        torch.manual_seed(1)
-        OWN.manual_seed(1)
-        random.seed(1)
-        np.random.seed(1)
-        model = DataParallel(Drawing(DRAWS[case], later), ["cpu"] * 2, at_once=wanted)
-        model.train(training)
-        for _ in range(3):
-            loss = step(model)
-        after = torch.rand(()).item(), random.random(), np.random.rand()
-        found.append((loss, model.linear.weight.grad, after))
-        assert (model.calls, model.number) == (3, 3)
-    (loss, gradient, after), wanted = found
-    assert torch.equal(loss, wanted[0]) and torch.equal(gradient, wanted[1])
-    assert after == wanted[2]
-
-
-def test_what_forward_has_written_to_its_arguments_cannot_be_undone():
-    class Scaling(nn.Linear):
-        def forward(self, x):
-            return F.dropout(super().forward(x.div_(2)))
-
-    model = DataParallel(Scaling(6, 5), ["cpu"] * 2)
-    with pytest.raises(RuntimeError, match="forward has written to its arguments and then drawn"):
-        step(model)
-    assert model.weight.grad is None
-    DataParallel(Scaling(6, 5), ["cpu"] * 2, at_once=False)(batch()[0].float())
-
-
-ones, LSTM = torch.ones(2, 64), nn.LSTM(4, 4, 2, dropout=0.5)
-OPERATIONS = {
-    "dropout": lambda: F.dropout(ones),
-    "alpha_dropout": lambda: F.alpha_dropout(ones, training=True),
-    "rrelu": lambda: F.rrelu(-ones, training=True),
-    "attention": lambda: F.scaled_dot_product_attention(ones, ones, ones, dropout_p=0.5),
-    "LSTM": lambda: LSTM(torch.ones(3, 2, 4)),
-    "fractional pooling": lambda: F.fractional_max_pool2d(
-        ones.view(1, 2, 8, 8), 2, output_ratio=(0.5, 0.5)
-    ),
-    "gumbel_softmax": lambda: F.gumbel_softmax(ones),
-    "gamma": lambda: torch.distributions.Gamma(1.0, 1.0).sample(),
-    "dirichlet": lambda: torch.distributions.Dirichlet(ones).sample(),
-    "binomial": lambda: torch.binomial(ones, ones / 2),
-    "poisson": lambda: torch.poisson(ones),
-    "multinomial": lambda: torch.multinomial(ones, 2),
-    "permutation": lambda: torch.randperm(3),
-    "integers": lambda: torch.randint(3, (2,)),
-    "normal": lambda: torch.randn_like(ones),
-    "exponential": lambda: torch.empty(2).exponential_(),
-}
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_all_operations_that_draw_are_seen(name):
-    before = torch.get_rng_state()
-    with pytest.raises(HasDrawn), DrawsNothing():
-        OPERATIONS[name]()
-    assert torch.equal(torch.get_rng_state(), before)
-    OPERATIONS[name]()  # control: elsewhere it draws
-    assert not torch.equal(torch.get_rng_state(), before)
-    with DrawsNothing():
-        ones.matmul(ones.T).relu()  # control: others draw nothing
-
-
 STEPS = """
 import threading, torch, torch.nn.functional as F, fastreduce
 fastreduce.parallel.at_once.LEAST_PARAMETERS = 0
@@ -332,17 +229,6 @@ threading.Thread(target=train).start()
 
 def test_a_thread_goes_on_when_the_main_thread_has_ended():
     assert output_of(STEPS) == "trained"
-
-
-def test_the_seeds_that_follow_do_not_depend_on_it():
-    numbers = []
-    for wanted in (True, False):
-        torch.manual_seed(1)
-        model = DataParallel(mlp(), ["cpu"] * 2, at_once=wanted)
-        for _ in range(3):
-            step(model)
-        numbers.append(torch.rand(()))
-    assert torch.equal(*numbers)
 
 
 @pytest.mark.parametrize("number", [0, 1])
