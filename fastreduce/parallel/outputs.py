@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,13 @@ from fastreduce.parallel.batch import dim_of, is_cut
 from fastreduce.parallel.trees import leaves_of, named_leaves
 
 
-def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
+def join(
+    outputs: Sequence[Any],
+    sizes: Sequence[int],
+    device: torch.device,
+    batch_dim: int,
+    apart: Callable[[Sequence[Sequence[Any]]], Sequence[Sequence[Any]]] = lambda leaves: leaves,
+) -> Any:
     """The outputs of all shards, which have so many examples each, as one, on ``device``.
 
     Tensors are joined along ``batch_dim``, vectors along their only dimension; those without that
@@ -38,7 +44,8 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
             place, _ = named_leaves(outputs[0])[number]
             where = f" in its output{place}" if place else ""
             raise ValueError(f"DataParallel: forward returned{where} {problem}")
-    joined = [_joined(same, device, batch_dim) for same in columns]
+    shards = apart([leaves for leaves, _ in flat])
+    joined = [_joined(same, device, batch_dim) for same in zip(*shards, strict=True)]
     return pytree.tree_unflatten(joined, flat[0][1])
 
 
