@@ -4,23 +4,26 @@
     python benchmarks/data_parallel.py -m LeNet MLP -k 2 --no-ddp --out benchmarks/results/dp
 
 All contenders run on the CPU, with one batch of random data and equal initial parameters: the bare
-module; `DataParallel` with k replicas (`model.backward`), which run at the same time; the same with
-at_once=False, one by one; the ten lines of docs/training.md, which copy the module k times and
-update k copies; the bare module with the batch in k parts, one after the other, whose gradients it
-accumulates; one replica with reproducible=8; and torch's DDP, two processes of one thread each over
-Gloo. Those cannot take turns with the others: they run right after them, once per model. All
-contenders have the same cores: what is above the bare module is the price of small shards, the sum
-and the wrapper. The accumulating loop has small shards too, but no wrapper and one list of
-gradients: no way to run k shards one after the other can be much faster than it. `DataParallel` has
-the C library keep freed memory (see at_once.py); so have all contenders of the process.
+module; `DataParallel` with k replicas (`model.backward`), which run at the same time; the same as
+drop-in (``loss_fn(model(X), y).backward()``); the same with at_once=False, one by one; the ten
+lines of docs/training.md, which copy the module k times and update k copies; the bare module with
+the batch in k parts, one after the other, whose gradients it accumulates; one replica with
+reproducible=8; and torch's DDP, two processes of one thread each over Gloo. Those cannot take turns
+with the others: they run right after them, once per model. All contenders have the same cores: what
+is above the bare module is the price of small shards, the sum and the wrapper. The accumulating
+loop has small shards too, but no wrapper and one list of gradients: no way to run k shards one
+after the other can be much faster than it. `DataParallel` has the C library keep freed memory (see
+at_once.py); so have all contenders of the process.
 
 Before anything is timed, each contender takes two steps, and its parameters must be the bare
 module's up to rounding (DDP's are looked at when it has run). Without sync_batchnorm, BatchNorm
 normalizes with a shard's own statistics: models with it must have the parameters of the ten lines
 with as many shards. Times are medians of one step, contenders in turn. "sum" is one
 `fastreduce.reduce` of as many lists of gradients as there are shards, alone (the ten lines and DDP
-do an allreduce instead). "memory" is what a process that takes a few steps needs at its peak more
-than before it had the model; each contender has a process of its own for that.
+do an allreduce instead). "hidden" is the share of the time of `DataParallel`'s sums that passes
+while other threads compute, from a trace of one more step. "memory" is what a process that takes a
+few steps needs at its peak more than before it had the model; each contender has a process of its
+own for that.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from typing import Any
 
 import torch
 from axes import save_figure, show_title, where
+from hidden import hidden_share, spans_of
 from measure import alternate, machine, medians, preamble, save
 from memory import peak_bytes
 from nets import SHAPES, task
@@ -88,6 +92,7 @@ def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: boo
     }
     sums = alternate({k: partial(fastreduce.reduce, x) for k, x in lists.items()}, rounds)
     sum_s, step_s = medians(sums), medians(samples)
+    hidden = {name: hidden_share(spans_of(step)) for name, (step, _) in started.items()}
     return [
         {
             "model": model,
@@ -99,6 +104,7 @@ def measure(model: str, own: Mapping[str, Contender], rounds: int, with_ddp: boo
             "over_bare": step_s[name] / step_s["bare"],
             "sum_s": sum_s.get(shards),
             "share": sum_s[shards] / step_s[name] if shards > 1 else None,
+            "hidden": hidden.get(name),
             "peak_bytes": peak_bytes(partial(steps, model, own[name][2])) if name in own else None,
         }
         for name, (replicas, shards) in counts.items()
@@ -143,9 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     about = machine()
     print(preamble(about))
-    line = "{:>12} {:>11} {:>22} {:>9} {:>10} {:>10} {:>9} {:>7} {:>11}".format
+    line = "{:>12} {:>11} {:>22} {:>9} {:>10} {:>10} {:>9} {:>7} {:>7} {:>11}".format
     names = ("parameters", "contender", "replicas", "step (ms)", "over bare", "sum (ms)", "share")
-    names += ("memory (MB)",)
+    names += ("hidden", "memory (MB)")
     print(line("#      model", *names))
     rows: list[Row] = []
     follow_s: dict[str, Row] = {}
@@ -158,8 +164,9 @@ def main() -> None:
             times = (f"{row['step_s'] * 1e3:.2f}", f"{row['over_bare']:.2f}")
             alone = row["sum_s"] is None
             part = ("-", "-") if alone else (f"{row['sum_s'] * 1e3:.2f}", f"{row['share']:.1%}")
+            hidden = "-" if row["hidden"] is None else f"{row['hidden']:.1%}"
             peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:.0f}"
-            print(line(*what, *times, *part, peak), flush=True)
+            print(line(*what, *times, *part, hidden, peak), flush=True)
         follow_s[model] = following(task(model)[0], args.n)
     print("# the parameters after two steps : OK")
     print("# A copy of the parameters follows by a broadcast, or by a step of its own:")

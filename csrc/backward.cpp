@@ -109,10 +109,11 @@ void number_after(const ShardsBackward::Ends& ends) {
 // than from the outputs, from what was computed with gradients of gradients, or from a tensor that forward has put
 // elsewhere.
 bool is_needed_again(const ShardsBackward::Ends& ends) {
-  const auto& nodes = *autograd::get_current_graph_task_nodes_in_graph();
+  const auto* nodes = autograd::get_current_graph_task_nodes_in_graph();
+  if (!nodes) return false;  // called by hand, and not by autograd
   for (size_t shard = 0; shard < ends.outputs.size(); ++shard)
     for (autograd::Node* node : nodes_between(ends.outputs[shard], ends.parameters[shard]))
-      if (nodes.count(node)) return true;
+      if (nodes->count(node)) return true;
   return false;
 }
 

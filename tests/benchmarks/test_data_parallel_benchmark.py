@@ -37,6 +37,7 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
             ("bare", 1, 1),
             ("DataParallel, 1", 1, 1),
             ("DataParallel, 2", 2, 2),
+            ("drop-in, 2", 2, 2),
             ("ten lines, 2", 2, 2),
             ("one by one, 2", 2, 2),
             ("accumulated, 2", 1, 2),
@@ -47,6 +48,10 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
     for row in rows:
         assert row["peak_bytes"] == 1
         assert row["step_s"] > 0 and (row["share"] is None) == (row["shards"] == 1)
+        summed = not row["contender"].startswith(
+            ("bare", "ten lines", "accumulated", "DataParallel, 1")
+        )
+        assert (row["hidden"] == 0) if summed else (row["hidden"] is None)
     assert (tmp_path / "out.png").stat().st_size > 0
     assert "# the parameters after two steps : OK" in capsys.readouterr().out
 
