@@ -3,53 +3,33 @@
 
 #include <torch/csrc/autograd/function.h>
 
-#include <functional>
-#include <memory>
-#include <optional>
 #include <vector>
 
 #include "call.h"
 
 namespace fastreduce {
 
-// One backward pass through the graphs of all shards.
-class ShardsBackward {
+// Goes backward from one loss per shard in two steps: to the parameters of the replicas, for which every shard may have
+// a thread of its own, and from there, summed by the nodes of `replicate`, to the module's.
+class BackwardOfShards {
  public:
-  // The places in the graph of each shard's outputs, and of the parameters with which it ran.
-  struct Ends {
-    std::vector<torch::autograd::edge_list> outputs, parameters;
-  };
+  // Each loss is a tensor of one element.
+  explicit BackwardOfShards(Tensors losses);
 
-  // Part of autograd's pass that this thread is in. `grads` are those of all outputs, of one shard after the other;
-  // `ends` must outlive the object.
-  ShardsBackward(const Ends& ends, Tensors&& grads);
+  // Whether the shards may go backward at the same time: their graphs consist of torch's own operations without hooks,
+  // and meet, or lead to leaves, nowhere but in those sums.
+  bool is_apart() const { return ends_.size() == losses_.size(); }
 
-  size_t shards() const { return ends_.outputs.size(); }
-
-  // Whether the gradients shall be differentiated again.
-  bool creates_graph() const { return create_graph_; }
-
-  // Whether they may run at the same time: their graphs consist of torch's own operations without hooks, and meet, or
-  // lead to leaves, nowhere but in the sums behind their parameters.
-  bool are_apart() const;
-
-  // Goes backward through one of them. Errors of torch and of Python come through.
+  // The first step of one shard. Errors of torch and of Python come through.
   void run(size_t shard);
 
-  // The gradients of all parameters, when all shards have run.
-  Tensors end();
+  // The second step, when all shards have run.
+  void sum();
 
  private:
-  const Ends& ends_;
-  const bool keep_graph_, create_graph_;
-  std::vector<Tensors> of_outputs_, of_parameters_;
+  Tensors losses_;
+  std::vector<torch::autograd::edge_list> ends_;  // of each shard: the inputs of sums to which it leads
+  std::vector<Tensors> grads_;                    // of each shard, for these inputs
 };
-
-using RunShards = std::function<void(std::shared_ptr<ShardsBackward>)>;
-
-// The outputs of each shard, on the same memory, from which autograd goes backward by one call of `run_shards`. Nothing
-// if the shards are not apart. `parameters` are results of `replicate`; they and `outputs` require gradients.
-std::optional<std::vector<Tensors>> going_backward_by(RunShards run_shards, const std::vector<Tensors>& outputs,
-                                                      const std::vector<Tensors>& parameters);
 
 }  // namespace fastreduce

@@ -1,7 +1,6 @@
 // The Python bindings: they convert arguments and errors, and do nothing else.
 #include <ATen/ThreadLocalState.h>
 #include <ATen/dlpack.h>
-#include <pybind11/functional.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
@@ -238,12 +237,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));
-  py::class_<ShardsBackward, std::shared_ptr<ShardsBackward>>(module, "ShardsBackward")
-      .def("__len__", &ShardsBackward::shards)
-      .def_property_readonly("creates_graph", &ShardsBackward::creates_graph)
-      .def("are_apart", &ShardsBackward::are_apart)
-      .def("run", &ShardsBackward::run, py::arg("shard"), py::call_guard<py::gil_scoped_release>());
-  module.def("going_backward_by", &going_backward_by, py::arg("run_shards"), py::arg("outputs"), py::arg("parameters"));
+  py::class_<BackwardOfShards>(module, "BackwardOfShards")
+      .def(py::init<Tensors>(), py::arg("losses"))
+      .def_property_readonly("is_apart", &BackwardOfShards::is_apart)
+      .def("run", &BackwardOfShards::run, py::arg("shard"), py::call_guard<py::gil_scoped_release>())
+      .def("sum", &BackwardOfShards::sum, py::call_guard<py::gil_scoped_release>());
   module.def("copy_engine_bytes",
              [] { return std::pair<int64_t, int64_t>(nvlink_copy_engine_bytes, pcie_copy_engine_bytes); });
   module.def("set_copy_engine_bytes", [](int64_t nvlink, int64_t pcie) {

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +21,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fastreduce import _C
 from fastreduce.parallel.attributes import version
-from fastreduce.parallel.backward import going_backward_at_once
 from fastreduce.parallel.draws import RandomStates
-from fastreduce.parallel.meeting import saved_tensors_hooks
+from fastreduce.parallel.meeting import as_in_this_thread, saved_tensors_hooks
 from fastreduce.parallel.structure import hooks_of, own_generators
 from fastreduce.parallel.trees import leaves_of
 from fastreduce.parallel.worker import Worker
@@ -93,7 +94,7 @@ class AtOnce:
             and not any(_is_compiled(x) or hooks_of(x) for x in net.modules())
         )
         self._parameters = sum(parameter.numel() for parameter in net.parameters())
-        self._ran: Sequence[int] = ()  # the owners of the shards of the last pass, if at once
+        self._ran = False  # whether the shards of the last pass did
         self._drew: set[bool] = set()  # in training, in evaluation
 
     def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
@@ -102,7 +103,7 @@ class AtOnce:
         It depends on nothing but this pass and the module, so a run that goes on from a checkpoint
         has the same bits.
         """
-        self._ran = ()
+        self._ran = False
         return (
             self._possible
             and 1 < len(owners) == len(set(owners))
@@ -113,7 +114,7 @@ class AtOnce:
         )
 
     @contextmanager
-    def running(self, owners: Sequence[int], inputs: Any) -> Iterator[list[Worker]]:
+    def running(self, inputs: Any) -> Iterator[list[Worker]]:
         """Around a pass in which shards run at the same time, in these threads.
 
         Raises HasDrawn if they have drawn; then generators are where they were. So are the modules'
@@ -138,22 +139,31 @@ class AtOnce:
                     "Wrap the module with at_once=False, or have forward write to a copy"
                 ) from error
             raise
-        self._ran = owners
+        self._ran = True
 
-    def backward(
-        self, outputs: Sequence[Sequence[Any]], ran_with: Mapping[int, Sequence[Tensor]]
-    ) -> Sequence[Sequence[Any]]:
-        """The same outputs of each shard of the last pass, or what was computed from them.
+    def backward(self, losses: Sequence[Tensor]) -> None:
+        """Do ``torch.autograd.backward(losses)``, for one loss per shard of the last forward pass.
 
-        Where shards have run at the same time, they will also go backward so.
-
-        Args:
-            ran_with: the parameters of each replica in that pass.
+        If a shard raises while shards run at the same time, no gradient has changed.
         """
-        if not self._ran:
-            return outputs
-        parameters = [ran_with[owner] for owner in self._ran]
-        return going_backward_at_once(outputs, parameters, self._threads.get, _is_free)
+        if self._ran and _is_free() and not torch.is_anomaly_enabled():
+            passes = _C.BackwardOfShards(losses)
+            if passes.is_apart:
+                return self._backward(passes, len(losses))
+        torch.autograd.backward(losses)
+
+    def _backward(self, passes: _C.BackwardOfShards, shards: int) -> None:
+        # Checkpoints set torch's generator and set it back, here in several threads: as forward has
+        # not drawn, no number depends on it, but the end may be another than the beginning.
+        before = torch.default_generator.get_state()
+        calls = [as_in_this_thread(partial(passes.run, shard)) for shard in range(shards)]
+        threads = self._threads.get()[:shards]
+        running = [thread.submit(call) for thread, call in zip(threads, calls, strict=True)]
+        wait(running)
+        torch.default_generator.set_state(before)
+        for shard in running:
+            shard.result()
+        passes.sum()
 
 
 def _size(inputs: Any) -> int:
@@ -177,11 +187,10 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def _is_free() -> bool:
     """Whether this thread has cores to give, and torch calls nobody else at its operations."""
-    if torch.compiler.is_compiling() or torch.is_anomaly_enabled():
+    if torch.compiler.is_compiling():
         return False
     return torch.get_num_threads() > 1 and not (
-        torch.autograd.forward_ad._current_level >= 0
-        or torch._C._len_torch_function_stack()
+        torch._C._len_torch_function_stack()
         or _get_current_dispatch_mode_stack()
         or torch._C._functorch.maybe_current_level() is not None
         or saved_tensors_hooks()

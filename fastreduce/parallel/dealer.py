@@ -102,7 +102,7 @@ class Dealer:
             outputs = self.run(owners, sizes, [(part.args, part.kwargs) for part in parts])
         if self.alone:
             return outputs[0]
-        return join(outputs, sizes, self.replicas.devices[0], self.batch_dim, self.passes.apart)
+        return join(outputs, sizes, self.replicas.devices[0], self.batch_dim)
 
     def backward(
         self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +13,7 @@ from fastreduce.parallel.batch import dim_of, is_cut
 from fastreduce.parallel.trees import leaves_of, named_leaves
 
 
-def join(
-    outputs: Sequence[Any],
-    sizes: Sequence[int],
-    device: torch.device,
-    batch_dim: int,
-    apart: Callable[[Sequence[Sequence[Any]]], Sequence[Sequence[Any]]] = lambda leaves: leaves,
-) -> Any:
+def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, batch_dim: int) -> Any:
     """The outputs of all shards, which have so many examples each, as one, on ``device``.
 
     Tensors are joined along ``batch_dim``, vectors along their only dimension; those without that
@@ -44,8 +38,7 @@ def join(
             place, _ = named_leaves(outputs[0])[number]
             where = f" in its output{place}" if place else ""
             raise ValueError(f"DataParallel: forward returned{where} {problem}")
-    shards = apart([leaves for leaves, _ in flat])
-    joined = [_joined(same, device, batch_dim) for same in zip(*shards, strict=True)]
+    joined = [_joined(same, device, batch_dim) for same in columns]
     return pytree.tree_unflatten(joined, flat[0][1])
 
 

@@ -95,12 +95,7 @@ class Passes:
 
     def backward(self, losses: Sequence[Tensor]) -> None:
         """Do what ``torch.autograd.backward(losses)`` does, for one loss per shard."""
-        parts = self.apart([[loss] for loss in losses])
-        torch.autograd.backward([loss for (loss,) in parts])
-
-    def apart(self, outputs: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """The outputs of each shard; they go backward at the same time if they went forward so."""
-        return self._replicas.at_once.backward(outputs, self._replicas.ran_with)
+        self._replicas.at_once.backward(losses)
 
     def _forward(
         self,
@@ -147,7 +142,7 @@ class Passes:
         try:
             with draws, restored_if_it_raises(held), replicas.synchronized or nullcontext():
                 if at_once:
-                    with replicas.at_once.running(owners, inputs) as threads:
+                    with replicas.at_once.running(inputs) as threads:
                         return together(calls, turn_at_once, sums, threads, at_once)
                 return self._one_by_one(calls, turn_alone)
         except BaseException:

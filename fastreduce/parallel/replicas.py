@@ -61,8 +61,6 @@ class Replicas:
         self._threads = ShardThreads(len(self.devices), meet=sync_batchnorm)
         self._structure: list[Any] = []
         self._memories: list[list[Tensor]] = []
-        # The parameters of each replica in its last pass with gradients.
-        self.ran_with: dict[int, list[Tensor]] = {}
 
     def joined(self, owners: Sequence[int]) -> list[list[Tensor]]:
         """For shards of these replicas, the parameters that they run with."""
@@ -77,15 +75,16 @@ class Replicas:
         checkpointing runs modules again in the backward pass.
         """
         self.put(0, self._params, buffers)
+        last = {x: own for x, own in zip(owners, parameters, strict=True) if x}
         if torch.is_grad_enabled():
-            self.ran_with.update(zip(owners, parameters, strict=True))
+            self._left.update(last)
             return
-        for owner in set(owners) - {0}:
-            self._put_parameters(owner, self.ran_with[owner])
+        for owner in last:
+            self._put_parameters(owner, self._left[owner])
 
     def forget_last_pass(self) -> None:
-        """Drop the parameters of the last pass, which hold an autograd graph."""
-        self.ran_with = dict(enumerate(self._memories))
+        """Drop the parameters that `leave` has left, which hold an autograd graph."""
+        self._left = dict(enumerate(self._memories))
         for owner, memory in enumerate(self._memories[1:], start=1):
             self._put_parameters(owner, memory)
 
@@ -161,7 +160,7 @@ class Replicas:
         self._watch = Watch() if self._copies else None
         if self._watch:
             self._watch.changed(self._params)  # the copies are new
-        self.ran_with = dict(enumerate(self._memories))
+        self._left = dict(enumerate(self._memories))
         self.modules = [
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),

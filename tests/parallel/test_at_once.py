@@ -169,8 +169,6 @@ ONE_BY_ONE = {
     "compiled": {"inner": lambda: torch.jit.trace(nn.Tanh(), torch.zeros(1, 5))},
     "a mode": {"context": Mode},
     "a default device": {"context": lambda: torch.device("cpu")},
-    "a search for anomalies": {"context": torch.autograd.detect_anomaly},
-    "tangents": {"context": torch.autograd.forward_ad.dual_level},
     "hooks of saved tensors": {"context": lambda: saved_tensors_hooks(lambda x: x, lambda x: x)},
     "one thread": {"cores": 1},
     "a small model, small inputs": {"parameters": 36, "inputs": 25},
@@ -180,7 +178,6 @@ ONE_BY_ONE = {
 
 @pytest.mark.parametrize("case", ONE_BY_ONE)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
 def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypatch):
     settings = ONE_BY_ONE[case].copy()
     inner, context = settings.pop("inner", nn.Identity), settings.pop("context", nullcontext)

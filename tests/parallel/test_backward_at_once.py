@@ -1,10 +1,7 @@
 """Shards go backward at the same time if their graphs have nothing in common but the sums."""
 
 import copy
-import os
 import threading
-import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,7 +11,8 @@ from torch import Tensor, nn
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
-from fastreduce import _C, DataParallel
+from fastreduce import DataParallel
+from fastreduce._C import BackwardOfShards
 
 
 @pytest.fixture
@@ -88,58 +86,43 @@ TOGETHER = {
 
 
 @pytest.fixture
-def apart(monkeypatch):
-    """Whether each pass has found its shards apart."""
-    found = []
-    ask = _C.going_backward_by
+def asked(monkeypatch):
+    """What `BackwardOfShards` says of each backward pass."""
+    said = []
 
-    def asked(*args):
-        made = ask(*args)
-        found.append(made is not None)
+    def ask(losses):
+        made = BackwardOfShards(losses)
+        said.append(made.is_apart)
         return made
 
-    monkeypatch.setattr("fastreduce._C.going_backward_by", asked)
-    return found
+    monkeypatch.setattr("fastreduce._C.BackwardOfShards", ask)
+    return said
 
 
-def by_method(model, loss, inputs, y):
-    model.backward(loss, inputs, y)
-
-
-def by_autograd(model, loss, inputs, y):
-    loss(model(*inputs), y).backward()
-
-
-both = pytest.mark.parametrize("go_backward", [by_method, by_autograd])
-
-
-def gradients_are_the_bare_modules(net, go_backward, *others) -> None:
+def gradients_are_the_bare_modules(net, *others, loss=F.cross_entropy) -> None:
     bare = copy.deepcopy(net)
     model = DataParallel(net, ["cpu"] * 3)
     X, y = batch()
     for _ in range(3):
-        go_backward(model, F.cross_entropy, (X, *others), y)
-        F.cross_entropy(bare(X, *others), y).backward()
+        model.backward(loss, (X, *others), y)
+        loss(bare(X, *others), y).backward()
     assert_same_gradients(model, bare)
 
 
-@both
 @pytest.mark.parametrize("case", [*APART, *TOGETHER])
-def test_which_shards_go_backward_at_the_same_time(case, go_backward, apart):
-    gradients_are_the_bare_modules(Changed({**APART, **TOGETHER}[case]).double(), go_backward)
-    assert apart == [case in APART] * 3
+def test_which_shards_go_backward_at_the_same_time(case, asked):
+    gradients_are_the_bare_modules(Changed({**APART, **TOGETHER}[case]).double())
+    assert asked == [case in APART] * 3
 
 
-@both
-def test_inputs_that_train_are_a_leaf_of_all_shards(go_backward, apart):
+def test_inputs_that_train_are_a_leaf_of_all_shards(asked):
     X = torch.ones(7, 8, dtype=torch.float64, requires_grad=True)
-    gradients_are_the_bare_modules(Changed(lambda _, x, y: x * y).double(), go_backward, X)
-    assert apart == [False] * 3
+    gradients_are_the_bare_modules(Changed(lambda _, x, y: x * y).double(), X)
+    assert asked == [False] * 3
     assert X.grad is not None
 
 
-@both
-def test_parameters_of_the_loss_function_are_a_leaf_of_all_shards(go_backward, apart):
+def test_parameters_of_the_loss_function_are_a_leaf_of_all_shards(asked):
     class Loss(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -152,13 +135,13 @@ def test_parameters_of_the_loss_function_are_a_leaf_of_all_shards(go_backward, a
     net = mlp().double()
     bare, model = copy.deepcopy(net), DataParallel(net, ["cpu"] * 2)
     X, y = batch()
-    go_backward(model, loss, (X,), y)
+    model.backward(loss, X, y)
     alone(bare(X), y).backward()
-    assert apart == [go_backward is by_autograd]  # whose shards end with the outputs
+    assert asked == [False]
     torch.testing.assert_close(loss.scale.grad, alone.scale.grad)
 
 
-def test_what_shards_share_is_in_no_graph_of_its_own(apart):
+def test_what_shards_share_is_in_no_graph_of_its_own(asked):
     """Were it, the second shard would find its buffers freed."""
     held = {}
 
@@ -167,29 +150,19 @@ def test_what_shards_share_is_in_no_graph_of_its_own(apart):
         return F.cross_entropy(output, y) + held["first"] * 0
 
     model = DataParallel(mlp().double(), ["cpu"] * 2)
-    model.backward(loss, *batch())
-    assert apart == [False]
-    held.clear()
-    model.backward(lambda output, y: F.cross_entropy(output, y) + output.mean() * 0, *batch())
-    assert apart == [False, True]
+    X, y = batch()
+    losses = list(map(loss, *parts(model, X, y)))
+    assert not BackwardOfShards(losses).is_apart
+    assert BackwardOfShards(losses[:1]).is_apart  # control: one of them alone
 
 
-def test_gradients_come_through_the_parameters_of_the_same_pass():
-    model = DataParallel(mlp(), ["cpu"] * 2)
-    replicas, calls = model._parallel.replicas, [((X.float(),), {}) for X in batch()[0].split(4)]
-
-    def ran() -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-        outputs = model._parallel.passes.forward([0, 1], calls)
-        return [[output] for output in outputs], list(replicas.ran_with.values())
-
-    (first, with_first), (second, with_second) = ran(), ran()
-    assert _C.going_backward_by(print, first, with_first)
-    assert not _C.going_backward_by(print, first, with_second)
-    assert _C.going_backward_by(print, second, with_second)
+def parts(model, X, y) -> tuple[list[Tensor], list[Tensor]]:
+    halves = X.tensor_split(2)
+    outputs = model._parallel.passes.forward([0, 1], [((half,), {}) for half in halves])
+    return outputs, y.tensor_split(2)
 
 
-@both
-def test_shards_do_go_backward_at_the_same_time(go_backward):
+def test_shards_do_go_backward_at_the_same_time():
     meeting = threading.Barrier(2, timeout=60)
 
     class Met(nn.Tanh):
@@ -200,13 +173,12 @@ def test_shards_do_go_backward_at_the_same_time(go_backward):
 
     net = Changed(lambda _, x: checkpoint(Met(), x, use_reentrant=False))
     model = DataParallel(net, ["cpu"] * 2)
-    go_backward(model, F.cross_entropy, (batch()[0].float(),), batch()[1])
+    model.backward(F.cross_entropy, batch()[0].float(), batch()[1])
     assert model.first.weight.grad is not None
 
 
-@both
 @pytest.mark.parametrize("number", [0, 1])
-def test_an_error_of_one_shard_leaves_all_gradients(number, go_backward):
+def test_an_error_of_one_shard_leaves_all_gradients(number):
     class Failing(nn.Tanh):
         def forward(self, x):
             if torch._C._current_graph_task_id() != -1 and x[0, 0] == number:
@@ -218,9 +190,9 @@ def test_an_error_of_one_shard_leaves_all_gradients(number, go_backward):
     X, y = batch()
     shards = torch.tensor([0.0] * 4 + [1.0] * 3)[:, None]
     with pytest.raises(KeyError, match=f"shard {number}"):
-        go_backward(model, F.cross_entropy, (X.float(), shards), y)
+        model.backward(F.cross_entropy, (X.float(), shards), y)
     assert all(parameter.grad is None for parameter in model.parameters())
-    go_backward(model, F.cross_entropy, (X.float(), shards + 5), y)
+    model.backward(F.cross_entropy, (X.float(), shards + 5), y)
     assert net.last.weight.grad is not None
 
 
@@ -272,130 +244,16 @@ def test_a_profile_has_the_operations_of_all_shards():
     assert (counts["aten::linear"], counts["TanhBackward0"]) == (4, 2)
 
 
-@both
-def test_sums_are_written_into_the_gradients_of_the_first_shard(go_backward):
+def test_sums_are_written_into_the_gradients_of_the_first_shard():
     model = DataParallel(mlp(), ["cpu"] * 2)
     X, y = batch()
-    go_backward(model, F.cross_entropy, (X.float(),), y)  # the first pass shows hooks its gradients
-    model.zero_grad()
+    parts(model, X.float(), y)  # the first pass has hooks that see in which order gradients come
+    passes = BackwardOfShards(list(map(F.cross_entropy, *parts(model, X.float(), y))))
+    passes.run(1)
+    passes.run(0)
     with profile() as seen:
-        go_backward(model, F.cross_entropy, (X.float(),), y)
+        passes.sum()
     operations = {event.key for event in seen.key_averages()}
-    assert "BackwardOfShards" in operations  # control: they went backward so
+    assert "aten::detach" in operations  # control: operations are seen
     assert "aten::clone" not in operations
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-class Heads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(FEATURES, 3), nn.Linear(FEATURES, 2)
-
-    def forward(self, x):
-        return {"first": self.first(x), "second": self.second(x), "rows": x[:, 0].long()}
-
-
-class TestAsAutogradDoes:
-    """``loss.backward()`` with all that it can be asked for."""
-
-    @pytest.fixture(autouse=True)
-    def nets(self, apart):
-        self.bare = Heads().double()
-        self.model = DataParallel(copy.deepcopy(self.bare), ["cpu"] * 3)
-        self.both = [self.bare, self.model]
-        self.X = batch()[0]
-        yield
-        assert apart
-        assert all(apart)
-
-    def test_outputs_that_nobody_uses(self):
-        for net in self.both:
-            net(self.X)["second"].square().mean().backward()
-            assert net.first.weight.grad is None
-        assert_same_gradients(self.model, self.bare)
-
-    def test_gradients_of_one_parameter(self):
-        grads = [
-            torch.autograd.grad(net(self.X)["first"].exp().mean(), net.first.bias)
-            for net in self.both
-        ]
-        torch.testing.assert_close(*grads)
-        assert all(parameter.grad is None for parameter in self.model.parameters())
-
-    def test_a_graph_that_is_kept_goes_backward_twice(self):
-        for net in self.both:
-            loss = net(self.X)["first"].exp().mean()
-            loss.backward(retain_graph=True)
-            loss.backward()
-            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-                loss.backward()
-        assert_same_gradients(self.model, self.bare)
-
-    def test_a_graph_of_shards_that_has_been_freed(self):
-        output = self.model(self.X)["first"]
-        output.sum().backward()
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            output.sum().backward()
-
-    def test_hooks_of_gradients_that_came_after_the_forward_pass_see_one_shard_at_a_time(self):
-        held, threads = [], []
-
-        class Holding(Heads):
-            def forward(self, x):
-                held.append(self.first(x))
-                return held[-1].square()
-
-        model = DataParallel(Holding().double(), ["cpu"] * 2)
-        loss = model(self.X).mean()
-        for output in held:
-            output.register_hook(lambda _: threads.append(threading.current_thread()))
-        loss.backward()
-        assert threads == [threading.current_thread()] * 2
-
-    @pytest.mark.parametrize("first", [False, True])
-    def test_tensors_that_forward_has_put_elsewhere_have_a_way_of_their_own(self, first):
-        """It goes through the same operations, before or after the outputs' way."""
-        held = []
-
-        class Holding(Heads):
-            def forward(self, x):
-                for _ in range(100):  # more operations than the calling thread will have had
-                    hidden = self.first(x).exp()
-                held.append(hidden.sin())
-                return hidden.cos()
-
-        def gradient(at_once: bool) -> Tensor:
-            torch.manual_seed(0)
-            held.clear()
-            model = DataParallel(Holding().double(), ["cpu"] * 2, at_once=at_once)
-            output = model(self.X).square().mean()
-            own = sum(x.square().mean() for x in held)
-            (own + output if first else output + own).backward()
-            return model.first.weight.grad
-
-        with ThreadPoolExecutor(1) as new:
-            found = new.submit(gradient, True).result()
-        torch.testing.assert_close(found, gradient(False))
-
-    def test_memory_of_the_outputs_is_free_when_they_are_joined(self):
-        held = []
-
-        class Holding(Heads):
-            def forward(self, x):
-                output = self.first(x) + 1  # which no operation of the graph needs
-                held.append(weakref.ref(output.untyped_storage()))
-                return output
-
-        model = DataParallel(Holding().double(), ["cpu"] * 2)
-        output = model(self.X)
-        assert [storage() for storage in held] == [None] * 2
-        output.sum().backward()
-
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-    def test_in_a_process_that_was_forked_after_the_forward_pass(self):
-        loss = self.model(self.X)["first"].square().mean()
-        child = os.fork()
-        if child == 0:
-            loss.backward()  # in threads of its own: it has none of its parent's
-            os._exit(0 if self.model.first.weight.grad is not None else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

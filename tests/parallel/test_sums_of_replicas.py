@@ -109,7 +109,7 @@ def test_buckets_follow_the_order_in_which_gradients_come(monkeypatch):
     monkeypatch.setattr("fastreduce.parallel.buckets.FIRST_BUCKET_BYTES", 1)
     monkeypatch.setattr("fastreduce.parallel.buckets.BUCKET_BYTES", 1)
     bare = Backwards().double()
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2, at_once=False)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
     for net in (bare, model, bare, model):
         net(batch()[0]).square().sum().backward()
     layers = [number // 2 for (number,) in model._parallel.replicas._buckets.numbers]
