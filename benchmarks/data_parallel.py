@@ -4,16 +4,15 @@
     python benchmarks/data_parallel.py -m LeNet MLP -k 2 --no-ddp --out benchmarks/results/dp
 
 All contenders run on the CPU, with one batch of random data and equal initial parameters: the bare
-module; `DataParallel` with k replicas (`model.backward`), which run at the same time; the same as
-drop-in (``loss_fn(model(X), y).backward()``); the same with at_once=False, one by one; the ten
-lines of docs/training.md, which copy the module k times and update k copies; the bare module with
-the batch in k parts, one after the other, whose gradients it accumulates; one replica with
-reproducible=8; and torch's DDP, two processes of one thread each over Gloo. Those cannot take turns
-with the others: they run right after them, once per model. All contenders have the same cores: what
-is above the bare module is the price of small shards, the sum and the wrapper. The accumulating
-loop has small shards too, but no wrapper and one list of gradients: no way to run k shards one
-after the other can be much faster than it. `DataParallel` has the C library keep freed memory (see
-at_once.py); so have all contenders of the process.
+module; `DataParallel` with k replicas (`model.backward`), which run at the same time; the same with
+at_once=False, one by one; the ten lines of docs/training.md, which copy the module k times and
+update k copies; the bare module with the batch in k parts, one after the other, whose gradients it
+accumulates; one replica with reproducible=8; and torch's DDP, two processes of one thread each over
+Gloo. Those cannot take turns with the others: they run right after them, once per model. All
+contenders have the same cores: what is above the bare module is the price of small shards, the sum
+and the wrapper. The accumulating loop has small shards too, but no wrapper and one list of
+gradients: no way to run k shards one after the other can be much faster than it. `DataParallel` has
+the C library keep freed memory (see at_once.py); so have all contenders of the process.
 
 Before anything is timed, each contender takes two steps, and its parameters must be the bare
 module's up to rounding (DDP's are looked at when it has run). Without sync_batchnorm, BatchNorm

@@ -34,10 +34,6 @@ def bare(net: nn.Module, X: Tensor, y: Tensor) -> Started:
     return stepper(lambda: F.cross_entropy(net(X), y).backward(), net.parameters()), net
 
 
-def drop_in(net: nn.Module, X: Tensor, y: Tensor, k: int) -> Started:
-    return bare(fastreduce.DataParallel(net, ["cpu"] * k), X, y)
-
-
 def parallel(net: nn.Module, X: Tensor, y: Tensor, k: int, **settings: Any) -> Started:
     model = fastreduce.DataParallel(net, ["cpu"] * k, **settings)
     return stepper(lambda: model.backward(F.cross_entropy, X, y), model.parameters()), model
@@ -74,7 +70,6 @@ def contenders(ks: Iterable[int], with_batchnorm: bool) -> dict[str, Contender]:
     for k in ks:
         found[f"DataParallel, {k}"] = (k, k, partial(parallel, k=k))
         if k > 1:
-            found[f"drop-in, {k}"] = (k, k, partial(drop_in, k=k))
             found[f"ten lines, {k}"] = (k, k, partial(ten_lines, k=k))
             found[f"one by one, {k}"] = (k, k, partial(parallel, k=k, at_once=False))
             found[f"accumulated, {k}"] = (1, k, partial(accumulated, k=k))

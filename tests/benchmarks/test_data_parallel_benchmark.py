@@ -37,7 +37,6 @@ def test_what_it_writes(tmp_path, monkeypatch, capsys):
             ("bare", 1, 1),
             ("DataParallel, 1", 1, 1),
             ("DataParallel, 2", 2, 2),
-            ("drop-in, 2", 2, 2),
             ("ten lines, 2", 2, 2),
             ("one by one, 2", 2, 2),
             ("accumulated, 2", 1, 2),
