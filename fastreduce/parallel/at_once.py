@@ -96,6 +96,7 @@ class AtOnce:
         self._parameters = sum(parameter.numel() for parameter in net.parameters())
         self._ran = False  # whether the shards of the last pass did
         self._drew: set[bool] = set()  # in training, in evaluation
+        self._in_forward = torch.empty(0)  # the state of torch's generator in that pass
 
     def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
         """Whether shards of these replicas may run at the same time in the pass that begins.
@@ -121,6 +122,7 @@ class AtOnce:
         attributes, but not what is inside of them.
         """
         before, written = RandomStates(), _versions(inputs)
+        self._in_forward = torch.default_generator.get_state()
         attributes = [(vars(x), dict(vars(x))) for replica in self._modules for x in replica]
         try:
             yield self._threads.get()
@@ -153,14 +155,21 @@ class AtOnce:
         torch.autograd.backward(losses)
 
     def _backward(self, passes: _C.BackwardOfShards, shards: int) -> None:
-        # Checkpoints set torch's generator and set it back, here in several threads: as forward has
-        # not drawn, no number depends on it, but the end may be another than the beginning.
         before = torch.default_generator.get_state()
         calls = [as_in_this_thread(partial(passes.run, shard)) for shard in range(shards)]
         threads = self._threads.get()[:shards]
         running = [thread.submit(call) for thread, call in zip(threads, calls, strict=True)]
-        wait(running)
-        torch.default_generator.set_state(before)
+        try:
+            wait(running)
+        finally:  # KeyboardInterrupt leaves no shard behind that still runs
+            for shard in running:
+                shard.cancel()
+            wait(running)
+            # Checkpoints set torch's generator to where it was in forward, and set it back, here in
+            # several threads: as forward has not drawn, no number depends on it, but that of the
+            # forward pass may be the last.
+            if torch.equal(torch.default_generator.get_state(), self._in_forward):
+                torch.default_generator.set_state(before)
         for shard in running:
             shard.result()
         passes.sum()

@@ -124,7 +124,7 @@ class _Shard:
 
     def __init__(self, call: Callable[[], Any], worker: Worker):
         self._call, self._worker = call, worker
-        self._run_as_here = as_in_this_thread(self._run)
+        self._run_as_here: Callable[[], None] | None = as_in_this_thread(self._run)
         self.began_with = torch.is_grad_enabled(), saved_tensors_hooks()
         self._said: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
@@ -132,8 +132,9 @@ class _Shard:
 
     def go_on(self, answer: Any) -> None:
         """Begin, or take this answer to the last question."""
-        if self._running is None:
+        if self._run_as_here is not None:
             self._running = self._worker.submit(self._run_as_here)
+            self._run_as_here = None  # a cycle would keep all that the shard has had
         else:
             self._answers.put(answer)
 

@@ -44,8 +44,9 @@ def _run(calls: SimpleQueue[Any], cores: int | None) -> None:
         _C.take_cores(cores)
     while (submitted := calls.get()) is not None:
         future, call = submitted
-        try:
-            future.set_result(call())
-        except BaseException as error:  # whatever it is, who asks for the result is told
-            future.set_exception(error)
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:  # whatever it is, who asks for the result is told
+                future.set_exception(error)
         del submitted, future, call  # or it would hold them until the next

@@ -5,6 +5,7 @@ import gc
 import random
 import sys
 import threading
+import weakref
 from contextlib import nullcontext
 from contextvars import ContextVar
 
@@ -106,6 +107,23 @@ def test_threads_end_with_their_model():
     for thread in threads:
         thread.join(timeout=60)
         assert not thread.is_alive()
+
+
+def test_what_a_step_has_used_is_free_without_the_garbage_collector():
+    held = []
+
+    class Holding(Noting):
+        def forward(self, x):
+            held.append(weakref.ref(x))
+            return super().forward(x)
+
+    model = DataParallel(Holding(), ["cpu"] * 2)
+    gc.disable()
+    try:
+        assert run_at_once(model)
+        assert [x() for x in held] == [None] * len(held)
+    finally:
+        gc.enable()
 
 
 class Distilled(nn.Module):

@@ -1,7 +1,10 @@
 """Shards go backward at the same time if their graphs have nothing in common but the sums."""
 
 import copy
+import os
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -214,24 +217,79 @@ def test_checkpoints_draw_again_what_they_drew(inner):
         assert torch.equal(found, wanted)
 
 
-def test_the_generator_is_left_where_it_was():
-    """Whatever checkpoints of several threads have made of it; here one that sets it back late."""
+@pytest.fixture
+def generator_after():
+    """Where a step leaves torch's generator, if checkpoints do this to it in the backward pass."""
 
-    class Setting(nn.Tanh):
+    def step(change) -> Tensor:
+        states = []
+
+        class Changing(nn.Tanh):
+            def forward(self, x):
+                if torch._C._current_graph_task_id() == -1:
+                    states.append(torch.get_rng_state())
+                else:
+                    change(states)
+                return super().forward(x)
+
+        def checkpointed(_, x):
+            return checkpoint(Changing(), x, use_reentrant=False, preserve_rng_state=False)
+
+        model = DataParallel(Changed(checkpointed), ["cpu"] * 2)
+        X, y = batch()
+        before = torch.get_rng_state()
+        model.backward(F.cross_entropy, X.float(), y)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        torch.randint(2**62, ())  # the seed of the shards
+        return after
+
+    return step
+
+
+def test_the_generator_is_left_where_it_was(generator_after):
+    """A checkpoint sets it to where it was in forward, maybe after all others have set it back."""
+    torch.manual_seed(2)
+
+    found = generator_after(lambda states: torch.set_rng_state(states[0]))
+    assert torch.equal(found, torch.get_rng_state())
+
+
+def test_what_others_draw_meanwhile_is_not_drawn_again(generator_after):
+    found = generator_after(lambda _: torch.manual_seed(5))
+    torch.manual_seed(5)
+    assert torch.equal(found, torch.get_rng_state())
+
+
+def test_no_shard_runs_on_after_an_interruption(monkeypatch):
+    interrupted, ran = threading.Event(), []
+
+    def interrupt(*_) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    class Slow(nn.Tanh):
         def forward(self, x):
             if torch._C._current_graph_task_id() != -1:
-                torch.manual_seed(5)
+                ran.append(x)
+                os.kill(os.getpid(), signal.SIGUSR1) if len(ran) == 1 else None
+                interrupted.wait(60)
+                time.sleep(0.1)  # until the others have been called off
             return super().forward(x)
 
-    def change(_, x):
-        return checkpoint(Setting(), x, use_reentrant=False, preserve_rng_state=False)
-
-    model = DataParallel(Changed(change), ["cpu"] * 2)
+    net = Changed(lambda _, x: checkpoint(Slow(), x, use_reentrant=False))
+    model = DataParallel(net, ["cpu"] * 6)  # on two cores
     X, y = batch()
-    before = torch.get_rng_state()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.backward(F.cross_entropy, X.float(), y)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    count = len(ran)
+    assert 1 <= count < 6
     model.backward(F.cross_entropy, X.float(), y)
-    torch.randint(2**62, (), generator=(drawn := torch.Generator().set_state(before)))
-    assert torch.equal(torch.get_rng_state(), drawn.get_state())  # but for the shards' seed
+    assert len(ran) == count + 6
 
 
 def test_a_profile_has_the_operations_of_all_shards():
