@@ -40,10 +40,12 @@ def objects(object_files):
 @pytest.mark.parametrize("sanitizer", SANITIZED)
 def test_engine(sanitizer, objects, tmp_path):
     parts = objects(sanitizer)
-    done = run(Build(sanitizer, tmp_path).link([*parts.values()], tmp_path))
+    # Threads meet in the same places whatever the type of the elements.
+    fewest = ["fewest"] if sanitizer == "thread" else []
+    done = run(Build(sanitizer, tmp_path).link([*parts.values()], tmp_path), *fewest)
     assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)
-    assert int(count) > 2000 and rest == "cases right\n"
+    assert int(count) > (500 if fewest else 2000) and rest == "cases right\n"
 
 
 # What is wrong: the file, its text, the text in its place, who finds it, what is said of it.

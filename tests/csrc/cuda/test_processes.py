@@ -3,7 +3,7 @@ mutants of it that must not get through."""
 
 import pytest
 from builds import CSRC, Build, needs_compiler, run
-from program_files import programs_of_processes, write_programs
+from program_files import programs_of_processes, some, write_programs
 from virtual_builds import ENGINES, HERE, TEST_OPTIONS, VIRTUAL_TORCH, Mutant, Source
 
 PROCESSES = HERE.parent / "processes"
@@ -40,8 +40,9 @@ def programs(tmp_path_factory):
 
 
 @pytest.mark.sweep("sanitizers")
-def test_small_calls_at_once(objects_of, programs, tmp_path):
+def test_small_calls_at_once(objects_of, tmp_path):
     parts = objects_of("thread")
+    programs = write_programs(tmp_path / "programs.txt", some(programs_of_processes()))
     done = run(Build("thread", tmp_path).link([*parts.values()], tmp_path), programs)
     assert (done.returncode, done.stderr) == (0, "")
     count, rest = done.stdout.split(" ", 1)

@@ -1,5 +1,5 @@
-// Whether Gloo is ever given two calls that differ, with threads as ranks, under sanitizers. Prints "<n> cases right",
-// or what was wrong, and exits with 1.
+// labels_test CALLS: whether Gloo is ever given two calls that differ, with threads as ranks, so many that come at the
+// same time. Prints "<n> cases right", or what was wrong, and exits with 1.
 #include "processes/labels.h"
 
 #include <array>
@@ -15,8 +15,6 @@ namespace {
 using namespace fastreduce;
 using engines_test::fail;
 
-constexpr int kCalls = 100'000;
-
 // Of one message: how many of its two calls were given to Gloo, and how many raised.
 struct Outcome {
   std::atomic<int> given{0}, raised{0};
@@ -25,9 +23,10 @@ struct Outcome {
 // Rank 0 sends and rank 1 receives, both at about the same time, each message with a tag of its own; every other one
 // does not fit.
 void both_at_once(Group& group, std::atomic<int>& arrived, std::vector<Outcome>& outcomes) {
+  const int calls = static_cast<int>(outcomes.size());
   Labels labels(group);
   const bool sends = group.rank() == 0;
-  for (int i = 0; i < kCalls; ++i) {
+  for (int i = 0; i < calls; ++i) {
     const std::string words = "Float [" + std::to_string(i % 2 && sends ? i + 1 : i) + "]";
     // A barrier would wake one after the other.
     for (++arrived; arrived < 2 * (i + 1);) std::this_thread::yield();
@@ -44,7 +43,7 @@ void both_at_once(Group& group, std::atomic<int>& arrived, std::vector<Outcome>&
 }
 
 void check(const std::vector<Outcome>& outcomes) {
-  for (int i = 0; i < kCalls; ++i) {
+  for (size_t i = 0; i < outcomes.size(); ++i) {
     const int given = outcomes[i].given, raised = outcomes[i].raised;
     if (i % 2 == 0 && given < 2) fail("of two calls that fit, one raised");
     if (i % 2 && given == 2) fail("two calls that do not fit were both given to Gloo");
@@ -53,7 +52,7 @@ void check(const std::vector<Outcome>& outcomes) {
 }
 
 // A slot that is written all the time: what is read is one label, not parts of two.
-void torn_labels() {
+void torn_labels(int reads) {
   LabelSlot slot;
   std::atomic<bool> ended{false};
   const std::jthread writer([&] {
@@ -63,7 +62,7 @@ void torn_labels() {
       slot.write(label);
     }
   });
-  for (int read = 0; read < 100'000;) {
+  for (int read = 0; read < reads;) {
     const std::optional<Label> label = slot.read();
     if (!label) continue;
     ++read;
@@ -155,11 +154,12 @@ const std::vector<std::tuple<std::string, std::vector<Call>, bool>> kCases = {
 
 }  // namespace
 
-int main() {
+int main(int, char** argv) {
+  const int count = std::stoi(argv[1]);
   for (const auto& [what, calls, given] : kCases)
     if (last_is_given(calls) != given) fail(what + ": the last call was " + (given ? "not " : "") + "given to Gloo");
-  torn_labels();
-  std::vector<Outcome> outcomes(kCalls);
+  torn_labels(count);
+  std::vector<Outcome> outcomes(count);
   std::atomic<int> arrived{0};
   with_ranks(2, [&](Group& group, std::barrier<>&) { both_at_once(group, arrived, outcomes); });
   check(outcomes);

@@ -27,7 +27,7 @@ def built(
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_gloo_never_has_two_calls_that_differ(sanitizer, object_files, tmp_path):
-    done = run(built(tmp_path, sanitizer=sanitizer, objects=object_files))
+    done = run(built(tmp_path, sanitizer=sanitizer, objects=object_files), "10000")
     assert (done.returncode, done.stdout, done.stderr) == (0, "17 cases right\n", "")
 
 
@@ -66,5 +66,7 @@ def test_mutants_are_found(name, object_files, tmp_path):
     text, other, words = MUTANTS[name]
     csrc = mutated(tmp_path, FILE, text, other)
     program = built(tmp_path, csrc, objects=object_files)
-    found = next((done for done in (run(program) for _ in range(50)) if done.returncode), None)
+    found = next(
+        (done for done in (run(program, "100000") for _ in range(50)) if done.returncode), None
+    )
     assert found is not None and words in found.stderr
