@@ -70,6 +70,8 @@ def test_replicas_at_the_same_time_and_one_by_one():
         row["share"] for row in rows if "DataParallel" in row["contender"] and row["share"]
     )
     assert f"The sum takes {largest:.1%}".replace("%", " %") in text
+    assert "None of it is hidden" in text
+    assert {row["hidden"] for row in rows} == {0, None}
 
 
 def test_accuracies_of_lenet():
