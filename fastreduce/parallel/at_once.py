@@ -148,6 +148,8 @@ class AtOnce:
 
         If a shard raises while shards run at the same time, no gradient has changed.
         """
+        # ``loss.backward()`` cannot do so: an operation of autograd that stood for all shards would
+        # hide the tensors that forward has put elsewhere, and hooks on them would see parts.
         if self._ran and _is_free() and not torch.is_anomaly_enabled():
             passes = _C.BackwardOfShards(losses)
             if passes.is_apart:

@@ -62,7 +62,7 @@ class DataParallel(nn.Module):
 
     Gradients: replicas are summed in ascending order by one `reduce` for each bucket of parameters.
     A replica that has not used a parameter adds nothing. Hooks of the module run once per replica;
-    hooks of a parameter see the summed gradient once, or None if no replica has used it.
+    hooks of a parameter see the summed gradient once, and may see None if no replica has used it.
 
     Buffers: every replica begins a forward pass with the module's; what the first replica makes of
     them stays. So without ``sync_batchnorm`` BatchNorm normalizes with each replica's own
