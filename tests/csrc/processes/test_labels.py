@@ -62,11 +62,9 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_found(name, object_files, tmp_path):
-    """Those that are a matter of time are given some."""
+    """Those that are a matter of time, as is what shows first, are given some."""
     text, other, words = MUTANTS[name]
     csrc = mutated(tmp_path, FILE, text, other)
     program = built(tmp_path, csrc, objects=object_files)
-    found = next(
-        (done for done in (run(program, "100000") for _ in range(50)) if done.returncode), None
-    )
-    assert found is not None and words in found.stderr
+    runs = (run(program, "100000") for _ in range(50))
+    assert any(done.returncode and words in done.stderr for done in runs)
