@@ -122,7 +122,7 @@ class AtOnce:
         attributes, but not what is inside of them.
         """
         before, written = RandomStates(), _versions(inputs)
-        self._in_forward = torch.default_generator.get_state()
+        self._in_forward = before.of_torch
         attributes = [(vars(x), dict(vars(x))) for replica in self._modules for x in replica]
         try:
             yield self._threads.get()

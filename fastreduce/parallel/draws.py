@@ -86,16 +86,16 @@ class RandomStates:
     """Of all generators from which a module on the CPU draws, unless it has one of its own."""
 
     def __init__(self) -> None:
-        self._torch, self._others = torch.default_generator.get_state(), states_of_others()
+        self.of_torch, self._others = torch.default_generator.get_state(), states_of_others()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomStates) or self._others != other._others:
             return False
         # torch.equal would be an operation that the user's modes see.
-        return self._torch.numpy().tobytes() == other._torch.numpy().tobytes()
+        return self.of_torch.numpy().tobytes() == other.of_torch.numpy().tobytes()
 
     def restore(self) -> None:
-        torch.default_generator.set_state(self._torch)
+        torch.default_generator.set_state(self.of_torch)
         of_python, of_numpy = self._others
         random.setstate(of_python)
         if of_numpy is not None:

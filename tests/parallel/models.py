@@ -17,6 +17,18 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
 
+class Changed(nn.Module):
+    """An MLP with something done to what its first layer returns."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.change = change
+
+    def forward(self, x, *others):
+        return self.last(self.change(self, self.first(x).tanh(), *others))
+
+
 class Tied(nn.Module):
     """Two modules share a parameter."""
 

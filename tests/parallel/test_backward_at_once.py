@@ -1,15 +1,11 @@
 """Shards go backward at the same time if their graphs have nothing in common but the sums."""
 
 import copy
-import os
-import signal
-import threading
-import time
 
 import pytest
 import torch
 import torch.nn.functional as F
-from models import CLASSES, FEATURES, assert_same_gradients, batch, mlp
+from models import CLASSES, Changed, assert_same_gradients, batch, mlp
 from torch import Tensor, nn
 from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
@@ -31,18 +27,6 @@ class Doubled(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad * 2
-
-
-class Changed(nn.Module):
-    """An MLP with something done to what its first layer returns."""
-
-    def __init__(self, change) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
-        self.change = change
-
-    def forward(self, x, *others):
-        return self.last(self.change(self, self.first(x).tanh(), *others))
 
 
 def retained(module, x):
@@ -163,133 +147,6 @@ def parts(model, X, y) -> tuple[list[Tensor], list[Tensor]]:
     halves = X.tensor_split(2)
     outputs = model._parallel.passes.forward([0, 1], [((half,), {}) for half in halves])
     return outputs, y.tensor_split(2)
-
-
-def test_shards_do_go_backward_at_the_same_time():
-    meeting = threading.Barrier(2, timeout=60)
-
-    class Met(nn.Tanh):
-        def forward(self, x):
-            if torch._C._current_graph_task_id() != -1:  # again, in the backward pass
-                meeting.wait()  # one after the other would wait in vain
-            return super().forward(x)
-
-    net = Changed(lambda _, x: checkpoint(Met(), x, use_reentrant=False))
-    model = DataParallel(net, ["cpu"] * 2)
-    model.backward(F.cross_entropy, batch()[0].float(), batch()[1])
-    assert model.first.weight.grad is not None
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_error_of_one_shard_leaves_all_gradients(number):
-    class Failing(nn.Tanh):
-        def forward(self, x):
-            if torch._C._current_graph_task_id() != -1 and x[0, 0] == number:
-                raise KeyError(f"shard {number}")
-            return super().forward(x)
-
-    net = Changed(lambda _, x, shard: checkpoint(Failing(), x * 0 + shard, use_reentrant=False))
-    model = DataParallel(net, ["cpu"] * 2)
-    X, y = batch()
-    shards = torch.tensor([0.0] * 4 + [1.0] * 3)[:, None]
-    with pytest.raises(KeyError, match=f"shard {number}"):
-        model.backward(F.cross_entropy, (X.float(), shards), y)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    model.backward(F.cross_entropy, (X.float(), shards + 5), y)
-    assert net.last.weight.grad is not None
-
-
-def stepped(at_once: bool, inner: nn.Module) -> tuple[Tensor, Tensor]:
-    """A gradient and the random number that follows."""
-    torch.manual_seed(3)
-    net = Changed(lambda _, x: checkpoint(inner, x, use_reentrant=False))
-    model = DataParallel(net, ["cpu"] * 2, at_once=at_once)
-    X, y = batch()
-    for _ in range(2):
-        model.backward(F.cross_entropy, X.float(), y)
-    return net.first.weight.grad, torch.rand(())
-
-
-@pytest.mark.parametrize("inner", [nn.Tanh(), nn.Dropout(0.5)], ids=["tanh", "dropout"])
-def test_checkpoints_draw_again_what_they_drew(inner):
-    """All threads have one generator, which a checkpoint sets to where it was."""
-    for found, wanted in zip(stepped(True, inner), stepped(False, inner), strict=True):
-        assert torch.equal(found, wanted)
-
-
-@pytest.fixture
-def generator_after():
-    """Where a step leaves torch's generator, if checkpoints do this to it in the backward pass."""
-
-    def step(change) -> Tensor:
-        states = []
-
-        class Changing(nn.Tanh):
-            def forward(self, x):
-                if torch._C._current_graph_task_id() == -1:
-                    states.append(torch.get_rng_state())
-                else:
-                    change(states)
-                return super().forward(x)
-
-        def checkpointed(_, x):
-            return checkpoint(Changing(), x, use_reentrant=False, preserve_rng_state=False)
-
-        model = DataParallel(Changed(checkpointed), ["cpu"] * 2)
-        X, y = batch()
-        before = torch.get_rng_state()
-        model.backward(F.cross_entropy, X.float(), y)
-        after = torch.get_rng_state()
-        torch.set_rng_state(before)
-        torch.randint(2**62, ())  # the seed of the shards
-        return after
-
-    return step
-
-
-def test_the_generator_is_left_where_it_was(generator_after):
-    """A checkpoint sets it to where it was in forward, maybe after all others have set it back."""
-    torch.manual_seed(2)
-
-    found = generator_after(lambda states: torch.set_rng_state(states[0]))
-    assert torch.equal(found, torch.get_rng_state())
-
-
-def test_what_others_draw_meanwhile_is_not_drawn_again(generator_after):
-    found = generator_after(lambda _: torch.manual_seed(5))
-    torch.manual_seed(5)
-    assert torch.equal(found, torch.get_rng_state())
-
-
-def test_no_shard_runs_on_after_an_interruption(monkeypatch):
-    interrupted, ran = threading.Event(), []
-
-    def interrupt(*_) -> None:
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    class Slow(nn.Tanh):
-        def forward(self, x):
-            if torch._C._current_graph_task_id() != -1:
-                ran.append(x)
-                os.kill(os.getpid(), signal.SIGUSR1) if len(ran) == 1 else None
-                interrupted.wait(60)
-                time.sleep(0.1)  # until the others have been called off
-            return super().forward(x)
-
-    net = Changed(lambda _, x: checkpoint(Slow(), x, use_reentrant=False))
-    model = DataParallel(net, ["cpu"] * 6)  # on two cores
-    X, y = batch()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            model.backward(F.cross_entropy, X.float(), y)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    count = len(ran)
-    assert 1 <= count < 6
-    model.backward(F.cross_entropy, X.float(), y)
-    assert len(ran) == count + 6
 
 
 def test_a_profile_has_the_operations_of_all_shards():
