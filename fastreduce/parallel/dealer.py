@@ -15,7 +15,7 @@ from fastreduce.parallel.checks import check_settings
 from fastreduce.parallel.common_objects import unchanged_objects
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.loss_kinds import kind_of
-from fastreduce.parallel.losses import combine, compared, scaled_by_tensor, total
+from fastreduce.parallel.losses import coarsest_eps, combine, compared, scaled_by_tensor, total
 from fastreduce.parallel.outputs import join
 from fastreduce.parallel.passes import Passes
 from fastreduce.parallel.record import Recorder
@@ -130,7 +130,7 @@ class Dealer:
             kind = reduction, kind_of(loss_fn)
             if kind not in self.checked:
                 whole = self._whole_loss(loss_fn, outputs, targets, sizes)
-                if whole is None or compared(whole.to(found), found):
+                if whole is None or compared(whole.to(found), found, coarsest_eps(losses[0])):
                     self.checked.add(kind)
         self.passes.backward(scaled)
         return found

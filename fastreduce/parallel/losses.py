@@ -73,14 +73,35 @@ def total(losses: Sequence[Tensor], device: torch.device, look: bool) -> Tensor:
     return found
 
 
-def compared(whole: Tensor, found: Tensor) -> bool:
+def coarsest_eps(loss: Tensor) -> float:
+    """The relative distance of neighbours in the least exact dtype that the loss went through.
+
+    A float16 loss that a GradScaler has scaled is float32 and no more exact than before. Only what
+    has one element is looked at: the errors of the elements that a loss is a sum of are smaller.
+    """
+    found, seen, nodes = torch.finfo(loss.dtype).eps, set[Any](), [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        results = [x for x in node._input_metadata if math.prod(x.shape) == 1]
+        dtypes = [x.dtype for x in results if x.dtype.is_floating_point]
+        found = max([found, *(torch.finfo(dtype).eps for dtype in dtypes)])
+        if results:
+            nodes += [before for before, _ in node.next_functions]
+    return found
+
+
+def compared(whole: Tensor, found: Tensor, eps: float) -> bool:
     """Check that the shards' losses make that of the whole batch: means of means go unnoticed.
 
-    Returns False where one of them is not finite, so that nothing can be said.
+    ``eps`` is the `coarsest_eps` of a shard's. Returns False where a loss is not finite, so that
+    nothing can be said.
     """
     if not (whole.isfinite() and found.isfinite()):
         return False
-    tolerance = torch.finfo(found.dtype).eps ** 0.5
+    tolerance = eps**0.5
     if not torch.allclose(whole, found, rtol=tolerance, atol=tolerance):
         raise ValueError(
             f"backward: the loss of the whole batch is {whole.item():.6g}, but the shards' "

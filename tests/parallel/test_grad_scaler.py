@@ -1,6 +1,7 @@
 """model.backward with a GradScaler: a loss that is not finite skips the step and raises nothing."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -62,6 +63,28 @@ def test_other_losses_that_are_not_finite_raise(model, scaled):
     with pytest.raises(NonFiniteLoss, match="loss of shard 0 is inf"):
         model.backward(lambda output, y: scaled(loss_of(output, y)), X, Y)
     assert model.weight.grad is None
+
+
+def scaled_mean(dtype, error):
+    """Of shards of three rows and one: the loss of the smaller one is off by ``error``."""
+
+    def loss_fn(output, y):
+        loss = (output.sum() * 0 + 50 * (1 + error * (len(y) == 1))).to(dtype)
+        return torch.tensor(1024.0) * loss
+
+    return loss_fn
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"),
+    [(torch.float32, 1e-3), (torch.float16, 1e-3), (torch.bfloat16, 1e-2), (torch.float16, 0.2)],
+)
+def test_a_scaled_loss_is_as_exact_as_before(dtype, error):
+    """Rounding is no wrong mean, and what is more than rounding is one."""
+    model = DataParallel(nn.Linear(6, 5), ["cpu"] * 2, shares=[3, 1])
+    finds = dtype == torch.float32 or error > 0.1
+    with pytest.raises(ValueError, match="the shards' make") if finds else nullcontext():
+        model.backward(scaled_mean(dtype, 4 * error), X[:4], Y[:4])
 
 
 def test_a_wrong_mean_is_found_as_soon_as_it_is_finite(model):
