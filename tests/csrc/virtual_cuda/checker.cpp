@@ -106,6 +106,11 @@ std::vector<Checker::Past>& Checker::history(uintptr_t address) {
   return history_[allocation == nullptr ? 0 : allocation->begin];
 }
 
+// Who knows a tick of a timeline knows all that was before it. There are many that nothing new is on.
+void Checker::host_waited(int timeline, const Clock& clock) {
+  if (static_cast<size_t>(timeline) < clock.size() && !before(timeline, clock[timeline], host)) join(host, clock);
+}
+
 void Checker::host_access(const Access& access, const std::string& name) {
   const Allocation* allocation = memory_.find(access.begin);
   const bool known = memory_.device_of(access.begin) == kNobody || allocation != nullptr;

@@ -28,6 +28,7 @@ class Checker {
 
   // `clock` is the work's own. False: what it touches cannot be touched, it must not run.
   bool check(const Work& work, int timeline, const Clock& clock);
+  void host_waited(int timeline, const Clock& clock);  // for all that the timeline has until now
   void host_access(const Access& access, const std::string& name);
   bool check_free(const Allocation& allocation);  // false: queued work still uses it
   void report(const std::string& violation);

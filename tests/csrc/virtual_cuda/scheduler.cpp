@@ -73,7 +73,7 @@ bool Runtime::is_done(Node* node) {
 
 void Runtime::wait_queue(Queue& queue) {
   wait(queue.last());
-  join(checker.host, queue.clock);
+  checker.host_waited(queue.timeline, queue.clock);
 }
 
 void Runtime::wait_all() {
@@ -98,7 +98,7 @@ void Runtime::step(bool must) {
   Node* node = chosen.ready();
   chosen.pop();
   const bool verify = config.verify_writes && node->work && node->work->kernel && !node->skip;
-  const Snapshot before = verify ? Snapshot(memory) : Snapshot();
+  Snapshot before = verify ? Snapshot(memory) : Snapshot();
   run_node(*node, rng, false);
   if (verify) before.compare(*node->work, memory, checker);
 }

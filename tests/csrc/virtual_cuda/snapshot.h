@@ -13,9 +13,11 @@ class Snapshot {
  public:
   Snapshot() = default;
   explicit Snapshot(Memory& memory);
-  void compare(const Work& work, Memory& memory, Checker& checker) const;
+  void compare(const Work& work, Memory& memory, Checker& checker);
 
  private:
+  void take_over(const Access& access);
+
   struct Piece {
     uintptr_t begin;
     std::vector<unsigned char> bytes;
