@@ -62,16 +62,19 @@ def sampled(seed, count=1500):
 
 
 @cache
+def _inputs(k, dtype, elems, origin_for):
+    if origin_for is None:
+        return noise(k, (elems,), dtype, seed=elems)
+    if origin_for == "prod":
+        return powers(k, (elems,), dtype)
+    return origin(4 * k, (elems,), dtype)[:k]  # small enough for FACTOR
+
+
 def inputs(k, case):
     floats = case.dtype.is_floating_point or case.dtype.is_complex
-    if not case.exact or not floats:
-        return noise(k, (case.elems,), case.dtype, seed=case.elems)
-    if case.op == "prod":
-        return powers(k, (case.elems,), case.dtype)
-    return origin(4 * k, (case.elems,), case.dtype)[:k]  # small enough for FACTOR
+    return _inputs(k, case.dtype, case.elems, case.op if case.exact and floats else None)
 
 
-@cache
 def result(k, case):
     values = inputs(k, case)
     if case.op == "premul_sum":
