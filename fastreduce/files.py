@@ -85,3 +85,17 @@ def parse(content: bytes, wanted: str, version: int) -> dict[str, Any]:
             "version of fastreduce"
         )
     return found
+
+
+KINDS = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
+
+
+def check_kind(what: str, found: object, kind: type) -> None:
+    """Raise ValueError unless ``found``, from a JSON file, is of ``kind``.
+
+    >>> check_kind("nodes", 3, list)
+    Traceback (most recent call last):
+    ValueError: nodes is 3, want a list
+    """
+    if not isinstance(found, kind):
+        raise ValueError(f"{what} is {found!r}, want {KINDS[kind]}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreduce import _C, folders
-from fastreduce.files import parse, write_whole
+from fastreduce.files import check_kind, parse, write_whole
 from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import NEVER_BYTES, Table
@@ -119,8 +119,7 @@ def default_path(on: str, fastreduce: str, torch: str) -> Path:
 def _table(found: dict[str, Any]) -> Table:
     found = {"copy_engine_bytes": {}} | found  # which older files lack
     for key, kind in KEYS.items():
-        if not isinstance(found.get(key), kind):
-            raise ValueError(f"{key} is {found.get(key)!r}, want type {kind.__name__}")
+        check_kind(key, found.get(key), kind)
     about = {key: found[key] for key in ("device", "fastreduce", "torch", "date")}
     for key, here in zip(about, (device(), *versions()), strict=False):
         if about[key] != here:

@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 
-from fastreduce.files import parse
+from fastreduce.files import check_kind, parse
 from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
@@ -94,5 +94,4 @@ def _check(where: str, found: Any, keys: Mapping[str, type]) -> None:
     for key, kind in keys.items():
         if key not in found:
             raise ValueError(f"{where} is without {key!r}; want {', '.join(keys)}")
-        if not isinstance(found[key], kind):
-            raise ValueError(f"{where}: {key} is {found[key]!r}, want type {kind.__name__}")
+        check_kind(f"{where}: {key}", found[key], kind)

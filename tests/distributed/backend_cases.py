@@ -62,10 +62,10 @@ def sampled(seed, count=1500):
 
 
 @cache
-def _inputs(k, dtype, elems, origin_for):
-    if origin_for is None:
+def _inputs(k, dtype, elems, exact_for):
+    if exact_for is None:
         return noise(k, (elems,), dtype, seed=elems)
-    if origin_for == "prod":
+    if exact_for == "prod":
         return powers(k, (elems,), dtype)
     return origin(4 * k, (elems,), dtype)[:k]  # small enough for FACTOR
 

@@ -68,12 +68,12 @@ class TestFiles:
             (lambda c: put(c, "another CPU", "device"), "measured with device 'another CPU', but"),
             (lambda c: put(c, "0.0.1", "fastreduce"), "measured with fastreduce '0.0.1', but this"),
             (lambda c: put(c, "1.13", "torch"), r"measured with torch '1\.13', but this is '2\."),
-            (lambda c: put(c, 7, "date"), "date is 7, want type str"),
-            (lambda c: without(c, "device"), "device is None, want type str"),
-            (lambda c: put(c, [], "times_s"), r"times_s is \[\], want type dict"),
+            (lambda c: put(c, 7, "date"), "date is 7, want a string"),
+            (lambda c: without(c, "device"), "device is None, want a string"),
+            (lambda c: put(c, [], "times_s"), r"times_s is \[\], want an object"),
             (
                 lambda c: put(c, 1 << 20, "copy_engine_bytes"),
-                "copy_engine_bytes is 1048576, want type dict",
+                "copy_engine_bytes is 1048576, want an object",
             ),
             (
                 lambda c: put(c, -1, "copy_engine_bytes", "pcie"),
