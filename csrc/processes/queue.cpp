@@ -34,6 +34,7 @@ CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors
                    uint64_t sequence, std::optional<CallStream> stream, std::shared_ptr<Completions> completions,
                    std::function<void()> body)
     : Work(rank, type, title, inputs),
+      title_(title),
       outputs_(std::move(outputs)),
       sequence_(sequence),
       stream_(std::move(stream)),
@@ -67,7 +68,13 @@ void CallWork::run() {
 bool CallWork::wait(std::chrono::milliseconds timeout) {
   const StaysAtTheEnd stays;
   Queue::serve_until(*this);
-  return Work::wait(std::min(timeout, kLongestWait));
+  if (timeout != kNoTimeout) {
+    std::unique_lock lock(mutex_);
+    TORCH_CHECK(cv_.wait_for(lock, std::min(timeout, kLongestWait), [this] { return completed_; }),
+                "wait timed out: ", title_, ", call ", sequence_, " of rank ", rank_, "'s group, has not ended within ",
+                timeout.count(), " ms and goes on; wait again, or longer");
+  }
+  return Work::wait(kNoTimeout);
 }
 
 void Queue::serve_until(const CallWork& work) {

@@ -42,6 +42,7 @@ class CallWork final : public c10d::Work {
   uint64_t getCompletionKey() const { return call_.key(); }  // overrides that of torch 2.15 and later
 
  private:
+  const char* const title_;
   Tensors outputs_;
   uint64_t sequence_;
   std::optional<CallStream> stream_;  // of tensors on a GPU
