@@ -62,7 +62,7 @@ def sampled(seed, count=1500):
 
 
 @cache
-def _inputs(k, dtype, elems, exact_for):
+def values(k, dtype, elems, exact_for):
     if exact_for is None:
         return noise(k, (elems,), dtype, seed=elems)
     if exact_for == "prod":
@@ -72,14 +72,14 @@ def _inputs(k, dtype, elems, exact_for):
 
 def inputs(k, case):
     floats = case.dtype.is_floating_point or case.dtype.is_complex
-    return _inputs(k, case.dtype, case.elems, case.op if case.exact and floats else None)
+    return values(k, case.dtype, case.elems, case.op if case.exact and floats else None)
 
 
 def result(k, case):
-    values = inputs(k, case)
+    xs = inputs(k, case)
     if case.op == "premul_sum":
-        return reduced("sum", [x * FACTOR for x in values])
-    return reduced(case.op, values)
+        return reduced("sum", [x * FACTOR for x in xs])
+    return reduced(case.op, xs)
 
 
 FACTOR = 0.75

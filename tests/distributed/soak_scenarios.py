@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from backend_cases import inputs, result, sampled
+from backend_cases import sampled, values
 from backend_scenarios import check
 
 CASES_OF_A_GROUP = 300
@@ -36,8 +36,7 @@ def soak(rank, size, count, seed, folder):
             if own is not None and rank in own:
                 dist.destroy_process_group(group)
         del group, groups
-        for kept in (inputs, result):  # the cases' own
-            kept.cache_clear()
+        values.cache_clear()  # the cases' own
         dist.barrier()
         held.append(holds())
         torch.save(held, f"{folder}/held-{rank}")

@@ -1,10 +1,11 @@
-"""Object files of what a module of tests names in its SOURCES, unchanged."""
+"""What modules of tests share: object files of their SOURCES, unchanged, and all programs."""
 
 from functools import cache
 
 import pytest
 from builds import Build
-from virtual_builds import compile_all
+from program_files import write_programs
+from virtual_builds import HERE, compile_all
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +19,11 @@ def objects_of(request, object_files):
 def objects(objects_of):
     """Without a sanitizer."""
     return objects_of("plain")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """The file, and an NVML beside it."""
+    folder = tmp_path_factory.mktemp("programs")
+    Build("plain", folder).library(HERE / "virtual_nvml.cpp", folder, "libnvidia-ml.so.1")
+    return write_programs(folder / "programs.txt")

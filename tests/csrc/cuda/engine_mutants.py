@@ -1,4 +1,4 @@
-"""The CUDA engines with one thing wrong, and what test_engines.py says of each."""
+"""The CUDA engines with one thing wrong, and what the modes of test_engines.py say of each."""
 
 from graph_mutants import GRAPH_MUTANTS
 from peer_mutants import PEER_MUTANTS

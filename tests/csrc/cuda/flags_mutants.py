@@ -1,4 +1,4 @@
-"""Calls by flags with one thing wrong, and what test_engines.py says of each."""
+"""Calls by flags with one thing wrong, and what the modes of test_engines.py say of each."""
 
 from virtual_builds import Mutant
 

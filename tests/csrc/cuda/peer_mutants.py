@@ -1,4 +1,4 @@
-"""Of test_engines.py's mutants, those that find out otherwise what GPUs can reach of each other."""
+"""Of the engines' mutants, those that find out otherwise what GPUs can reach of each other."""
 
 from virtual_builds import Mutant
 

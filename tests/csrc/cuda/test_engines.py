@@ -1,38 +1,16 @@
-"""The CUDA engines on the virtual CUDA runtime (tests/csrc/virtual_cuda), and mutants of
-them that must not get through."""
+"""The CUDA engines on the virtual CUDA runtime (tests/csrc/virtual_cuda)."""
 
 from functools import cache
 
 import pytest
 from builds import Build, needs_compiler, run
-from engine_mutants import MUTANTS
-from flags_mutants import FLAGS_MUTANTS
 from program_files import Named, every_program, some, text_of, write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Source, compile_all
+from virtual_builds import ENGINES_AND_TESTS, compile_all
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms.collectives import goal
 
-SOURCES = {
-    **ENGINES,
-    **CONTENT,
-    "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
-    "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
-    "test of captures": Source(HERE / "captures_test.cpp", TEST_OPTIONS),
-    "test of closed memory": Source(HERE / "closed_memory_test.cpp", TEST_OPTIONS),
-    "test of copies": Source(HERE / "copies_test.cpp", TEST_OPTIONS),
-    "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
-    "test of flags": Source(HERE / "flags_test.cpp", TEST_OPTIONS),
-    "test of the graph cache": Source(HERE / "graph_cache_test.cpp", TEST_OPTIONS),
-    "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
-    "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
-    "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
-    "test of trials": Source(HERE / "trials_test.cpp", TEST_OPTIONS),
-    "test of addresses": Source(HERE / "reuse_test.cpp", TEST_OPTIONS),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
-}
-
-ALL_MUTANTS = MUTANTS | FLAGS_MUTANTS
+SOURCES = ENGINES_AND_TESTS
 
 # Compiling for the virtual runtime takes most of a minute.
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
@@ -45,14 +23,6 @@ def tests(objects_of, tmp_path_factory):
         return Build(sanitizer, folder).link([*objects_of(sanitizer).values()], folder)
 
     return cache(link)
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """The file, and an NVML beside it."""
-    folder = tmp_path_factory.mktemp("programs")
-    Build("plain", folder).library(HERE / "virtual_nvml.cpp", folder, "libnvidia-ml.so.1")
-    return write_programs(folder / "programs.txt")
 
 
 # The machine or the question, the sanitizer, and how many cases at least.
@@ -233,12 +203,3 @@ def test_control_a_launch_of_what_must_wait_is_found(said_of):
     twice = Program(2, 1, [Instruction(0, 0, (0, 1), (0,)), Instruction(0, 0, (0,), (1,))])
     named = Named("twice", "allreduce", twice, goal("allreduce", 2))
     assert "1 starts with what it must wait for" in said_of(named, None, [(0, 1)])
-
-
-@pytest.mark.sweep("mutants")
-@pytest.mark.parametrize("name", ALL_MUTANTS)
-def test_mutants_are_found(name, objects_of, programs, tmp_path):
-    mutant = ALL_MUTANTS[name]
-    done = run(mutant.build(tmp_path, SOURCES, objects_of(mutant.sanitizer)), mutant.mode, programs)
-    assert done.returncode != 0
-    assert mutant.words in done.stdout + done.stderr

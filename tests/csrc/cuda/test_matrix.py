@@ -2,7 +2,6 @@
 
 import pytest
 from builds import CSRC, Build, needs_compiler, run
-from program_files import write_programs
 from virtual_builds import CONTENT, ENGINES, HERE, Mutant, Source
 
 ALL_KERNELS = HERE / "all_kernels.cpp"
@@ -24,11 +23,6 @@ pytestmark = [needs_compiler, pytest.mark.sweep("matrix")]
 def matrix(objects, tmp_path_factory):
     folder = tmp_path_factory.mktemp("test")
     return Build("plain", folder).link([*objects.values()], folder)
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    return write_programs(tmp_path_factory.mktemp("programs") / "programs.txt")
 
 
 def test_matrix(matrix, programs):
