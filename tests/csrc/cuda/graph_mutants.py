@@ -1,5 +1,5 @@
-"""Graphs of calls and the lanes of captures with one thing wrong, and what test_engines.py says of
-each."""
+"""Graphs of calls and the lanes of captures with one thing wrong, and what the modes of
+test_engines.py say of each."""
 
 from virtual_builds import Mutant
 

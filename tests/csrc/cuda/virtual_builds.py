@@ -42,19 +42,13 @@ CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
 ENGINES_AND_TESTS = {
     **ENGINES,
     **CONTENT,
-    "test": Source(HERE / "engines_test.cpp", TEST_OPTIONS),
-    "test of calls beside": Source(HERE / "beside_test.cpp", TEST_OPTIONS),
-    "test of captures": Source(HERE / "captures_test.cpp", TEST_OPTIONS),
-    "test of closed memory": Source(HERE / "closed_memory_test.cpp", TEST_OPTIONS),
-    "test of copies": Source(HERE / "copies_test.cpp", TEST_OPTIONS),
-    "test of failures": Source(HERE / "failures_test.cpp", TEST_OPTIONS),
-    "test of flags": Source(HERE / "flags_test.cpp", TEST_OPTIONS),
-    "test of the graph cache": Source(HERE / "graph_cache_test.cpp", TEST_OPTIONS),
-    "test of graphs": Source(HERE / "graphs_test.cpp", TEST_OPTIONS),
-    "test of limits": Source(HERE / "limits_test.cpp", TEST_OPTIONS),
-    "test of peers": Source(HERE / "peers_test.cpp", TEST_OPTIONS),
-    "test of trials": Source(HERE / "trials_test.cpp", TEST_OPTIONS),
-    "test of addresses": Source(HERE / "reuse_test.cpp", TEST_OPTIONS),
+    **{
+        f"{name}_test.cpp": Source(HERE / f"{name}_test.cpp", TEST_OPTIONS)
+        for name in (
+            *("engines", "beside", "captures", "closed_memory", "copies", "failures", "flags"),
+            *("graph_cache", "graphs", "limits", "peers", "trials", "reuse"),
+        )
+    },
     "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
