@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 
 import networkx as nx
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from machines import full_mesh, graph_of, topologies, two_gpus
 
 from fastreduce.topology import Ring, Topology, cluster, names, preset, rings
-from fastreduce.topology.rings import _total, check
+from fastreduce.topology.rings import _Search, _total, check
 
 BOOK = [Ring((0, 1, 2, 3, 4, 5, 6, 7), 36e9), Ring((0, 3, 5, 2, 4, 7, 1, 6), 18e9)]
 
@@ -90,15 +89,18 @@ class TestDirect:
         assert len(found) == (k - 1) // 2
 
     @pytest.mark.parametrize("k", [8, 16])
-    def test_is_found_within_a_second(self, k):
+    def test_the_search_is_bounded(self, k):
         choose = random.Random(k)
         table = [[0.0] * k for _ in range(k)]
         for i in range(k):
             for j in range(i):
                 table[i][j] = table[j][i] = choose.random()
-        start = time.process_time()
-        assert _total(rings(full_mesh(table))) > 0
-        assert time.process_time() - start < 1
+        search = _Search(table)
+        search.pack(table, [])
+        # Beyond the limit each path that is open, and each width, may still take a look.
+        assert search.steps_left > -2 * k**2
+        assert search.best
+        check(full_mesh(table), search.best)
 
     def test_two_devices_share_their_link(self):
         assert rings(full_mesh([[0, 5e9], [7e9, 0]])) == [Ring((0, 1), 5e9)]
