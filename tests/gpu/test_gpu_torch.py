@@ -42,7 +42,8 @@ class TestMixedDevices:
 
     def test_outputs_beside_their_tensors(self):
         outputs = [torch.zeros(2) for _ in range(2)]
-        with pytest.raises(ValueError, match="beside"):
+        words = "the output of rank 0, tensor 0 is on cpu but rank 0, tensor 0 is on cuda:0; want"
+        with pytest.raises(ValueError, match=words):
             reduce_scatter(outputs, [torch.ones(4, device="cuda") for _ in range(2)])
         assert values_of(outputs) == [[0.0] * 2] * 2
 

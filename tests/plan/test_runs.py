@@ -49,7 +49,9 @@ class TestNcclTests:
         again = NEW.splitlines()[-1].replace("1048576", "1048580")
         read(write(tmp_path, NEW + again))  # the control
         cut = again[: len(ROW)][:end] if end else again[: len(ROW)]
-        with pytest.raises(ValueError, match=r"line 7: .* or was cut short; want a whole row"):
+        with pytest.raises(
+            ValueError, match=r"line 7: .* or was cut short; want a whole row of nccl-tests"
+        ):
             read(write(tmp_path, NEW + cut))
 
     def test_rows_without_bytes_are_passed_over(self, tmp_path):
