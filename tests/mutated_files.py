@@ -79,6 +79,7 @@ EXTENSION = {
            "cpu/kernels": ("collectives/test_bits", "collectives/test_errors_of_settings"),
        }.items()},
     "csrc/programs.cpp": ("collectives/test_lists.py", "plan/test_choose.py",
+                          "distributed/test_backend_values.py",
                           "collectives/test_threads.py"),
     "csrc/cpu/tiles.cpp": ("collectives/test_collectives.py", "collectives/test_allreduce.py",
                            "collectives/test_threads.py"),

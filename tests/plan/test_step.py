@@ -112,6 +112,13 @@ class TestWhatIf:
         assert all(0 <= scale.hidden < 1e-6 for scale in found.scales[1:])
         assert "-0.0" not in str(found)
 
+    def test_a_card_has_400_gbit_if_nothing_is_said(self):
+        unsaid, same, less = (
+            what_if("resnet50", "20ms", nics=1, most_gpus=16, **gbit).scales
+            for gbit in ({}, {"gbit": 400}, {"gbit": 399})
+        )
+        assert unsaid == same != less
+
     def test_a_slow_link_costs(self):
         book = preset("book-pcie4")
         whole, slow = (

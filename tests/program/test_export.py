@@ -57,6 +57,8 @@ def run(text, rng):
             mine = holds[block.gpu][int(step["srcoff"])]
             found = wire.popleft() + (mine if step["type"] == "rrc" else Counter())
             holds[block.gpu][int(step["dstoff"])] = found
+        else:
+            assert (step["srcoff"], step["dstoff"], step["cnt"]) == ("-1", "-1", "0")
         block.done += 1
         return True
 
