@@ -157,7 +157,8 @@ PROCESSES = {
         "labels": ("backend_errors", "backend_failures", "send_recv"),
         "watch": ("send_recv", "backend_failures", "backend_errors"),
         "chaos": ("chaos", "torchrun"),
-        "delegated": ("backend_values", "backend_errors", "backend_groups", "backend_gloo"),
+        "delegated": ("backend_values", "backend_errors", "backend_groups", "backend_gloo",
+                      "across"),
         "point_to_point": ("send_recv", "backend_errors", "backend_failures"),
         "backend": ("backend_errors", "backend_groups", "backend_values", "empty"),
     }.items()
