@@ -99,8 +99,7 @@ class TestDirect:
         search.pack(table, [])
         # Beyond the limit each path that is open, and each width, may still take a look.
         assert search.steps_left > -2 * k**2
-        assert search.best
-        check(full_mesh(table), search.best)
+        assert search.best and sorted(rings(full_mesh(table))) == sorted(search.best)
 
     def test_two_devices_share_their_link(self):
         assert rings(full_mesh([[0, 5e9], [7e9, 0]])) == [Ring((0, 1), 5e9)]

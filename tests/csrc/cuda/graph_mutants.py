@@ -117,6 +117,13 @@ GRAPH_MUTANTS = {
     "a graph replayed for another program": Mutant(
         "cuda/events.cpp", "key{schedule.id,", "key{schedule.id * 0,", "same addresses", ""
     ),
+    "a graph replayed for other lanes": Mutant(
+        "cuda/events.cpp",
+        "                      placement.lane_per_rank,\n",
+        "",
+        "same addresses",
+        "a graph of other lanes was replayed",
+    ),
     "a graph replayed for another dtype": Mutant(
         "cuda/events.cpp",
         "static_cast<uint64_t>(table.dtype) << 32 | ",
