@@ -80,11 +80,18 @@ Heap::Block Heap::take(size_t bytes) {
   const std::lock_guard lock(mutex_);
   // Not more than twice what is needed: a small tensor must not keep the memory of a large one from the next.
   if (const auto found = free_.lower_bound(wanted); found != free_.end() && found->first <= 2 * wanted) {
-    const Block block{found->second, found->first};
+    const Block block{found->second.data, found->first};
     free_.erase(found);
+    count_used(block);
     return block;
   }
-  if (!small) return {segment(wanted), wanted};
+  if (!small) {
+    make_room(wanted);
+    const Block block{segment(wanted), wanted};
+    held_bytes_ += wanted;
+    count_used(block);
+    return block;
+  }
   if (rest_.bytes < wanted) rest_ = {segment(kSegmentBytes), kSegmentBytes};
   const Block block{rest_.data, wanted};
   rest_ = {rest_.data + wanted, rest_.bytes - wanted};
@@ -98,7 +105,36 @@ void Heap::give_back(Block block) {
   if (const auto found = abandoned_.lower_bound(block.data);
       found != abandoned_.end() && *found < block.data + block.bytes)
     return;
-  free_.emplace(block.bytes, block.data);
+  if (fills_its_segment(block)) used_bytes_ -= block.bytes;
+  free_.emplace(block.bytes, Free{block.data, ++given_back_});
+}
+
+bool Heap::fills_its_segment(const Block& block) const {
+  const auto found = segments_.find(block.data);
+  return found != segments_.end() && found->second.bytes() == block.bytes;
+}
+
+void Heap::count_used(const Block& block) {
+  if (!fills_its_segment(block)) return;
+  used_bytes_ += block.bytes;
+  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+}
+
+// For a new segment. What has been free for longest goes first: it is the least likely to serve again.
+void Heap::make_room(size_t bytes) {
+  if (pinned_) return;  // GPUs have it mapped
+  const size_t most = 2 * std::max(most_used_bytes_, used_bytes_ + bytes);
+  while (held_bytes_ + bytes > most) {
+    auto oldest = free_.end();
+    for (auto one = free_.begin(); one != free_.end(); ++one)
+      if (fills_its_segment({one->second.data, one->first}) &&
+          (oldest == free_.end() || one->second.since < oldest->second.since))
+        oldest = one;
+    if (oldest == free_.end()) return;
+    segments_.extract(oldest->second.data).mapped().discard();
+    held_bytes_ -= oldest->first;
+    free_.erase(oldest);
+  }
 }
 
 std::byte* Heap::segment(size_t bytes) {

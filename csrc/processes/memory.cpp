@@ -86,6 +86,12 @@ SharedMemory SharedMemory::open(const Address& address) {
   return map(fd.get(), address);
 }
 
+// Where the kernel cannot, the memory is gone with the last process that has it mapped.
+void SharedMemory::discard() {
+  const SharedMemory gone = std::move(*this);
+  fallocate(gone.fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(gone.bytes()));
+}
+
 // Pages are copied when they are first written, as those of a fork are. Should the kernel refuse, they stay shared.
 void SharedMemory::make_private() {
   mmap(data_, address_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_.get(), 0);

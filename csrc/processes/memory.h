@@ -52,6 +52,9 @@ class SharedMemory {
   // Throws std::system_error if it cannot be opened, std::runtime_error if it is not what the address says.
   static SharedMemory open(const Address& address);
 
+  // By its owner, who has no more use for it: the machine has its memory again, also where peers have it mapped.
+  void discard();
+
   // In a process that was forked from its owner: what is written here is seen by nobody else from now on.
   void make_private();
 

@@ -1,6 +1,7 @@
 """Several groups at once, and what the inner Gloo does."""
 
 import os
+import re
 import threading
 import time
 from datetime import timedelta
@@ -17,7 +18,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 import fastreduce.distributed as fd
 
-MAPS, MEMORY = Path("/proc/self/maps"), "/memfd:fastreduce"
+MAPS, SMAPS = Path("/proc/self/maps"), Path("/proc/self/smaps")
+MEMORY = "/memfd:fastreduce"
 FRONT_BYTES = 48 << 10  # of each rank, beside its two areas for staging
 
 
@@ -93,6 +95,23 @@ def as_much_shared_memory_as_was_said(rank, size):
     # Each rank is told another size, and finds that of a peer, or that the peer has given up.
     with pytest.raises(RuntimeError, match="the invitation of rank"):
         dist.new_group(pg_options=fd.Options(shared_bytes=(rank + 1) << 20))
+
+
+def memory_of_a_tensor_that_grows_goes_back(rank, size):
+    """Also where peers have it mapped."""
+
+    def resident_bytes():
+        parts = re.findall(rf"{MEMORY}.*?\nRss: *(\d+) kB", SMAPS.read_text(), re.DOTALL)
+        return sum(map(int, parts)) << 10
+
+    before = resident_bytes()
+    for elems in range(600_000, 3_000_000, 300_000):
+        x = fd.empty(elems).fill_(rank)
+        dist.all_reduce(x)
+        assert x.eq(sum(range(size))).all()
+        largest_bytes = x.nbytes
+        del x
+    assert resident_bytes() - before <= 2 * size * largest_bytes
 
 
 def what_gloo_does(rank, size):
@@ -211,7 +230,8 @@ def run(rank, size):
         a_call_of_another_thread_is_after_those_before,
         tensors_of_inference,
         memory_of_peers_is_opened_by_descriptor_0,
-        *(as_much_shared_memory_as_was_said, what_gloo_does, a_factor_of_another_dtype),
+        *(as_much_shared_memory_as_was_said, memory_of_a_tensor_that_grows_goes_back),
+        *(what_gloo_does, a_factor_of_another_dtype),
         *(a_factor_of_a_sum_that_one_rank_gets, a_group_split_off),
         *(outputs_over_inputs, a_mesh_with_options),
     ]

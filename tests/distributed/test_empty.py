@@ -116,24 +116,35 @@ def test_more_than_the_machine_has_is_refused():
     assert "that the machine has available: Cannot allocate memory" in refused
 
 
-def test_where_tensors_are():
-    """In a process that has made none before."""
-    said = output_of("""
-        import re
+def output_where_memory_is_counted(code: str) -> str:
+    """Of a process that has taken none before."""
+    return output_of(
+        """
+        import os, re
         import torch
         from fastreduce.distributed import empty
 
-        SEGMENT, PAGE = 4 << 20, 4096  # small tensors share the first, others have whole pages
+        LINE = re.compile(r"^(\\w+)-(\\w+) .* (\\d+) +/memfd:fastreduce", re.MULTILINE)
 
         def mapped():
             with open("/proc/self/maps") as file:
-                spans = re.findall(r"^(\\w+)-(\\w+) .*/memfd:fastreduce", file.read(), re.MULTILINE)
-            return sum(int(end, 16) - int(begin, 16) for begin, end in spans)
+                return LINE.findall(file.read())
+
+        def mapped_bytes():
+            return sum(int(end, 16) - int(begin, 16) for begin, end, _ in mapped())
+        """
+        + code
+    )
+
+
+def test_where_tensors_are():
+    said = output_where_memory_is_counted("""
+        SEGMENT, PAGE = 4 << 20, 4096  # small tensors share the first, others have whole pages
 
         def made(nbytes):
-            before = mapped()
+            before = mapped_bytes()
             tensor = empty(nbytes, dtype=torch.uint8)
-            return tensor, mapped() - before
+            return tensor, mapped_bytes() - before
 
         def grown_by(*sizes):
             tensors.extend(map(made, sizes))
@@ -158,3 +169,32 @@ def test_where_tensors_are():
             print((empty(nbytes, dtype=torch.uint8).data_ptr() == place) == same)
     """)
     assert said.split() == ["True"] * 7
+
+
+def test_memory_of_a_tensor_that_grows_goes_back():
+    said = output_where_memory_is_counted("""
+        MB = 10**6
+
+        def take_in_turn(*sizes):
+            for n in sizes:
+                empty(n * MB, dtype=torch.uint8)
+
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+
+        def of_50_mb():
+            return [x for x in mapped() if int(x[1], 16) - int(x[0], 16) > 49 * MB]
+
+        before, kept = descriptors(), empty(3 * MB, dtype=torch.uint8).fill_(1)
+        take_in_turn(*range(10, 40))
+        print(39 * MB < mapped_bytes() < 2 * (39 + 4) * MB, 0 < descriptors() - before < 8)
+        # Those that take turns have the memory that they have had, the large ones too.
+        take_in_turn(50)
+        large = of_50_mb()
+        take_in_turn(5, 15)
+        files = mapped()
+        take_in_turn(50, 5, 15)
+        print(len(large) == 1 and of_50_mb() == large)
+        print(mapped() == files, kept.eq(1).all().item())
+    """)
+    assert said.split() == ["True"] * 5
