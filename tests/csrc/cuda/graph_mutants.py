@@ -122,7 +122,7 @@ GRAPH_MUTANTS = {
         "                      placement.lane_per_rank,\n",
         "",
         "same addresses",
-        "a graph of other lanes was replayed",
+        "a lane per rank: no more waits than with a lane per device",
     ),
     "a graph replayed for another dtype": Mutant(
         "cuda/events.cpp",

@@ -96,22 +96,28 @@ class Buffers {
       : content_(content), placement_(placement) {
     const Images before = content.before();
     for (int buffer = 0; buffer < content.buffers(); ++buffer) {
-      memory_.push_back(allocate(device_of(buffer), content.bytes(buffer)));
-      for (auto* copies : {&before_, &after_})
-        copies->push_back(allocate_device(device_of(buffer), content.bytes(buffer)));
-      cuda_check(cudaMemcpy(before_.back().get(), before[buffer].data(), content.bytes(buffer), cudaMemcpyHostToDevice),
+      const int device = device_of(buffer);
+      const int64_t bytes = content.bytes(buffer);
+      tensors_.push_back({allocate(device, bytes), allocate_device(device, bytes), allocate_device(device, bytes)});
+      cuda_check(cudaMemcpy(tensors_.back().before.get(), before[buffer].data(), bytes, cudaMemcpyHostToDevice),
                  "cudaMemcpy");
       cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
   }
 
+  // Backwards: what is freed last is given out first, and the next ones like these get the same addresses.
+  ~Buffers() {
+    while (!tensors_.empty()) tensors_.pop_back();
+  }
+  Buffers(Buffers&&) = delete;
+
   // What torch would have enqueued before the call, and behind it: nobody waits in between.
-  void fill() const { copy(before_, memory_); }
-  void collect() const { copy(memory_, after_); }
+  void fill() const { copy(&Tensor::before, &Tensor::memory); }
+  void collect() const { copy(&Tensor::memory, &Tensor::after); }
 
   std::vector<Table> tables() const {
     std::vector<std::byte*> memory;
-    for (const DeviceMemory& one : memory_) memory.push_back(static_cast<std::byte*>(one.get()));
+    for (const Tensor& one : tensors_) memory.push_back(static_cast<std::byte*>(one.memory.get()));
     const Table table = content_.table(memory);
     if (placement_.by_flags) tell_lanes(table);
     return {table};
@@ -120,7 +126,7 @@ class Buffers {
   // The host is about to use the tensors: nothing may be under way on them.
   void touch() const {
     for (int buffer = 0; buffer < content_.buffers(); ++buffer)
-      virtual_cuda::host_writes(memory_[buffer].get(), content_.bytes(buffer));
+      virtual_cuda::host_writes(tensors_[buffer].memory.get(), content_.bytes(buffer));
   }
 
   // What was collected, when all devices are done.
@@ -128,7 +134,8 @@ class Buffers {
     Images found;
     for (int buffer = 0; buffer < content_.buffers(); ++buffer) {
       found.emplace_back(content_.bytes(buffer));
-      cuda_check(cudaMemcpy(found[buffer].data(), after_[buffer].get(), content_.bytes(buffer), cudaMemcpyDeviceToHost),
+      cuda_check(cudaMemcpy(found[buffer].data(), tensors_[buffer].after.get(), content_.bytes(buffer),
+                            cudaMemcpyDeviceToHost),
                  "cudaMemcpy");
     }
     content_.expect_same(std::move(found), wanted, where);
@@ -136,6 +143,10 @@ class Buffers {
   void expect_reduced(const std::string& where) const { expect(content_.wanted(content_.before()), where); }
 
  private:
+  struct Tensor {
+    DeviceMemory memory, before, after;
+  };
+
   // Who answers for which tensor (virtual_launch.cpp). Lanes are numbered as their ranks come.
   void tell_lanes(const Table& table) const {
     std::vector<int> lanes;
@@ -153,10 +164,11 @@ class Buffers {
 
   int device_of(int buffer) const { return placement_.device_of_rank[buffer % content_.ranks()]; }
 
-  void copy(const std::vector<DeviceMemory>& from, const std::vector<DeviceMemory>& to) const {
+  void copy(DeviceMemory Tensor::* from, DeviceMemory Tensor::* to) const {
     for (int buffer = 0; buffer < content_.buffers(); ++buffer) {
       const DeviceGuard guard(device_of(buffer));
-      cuda_check(cudaMemcpyAsync(to[buffer].get(), from[buffer].get(), content_.bytes(buffer), cudaMemcpyDeviceToDevice,
+      const Tensor& one = tensors_[buffer];
+      cuda_check(cudaMemcpyAsync((one.*to).get(), (one.*from).get(), content_.bytes(buffer), cudaMemcpyDeviceToDevice,
                                  placement_.current[buffer % content_.ranks()]),
                  "cudaMemcpyAsync");
     }
@@ -164,7 +176,7 @@ class Buffers {
 
   const Content& content_;
   const Placement& placement_;
-  std::vector<DeviceMemory> memory_, before_, after_;
+  std::vector<Tensor> tensors_;
 };
 
 }  // namespace engines_test

@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
-from virtual_builds import CONTENT, ENGINES, HERE, TEST_OPTIONS, Mutant, Source
+from virtual_builds import CONTENT, ENGINES, FEW_KERNELS, HERE, TEST_OPTIONS, Mutant, Source
 
 from fastreduce import HOST
 from fastreduce.simulation import EVENTS
@@ -19,8 +19,8 @@ from fastreduce.topology import Topology
 SOURCES = {
     **ENGINES,
     **CONTENT,
+    **FEW_KERNELS,
     "test": Source(HERE / "counts_test.cpp", TEST_OPTIONS),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]

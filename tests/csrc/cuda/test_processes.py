@@ -4,11 +4,12 @@ mutants of it that must not get through."""
 import pytest
 from builds import CSRC, Build, needs_compiler, run
 from program_files import programs_of_processes, some, write_programs
-from virtual_builds import ENGINES, HERE, TEST_OPTIONS, VIRTUAL_TORCH, Mutant, Source
+from virtual_builds import ENGINES, FEW_KERNELS, HERE, TEST_OPTIONS, VIRTUAL_TORCH, Mutant, Source
 
 PROCESSES = HERE.parent / "processes"
 SOURCES = {
     **ENGINES,
+    **FEW_KERNELS,
     "cuda/ipc.cpp": Source(CSRC / "cuda" / "ipc.cpp"),
     "cuda/processes.cpp": Source(CSRC / "cuda" / "processes.cpp", VIRTUAL_TORCH),
     **{
@@ -26,7 +27,6 @@ SOURCES = {
     "memory": Source(PROCESSES / "one_process_memory.cpp"),
     "kernels of the CPU": Source(HERE.parent / "cpu" / "few_kernels.cpp", ("-DFEWEST_KERNELS",)),
     "choice of kernels": Source(CSRC / "cpu" / "kernels.cpp"),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
     "test": Source(HERE / "processes_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
 }
 

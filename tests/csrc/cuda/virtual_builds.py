@@ -37,11 +37,13 @@ ENGINES = {
 
 # It has no threads and touches no device.
 CONTENT = {"content": Source(HERE / "content.cpp", ("-fno-sanitize=all",))}
+FEW_KERNELS = {"kernels": Source(HERE / "few_kernels.cpp", ("-O0",))}
 
 # One program, whose modes are test_engines.py's.
 ENGINES_AND_TESTS = {
     **ENGINES,
     **CONTENT,
+    **FEW_KERNELS,
     **{
         f"{name}_test.cpp": Source(HERE / f"{name}_test.cpp", TEST_OPTIONS)
         for name in (
@@ -49,16 +51,15 @@ ENGINES_AND_TESTS = {
             *("graph_cache", "graphs", "limits", "peers", "trials", "reuse"),
         )
     },
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
 # Calls with torch's devices, with a torch of the tests' own.
 WITH_TORCH = {
     **ENGINES,
     **CONTENT,
+    **FEW_KERNELS,
     "engine.cpp": Source(CSRC / "engine.cpp"),
     "cuda/engine.cpp": Source(CSRC / "cuda" / "engine.cpp", VIRTUAL_TORCH),
-    "kernels": Source(HERE / "few_kernels.cpp", ("-O0",)),
 }
 
 
