@@ -2,10 +2,10 @@
 
 Predicted, not measured. DGX H100 machines, each with 8 network cards of 400 Gbit/s (one per GPU, on
 its PCIe switch), are joined by one switch that carries the full rate of all cards. One flat ring
-uses one card of each machine, rail rings use all. The rates of
-links are in fastreduce/topology/links.py, the costs of a launch and an event in
-fastreduce/simulation/costs.py. Times are simulated up to 128 GPUs, and calculated by formula
-(fastreduce/simulation/formulas.py) for all numbers of GPUs.
+uses one card of each machine, rail rings use all; the hierarchical one runs in as many waves as its
+formula says are best. The rates of links are in fastreduce/topology/links.py, the costs of a launch
+and an event in fastreduce/simulation/costs.py. Times are simulated up to 128 GPUs, and calculated
+by formula (fastreduce/simulation/formulas.py) for all numbers of GPUs.
 
     python benchmarks/scale.py                                  # under a minute
     python benchmarks/scale.py --out benchmarks/results/scale   # and writes scale.json, scale.png
@@ -24,6 +24,7 @@ from rows import Row
 from fastreduce.algorithms import hierarchical, multi_ring, ring
 from fastreduce.plan.scaling import Formula, formulas
 from fastreduce.simulation import EVENTS, seconds
+from fastreduce.simulation.formulas import best_waves, levels
 from fastreduce.topology import Topology, cluster, rings
 from fastreduce.units import busbw, duration, size
 
@@ -53,9 +54,15 @@ def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
     programs = {
         "ring": lambda: ring(k),
         "rail rings": lambda: multi_ring(k, rings(topology)),
-        "hierarchical": lambda: hierarchical(k, machines),
+        "hierarchical": lambda: hierarchical(k, machines, waves=_waves(machines, nbytes)),
     }
     return seconds(programs[algorithm](), topology, nbytes, 1, EVENTS)
+
+
+def _waves(machines: int, nbytes: int) -> int:
+    return best_waves(
+        machines * LOCAL, machines, nbytes, *levels(machines_of(min(machines, 2)), LOCAL)
+    )
 
 
 def rows() -> Iterator[Row]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from fastreduce.algorithms import hierarchical, multi_ring
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.program import Program
+from fastreduce.simulation.formulas import best_waves, levels
 from fastreduce.topology import Topology, machines, rings
 from fastreduce.topology.cluster import equal_machines
 from fastreduce.topology.rings import both_ways
 
-# A wave of `hierarchical` is half a MiB of each shard: with less, launches cost more than the
-# overlap saves (predicted). A plan should not take long either: the other two are predicted to be
-# enough.
-WAVE_BYTES, MOST_WAVES, MOST_INSTRUCTIONS = 1 << 19, 16, 25_000
+# A plan should not take long: with more, one takes seconds on 2 cores.
+MOST_INSTRUCTIONS = 25_000
 
 
 def fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Program:
@@ -30,13 +29,16 @@ def fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Progra
         return _rings_both_ways(topology)
     if name == "hierarchical" and (parts := equal_machines(topology)):
         whole = hierarchical(found.k, len(parts))
-        return in_waves(whole, _waves(whole, nbytes)) if len(parts) > 1 else whole
+        return in_waves(whole, _waves(whole, len(parts), topology, nbytes))
     return found
 
 
-def _waves(whole: Program, nbytes: int) -> int:
-    most = min(MOST_WAVES, MOST_INSTRUCTIONS // len(whole.instructions))
-    return max(1, min(most, nbytes // whole.shards // WAVE_BYTES))
+def _waves(whole: Program, machines: int, topology: Topology, nbytes: int) -> int:
+    if machines == 1:
+        return 1
+    most = max(1, MOST_INSTRUCTIONS // len(whole.instructions))
+    inside, between = levels(topology, whole.k // machines)
+    return min(most, best_waves(whole.k, machines, nbytes, inside, between))
 
 
 def _rings_both_ways(topology: Topology) -> Program:

@@ -1,20 +1,26 @@
 """Closed formulas in the model of `fastreduce.simulate`, for what is too large to simulate.
 
-They assume one slice and equal machines, so the hops of one or two machines stand for all.
+They assume one slice and equal machines, so the links of one or two machines stand for all.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import permutations
 from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 
 from fastreduce.simulation.costs import EVENTS, Costs
-from fastreduce.simulation.flows import max_min
+from fastreduce.simulation.flows import Floats, max_min
 from fastreduce.topology import Topology
 from fastreduce.topology.traffic import bytes_per_s
+
+# More would save 7 % at most on up to 8 machines (predicted), and programs of so many instructions
+# take long to plan.
+WAVES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 class Hop(NamedTuple):
@@ -28,6 +34,33 @@ class Hop(NamedTuple):
         return costs.launch_s + self.delay_s + nbytes / self.bytes_per_s
 
 
+class Load(NamedTuple):
+    """What transfers of equally many bytes, which start together, ask of each link."""
+
+    s_per_byte: Floats
+    delay_s: float
+
+
+class _Routes(NamedTuple):
+    """The links of some pairs of ranks, by number, and what passes before each has its rate."""
+
+    paths: list[list[int]]
+    bytes_per_s: Floats
+    delays_s: list[float]
+
+
+def _routes(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs) -> _Routes:
+    named = [(topology.devices[src], topology.devices[dst]) for src, dst in pairs]
+    routes = [topology.route(*pair) for pair in named]
+    used = [route or (pair,) for route, pair in zip(routes, named, strict=True)]
+    width = {link: bytes_per_s(topology, link) for links in used for link in links}
+    number = {link: index for index, link in enumerate(width)}
+    paths = [[number[link] for link in links] for links in used]
+    ramps_s = [costs.ramp_bytes / min(width[link] for link in links) for links in used]
+    delays_s = [topology.latency_s(x) + y for x, y in zip(routes, ramps_s, strict=True)]
+    return _Routes(paths, np.array(list(width.values())), delays_s)
+
+
 def hops(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs = EVENTS) -> list[Hop]:
     """The hop of each pair of ranks while all of them transfer at once. A pair may come twice.
 
@@ -38,16 +71,37 @@ def hops(topology: Topology, pairs: Iterable[tuple[int, int]], costs: Costs = EV
     >>> [hop.bytes_per_s / 1e9 for hop in hops(preset("book-pcie4"), [(0, 1), (0, 2)])]
     [8.0, 8.0]
     """
-    named = [(topology.devices[src], topology.devices[dst]) for src, dst in pairs]
-    routes = [topology.route(*pair) for pair in named]
-    used = [route or (pair,) for route, pair in zip(routes, named, strict=True)]
-    width = {link: bytes_per_s(topology, link) for links in used for link in links}
-    number = {link: index for index, link in enumerate(width)}
-    paths = [[number[link] for link in links] for links in used]
-    rates = max_min(paths, np.ones(len(paths)), np.array(list(width.values()))).tolist()
-    ramps_s = [costs.ramp_bytes / min(width[link] for link in links) for links in used]
-    delays_s = [topology.latency_s(x) + y for x, y in zip(routes, ramps_s, strict=True)]
+    paths, width, delays_s = _routes(topology, pairs, costs)
+    rates = max_min(paths, np.ones(len(paths)), width).tolist()
     return [Hop(*hop) for hop in zip(rates, delays_s, strict=True)]
+
+
+def levels(topology: Topology, local: int, costs: Costs = EVENTS) -> tuple[Load, Load]:
+    """The load of `fastreduce.algorithms.hierarchical` in and between machines of ``local`` ranks.
+
+    In machines each rank reads from every other one; between them each reads from the rank with its
+    number in the previous machine.
+
+    Raises:
+        ValueError: a bandwidth is unknown.
+
+    >>> from fastreduce.topology import cluster
+    >>> found = levels(cluster("book-pcie4", 2, gbit=40, nics=1), 4)
+    >>> [f"{1 / load.s_per_byte.max() / 1e9:.1f} GB/s" for load in found]  # four share a card
+    ['5.3 GB/s', '1.2 GB/s']
+    """
+    k = len(topology.devices)
+    first = range(0, k, local)
+    inside = [(a + src, a + dst) for a in first for src, dst in permutations(range(local), 2)]
+    between = [(rank, (rank + local) % k) for rank in range(k)] if k > local else []
+    paths, width, delays_s = _routes(topology, [*inside, *between], costs)
+
+    def load(part: slice) -> Load:
+        used = np.array([link for path in paths[part] for link in path], dtype=int)
+        counts = np.bincount(used, minlength=len(width))
+        return Load(counts / width, max(delays_s[part], default=0.0))
+
+    return load(slice(len(inside))), load(slice(len(inside), None))
 
 
 def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) -> float:
@@ -92,23 +146,47 @@ def hierarchical_s(
     k: int,
     machines: int,
     nbytes: float,
-    inside: Sequence[Hop],
-    between: Sequence[Hop],
+    inside: Load,
+    between: Load,
+    waves: int = 1,
     costs: Costs = EVENTS,
 ) -> float:
     """Seconds of `fastreduce.algorithms.hierarchical`: each rank fetches its share from the others
     of its machine, allreduces it in a ring with one rank of each machine, and fetches the other
-    shares.
+    shares. ``inside`` and ``between`` are its `levels`.
 
-    ``inside`` are the hops while each rank reads from every other rank of its machine; ``between``
-    are the hops while each rank reads from the rank with its number in the previous machine.
+    Each of ``waves`` parts of the data begins one turn after the one before. In a turn every rank
+    starts one step of each part that is under way, and goes on when all have come. In waves, ranks
+    fetch what the ring has summed piece by piece, while it goes on; without, when it is done.
 
-    >>> round(hierarchical_s(16, 2, 1e9, [Hop(50e9, 0.5e-6)], [Hop(50e9, 4e-6)]) * 1e3, 1)
-    7.5
+    >>> inside, between = Load(np.array([0.02e-9, 0]), 0.5e-6), Load(np.array([0, 0.02e-9]), 4e-6)
+    >>> [round(hierarchical_s(16, 2, 1e9, inside, between, x) * 1e3, 1) for x in (1, 16)]
+    [7.5, 5.1]
     """
-    share_bytes = nbytes / (k // machines)
-    fetch_s = max((hop.time_s(share_bytes, costs) for hop in inside), default=0.0)
-    steps = bool(inside) + (machines > 1)
-    ring_of_machines_s = ring_s(machines, share_bytes, between, costs._replace(call_s=0.0))
-    waits_s = costs.event_wait_s * steps
-    return bool(steps) * costs.call_s + 2 * fetch_s + ring_of_machines_s + waits_s
+    local, m = k // machines, machines
+    piece_bytes = nbytes / k / waves
+    # What a rank fetches in its machine and gets from another one in each step, in pieces.
+    ring, spread = [(0, 1)] * (m - 1), [(1, 1)] * (m - 1)
+    steps = [(m, 0), *ring, *spread, (1, 0)] if waves > 1 else [(m, 0), *ring, *ring, (m, 0)]
+    if local == 1:
+        steps = 2 * ring
+    if k == 1:
+        return 0.0
+    last = len(steps) + waves - 1
+    under_way = [steps[max(0, turn + 1 - waves) : turn + 1] for turn in range(last)]
+    turns = Counter((sum(x for x, _ in some), sum(x for _, x in some)) for some in under_way)
+
+    def turn_s(fetched: int, passed_on: int) -> float:
+        busy_s = float(np.max(inside.s_per_byte * fetched + between.s_per_byte * passed_on))
+        delay_s = max(inside.delay_s * (fetched > 0), between.delay_s * (passed_on > 0))
+        return costs.launch_s + delay_s + busy_s * piece_bytes
+
+    waits_s = costs.event_wait_s * (last - 1)  # the first turn waits for nobody
+    return costs.call_s + waits_s + sum(times * turn_s(*turn) for turn, times in turns.items())
+
+
+def best_waves(
+    k: int, machines: int, nbytes: float, inside: Load, between: Load, costs: Costs = EVENTS
+) -> int:
+    """With how many waves `hierarchical_s` is least."""
+    return min(WAVES, key=lambda x: hierarchical_s(k, machines, nbytes, inside, between, x, costs))

@@ -62,8 +62,12 @@ class TestOnPaper:
     )
     def test_hierarchical_takes_the_machines_of_a_cluster(self, name, machines):
         network = cluster(name, machines, 100)
-        found = explain(16 * MB, topology=network).candidate("hierarchical").program
-        assert found == algorithms.hierarchical(len(network.devices), machines)
+        found = explain(16 * MB, topology=network).candidate("hierarchical")
+        k, waves = len(network.devices), found.program.shards // len(network.devices)
+        assert found.program == algorithms.hierarchical(k, machines, waves=waves)
+        at_once = algorithms.hierarchical(k, machines)
+        assert waves > 1
+        assert found.prediction.time_s < simulate(at_once, network, 16 * MB).time_s
 
     @pytest.mark.parametrize("where", [{"topology": preset("book-pcie4")}, {"k": 4}])
     def test_an_algorithm_that_is_wrong_is_refused(self, where):
