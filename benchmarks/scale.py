@@ -54,12 +54,12 @@ def by_simulation(algorithm: str, machines: int, nbytes: int) -> float:
     programs = {
         "ring": lambda: ring(k),
         "rail rings": lambda: multi_ring(k, rings(topology)),
-        "hierarchical": lambda: hierarchical(k, machines, waves=_waves(machines, nbytes)),
+        "hierarchical": lambda: hierarchical(k, machines, waves=waves_of(machines, nbytes)),
     }
     return seconds(programs[algorithm](), topology, nbytes, 1, EVENTS)
 
 
-def _waves(machines: int, nbytes: int) -> int:
+def waves_of(machines: int, nbytes: int) -> int:
     return best_waves(
         machines * LOCAL, machines, nbytes, *levels(machines_of(min(machines, 2)), LOCAL)
     )

@@ -12,8 +12,8 @@ from fastreduce.algorithms import ring
 from fastreduce.plan.explain import explain
 from fastreduce.simulation.costs import EVENTS, Costs, costs_of
 from fastreduce.simulation.formulas import (
+    WAVES,
     Hop,
-    best_waves,
     hierarchical_s,
     hops,
     levels,
@@ -109,7 +109,7 @@ def formulas(few: Topology, local: int, costs: Costs = EVENTS) -> dict[str, Form
 
     def hierarchical(machines: int, nbytes: float) -> float:
         what = machines * local, machines, nbytes, inside, between
-        return hierarchical_s(*what, best_waves(*what, costs), costs)
+        return min(hierarchical_s(*what, waves, costs) for waves in WAVES)
 
     return {
         "ring": lambda machines, nbytes: ring_s(machines * local, nbytes, around, costs),

@@ -163,15 +163,16 @@ def hierarchical_s(
     >>> [round(hierarchical_s(16, 2, 1e9, inside, between, x) * 1e3, 1) for x in (1, 16)]
     [7.5, 5.1]
     """
+    if k == 1:
+        return 0.0
     local, m = k // machines, machines
     piece_bytes = nbytes / k / waves
     # What a rank fetches in its machine and gets from another one in each step, in pieces.
     ring, spread = [(0, 1)] * (m - 1), [(1, 1)] * (m - 1)
-    steps = [(m, 0), *ring, *spread, (1, 0)] if waves > 1 else [(m, 0), *ring, *ring, (m, 0)]
     if local == 1:
         steps = 2 * ring
-    if k == 1:
-        return 0.0
+    else:
+        steps = [(m, 0), *ring, *spread, (1, 0)] if waves > 1 else [(m, 0), *ring, *ring, (m, 0)]
     last = len(steps) + waves - 1
     under_way = [steps[max(0, turn + 1 - waves) : turn + 1] for turn in range(last)]
     turns = Counter((sum(x for x, _ in some), sum(x for _, x in some)) for some in under_way)

@@ -2,7 +2,7 @@
 
 import pytest
 from kept_results import kept
-from scale import GBIT, LOCAL, PRESET, by_formula
+from scale import GBIT, LOCAL, PRESET, by_formula, waves_of
 
 from fastreduce.plan.scaling import formulas
 from fastreduce.topology import cluster
@@ -28,5 +28,6 @@ def test_control_slower_cards_are_another_time():
 def test_the_simulations_agree():
     assert {row["k"] for row in ROWS if row["simulated_s"]} == {8, 16, 32, 64, 128}
     for row in ROWS:
-        off = 0.08 if row["algorithm"] == "hierarchical" else 0.03
+        in_waves = row["algorithm"] == "hierarchical" and waves_of(*case(row)) > 1
+        off = 0.08 if in_waves else 0.03  # waves may overlap by more than the formula knows
         assert row["simulated_s"] in (None, pytest.approx(row["formula_s"], rel=off)), row

@@ -84,7 +84,7 @@ class TestScaling:
         programs = [algorithms.ring(8), algorithms.multi_ring(8, rings(two))]
         programs += [algorithms.hierarchical(8, 2, waves=waves) for waves in WAVES]
         simulated_s = [simulate(x, two, nbytes, slices=1).time_s for x in programs]
-        assert seconds(nbytes) == pytest.approx(min(simulated_s), rel=0.03)
+        assert seconds(nbytes) == pytest.approx(min(simulated_s), rel=0.02)
 
 
 class TestWhatIf:
