@@ -23,7 +23,7 @@ from fastreduce import _C
 from fastreduce.parallel.attributes import version
 from fastreduce.parallel.draws import RandomStates
 from fastreduce.parallel.meeting import as_in_this_thread, saved_tensors_hooks
-from fastreduce.parallel.structure import hooks_of, own_generators
+from fastreduce.parallel.structure import has_max_norm, hooks_of, own_generators
 from fastreduce.parallel.trees import leaves_of
 from fastreduce.parallel.worker import Worker
 
@@ -75,9 +75,9 @@ def _keep_freed_memory() -> None:
 class AtOnce:
     """Says when shards may run at the same time, so that only the clock shows it.
 
-    They may not where they would write to the same: where hooks and modes are the user's, and where
-    they draw random numbers. A pass that would draw is undone and repeated, one shard after the
-    other, as are those that follow.
+    They may not where they would write to the same: where hooks and modes are the user's, where an
+    embedding has a ``max_norm``, and where they draw random numbers. A pass that would draw is
+    undone and repeated, one shard after the other, as are those that follow.
 
     Args:
         wanted: False if they never may.
@@ -110,7 +110,7 @@ class AtOnce:
             and 1 < len(owners) == len(set(owners))
             and (self._parameters >= LEAST_PARAMETERS or _size(inputs[0]) >= LEAST_INPUTS)
             and self._net.training not in self._drew
-            and not any(_drops_out(module) for module in self._net.modules())
+            and not any(_drops_out(x) or has_max_norm(x) for x in self._net.modules())
             and _is_free()
         )
 

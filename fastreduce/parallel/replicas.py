@@ -17,11 +17,11 @@ from torch.nn.parameter import is_lazy
 
 import fastreduce
 from fastreduce.parallel.at_once import AtOnce, ShardThreads
-from fastreduce.parallel.attributes import Attributes
+from fastreduce.parallel.attributes import Attributes, version
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.same_bits import check_replicas
-from fastreduce.parallel.structure import copied, slots, structure_of
+from fastreduce.parallel.structure import copied, has_max_norm, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm
 from fastreduce.parallel.untraced import untraced
 from fastreduce.parallel.watch import Watch
@@ -33,6 +33,10 @@ def _places(tensors: Sequence[Tensor]) -> list[int]:
         return [tensor.data_ptr() for tensor in tensors]
     except RuntimeError:
         return [0] * len(tensors)
+
+
+def _differing(tensors: Sequence[Tensor], before: Sequence[int], now: Sequence[int]) -> set[int]:
+    return {id(x) for x, one, other in zip(tensors, before, now, strict=True) if one != other}
 
 
 class Replicas:
@@ -104,23 +108,36 @@ class Replicas:
 
     @contextmanager
     def kept_parameters(self, owner: int, parameters: Sequence[Tensor]) -> Iterator[None]:
-        """Raises ValueError if a forward pass leaves others than these, or moves one."""
-        places = _places(parameters)
+        """Raises ValueError if a forward pass leaves others than these, or changes one.
+
+        Embeddings with a ``max_norm`` may shorten rows of the module's own weight: what one shard
+        has shortened no other does again.
+        """
+        places, versions = _places(parameters), [version(x) for x in parameters]
         yield
         found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
         wanted = [parameters[number] for number in self._numbers]
-        pairs = zip(parameters, places, _places(parameters), strict=True)
-        moved = {id(x) for x, before, after in pairs if before != after}
-        if len(found) == len(wanted) and all(map(operator.is_, found, wanted)) and not moved:
-            return
-        kept = set(map(id, wanted)) - moved
-        now = self.modules[owner].named_parameters()
-        new = next((f"set parameter {name}" for name, x in now if id(x) not in kept), None)
-        raise ValueError(
-            f"DataParallel: forward has {new or 'deleted a parameter'}, but each replica has "
-            "parameters of its own only while it runs, so that would be lost. Do it between two "
-            "forward passes, or run one batch through the module before you wrap it"
-        )
+        moved = _differing(parameters, places, _places(parameters))
+        written = _differing(parameters, versions, [version(x) for x in parameters])
+        if written and self._memories[owner] is self._params:
+            written -= {id(x.weight) for x in self.modules[owner].modules() if has_max_norm(x)}
+        names = self.modules[owner].named_parameters()
+        if moved or len(found) != len(wanted) or not all(map(operator.is_, found, wanted)):
+            kept = set(map(id, wanted)) - moved
+            new = next((f"set parameter {name}" for name, x in names if id(x) not in kept), None)
+            raise ValueError(
+                f"DataParallel: forward has {new or 'deleted a parameter'}, but each replica has "
+                "parameters of its own only while it runs, so that would be lost. Do it between "
+                "two forward passes, or run one batch through the module before you wrap it"
+            )
+        if written:
+            name = next(name for name, x in names if id(x) in written)
+            raise ValueError(
+                f"DataParallel: forward of replica {owner}, on {self.devices[owner]}, has written "
+                f"to parameter {name}. Every shard of a batch would do so again, or to a copy on "
+                "another device, so a step would depend on the number of replicas. Do it between "
+                "two forward passes (an embedding's max_norm, too), or make it a buffer"
+            )
 
     def check(self) -> None:
         """Raise ReplicasDiffer if a copy on another device has other bits than the module."""

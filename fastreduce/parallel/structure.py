@@ -73,6 +73,11 @@ def own_generators(net: nn.Module) -> list[Any]:
     return [x for m in net.modules() for x in vars(m).values() if isinstance(x, kinds)]
 
 
+def has_max_norm(module: nn.Module) -> bool:
+    """Whether its forward pass writes to its weight: it shortens the rows that it looks up."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
+
+
 def _owners_of_hooks(net: nn.Module) -> list[Any]:
     """What the user's hooks write to: the hooks of all replicas write to the same.
 

@@ -77,9 +77,9 @@ class Checkpointed(nn.Module):
 
 
 class Embedded(nn.Module):
-    def __init__(self, sparse: bool) -> None:
+    def __init__(self, **settings) -> None:
         super().__init__()
-        self.table = nn.Embedding(10, CLASSES, sparse=sparse)
+        self.table = nn.Embedding(10, CLASSES, **settings)
 
     def forward(self, x):
         return self.table((x[:, 0].abs() * 3).long() % 10)
@@ -153,7 +153,7 @@ MODELS = {
     "lstm": Recurrent,
     "checkpoint": Checkpointed,
     "reentrant checkpoint": lambda: Checkpointed(use_reentrant=True),
-    "embedding": lambda: Embedded(sparse=False),
+    "embedding": Embedded,
     "sparse embedding": lambda: Embedded(sparse=True),
     "complex": Complex,
     "transformer": Attention,

@@ -163,6 +163,15 @@ class PythonNoise(nn.Module):
         return x + random.random()
 
 
+class Table(nn.Module):
+    def __init__(self, table) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, x):
+        return self.table((x.abs() * 3).long() % 10).reshape(len(x), 5, -1).sum(-1)
+
+
 def hooked() -> nn.Module:
     inner = nn.Identity()
     inner.register_forward_hook(lambda *_: None)
@@ -183,6 +192,8 @@ ONE_BY_ONE = {
     "NumPy's numbers": {"inner": NumPyNoise},
     "Python's numbers": {"inner": PythonNoise},
     "a generator of its own": {"inner": with_generator},
+    "a max_norm": {"inner": lambda: Table(nn.Embedding(10, 5, max_norm=1.0))},
+    "a max_norm of bags": {"inner": lambda: Table(nn.EmbeddingBag(10, 5, max_norm=1.0))},
     "a hook": {"inner": hooked},
     "compiled": {"inner": lambda: torch.jit.trace(nn.Tanh(), torch.zeros(1, 5))},
     "a mode": {"context": Mode},

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from models import CLASSES, KEEPING_RESULTS, MODELS, assert_same_gradients, batch, made
+from models import CLASSES, KEEPING_RESULTS, MODELS, Embedded, assert_same_gradients, batch, made
 from torch import nn
 
 from fastreduce import DataParallel
@@ -78,6 +78,25 @@ def test_modules_that_keep_results_of_a_forward_pass(name):
         for net in (bare, model):  # makes new copies necessary
             next(net.parameters()).requires_grad_(False)
             net.zero_grad()
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_an_embedding_whose_rows_forward_shortens(k):
+    bare = Embedded(max_norm=0.5).double()
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * k)
+    X, y = batch()
+    F.cross_entropy(bare(X), y).backward()
+    model.backward(F.cross_entropy, X, y)
+    assert_same_gradients(model, bare)
+    assert torch.equal(model.table.weight, bare.table.weight)
+
+
+def test_a_copy_whose_rows_forward_shortens_is_refused():
+    model = DataParallel(Embedded(max_norm=0.5).double(), ["cpu"] * 2)
+    model._parallel.use(Replicas(model.module, model.devices, share=False))
+    model.eval()
+    with pytest.raises(ValueError, match=r"written to parameter table\.weight.*max_norm, too"):
+        model(batch()[0])
 
 
 @given(

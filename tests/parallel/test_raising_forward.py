@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fastreduce import DataParallel
+from fastreduce.parallel.replicas import Replicas
 
 
 class Raising(nn.Module):
@@ -98,13 +99,30 @@ def test_a_parameter_that_forward_sets_is_refused(do, words):
         lambda net: torch.func.functional_call(
             net.inner, {"bias": torch.ones(3)}, torch.ones(2, 3)
         ),
-        lambda net: net.bias.detach().mul_(0.5),
         lambda net: setattr(net, "late", torch.ones(3)),
     ],
-    ids=["for one call", "in place", "an attribute"],
+    ids=["for one call", "an attribute"],
 )
 def test_what_is_no_new_parameter_is_fine(do):
     DataParallel(Setting(do), ["cpu"] * 2)(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("do", "name"),
+    [
+        (lambda net: net.bias.detach().mul_(0.5), "bias"),
+        (lambda net: torch.no_grad()(net.inner.weight.add_)(net.weight), r"inner\.weight"),
+    ],
+    ids=["detached", "a teacher that follows"],
+)
+@pytest.mark.parametrize("share", [True, False], ids=["the module's memory", "copies"])
+def test_a_parameter_that_forward_writes_to_is_refused(do, name, share):
+    net = Setting(do)
+    model = DataParallel(net, ["cpu"] * 2)
+    model._parallel.use(Replicas(net, [torch.device("cpu")] * 2, share=share))
+    with pytest.raises(ValueError, match=f"has written to parameter {name}.*between two forward"):
+        model(torch.ones(4, 3))
+    DataParallel(net, ["cpu"])(torch.ones(4, 3))  # one replica is the bare module
 
 
 def replace_forward(model):
