@@ -61,20 +61,31 @@ def rows_of(tree: Any, batch_dim: int) -> int:
             f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array"
         )
     if len(lengths) > 1:
-        listed = ", ".join(
-            f"{leaf.shape[dim_of(leaf, batch_dim)]} in {place.lstrip('.')}"
-            for place, leaf in named_leaves(tree)
-            if is_cut(leaf, batch_dim)
-        )
-        raise ValueError(
-            f"DataParallel: found different numbers of examples along dimension {batch_dim} "
-            f"(vectors along their only one): {listed}; wanted as many everywhere. Mark what every "
-            "replica shall get whole: fastreduce.Whole(tensor)"
-        )
+        raise ValueError(_differing(named_leaves(tree), batch_dim))
     rows: int = lengths.pop()
     if rows == 0:
         raise ValueError("DataParallel: found no example in the batch, wanted at least one")
     return rows
+
+
+def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int) -> str:
+    cut = [(place.lstrip("."), leaf) for place, leaf in leaves if is_cut(leaf, batch_dim)]
+    counts = [leaf.shape[dim_of(leaf, batch_dim)] for _, leaf in cut]
+    listed = ", ".join(f"{n} in {place}" for n, (place, _) in zip(counts, cut, strict=True))
+    elsewhere = next(
+        (
+            f". {place} has {counts[0]} in dimension {leaf.shape.index(counts[0])}: pass it with "
+            f"these in dimension {batch_dim}, and have forward move them back"
+            for n, (place, leaf) in zip(counts, cut, strict=True)
+            if n != counts[0] in leaf.shape
+        ),
+        "",
+    )
+    return (
+        f"DataParallel: found different numbers of examples along dimension {batch_dim} (vectors "
+        f"along their only one): {listed}; wanted as many everywhere{elsewhere}. Mark what every "
+        "replica shall get whole: fastreduce.Whole(tensor)"
+    )
 
 
 def cut(

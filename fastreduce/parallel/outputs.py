@@ -74,19 +74,31 @@ def _problem(same: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> str |
     if not is_cut(first, batch_dim):
         return None if len(set(shapes)) == 1 else _differing(shapes, "stacked")
     dim = dim_of(first, batch_dim)
-    if (
-        [shape[:1] for shape in shapes]
-        == [(n,) for n in sizes]
-        != [x[dim : dim + 1] for x in shapes]
-    ):
+    if (other := _other_dim(shapes, sizes, dim)) is not None:
         return (
             f"a tensor of shape {shapes[0]} for a shard of {sizes[0]} examples; wanted these in "
-            f"dimension {dim}, as batch_dim says, not 0: return x.movedim(0, {dim}), or take "
-            "batch_dim=0 and transpose the inputs in forward"
+            f"dimension {dim}, as batch_dim says, not {other}: return x.movedim({other}, {dim}), "
+            f"or take batch_dim={other} and transpose the inputs in forward"
         )
     if len({(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
         return _differing(shapes, f"joined along dimension {dim}")
     return None
+
+
+def _other_dim(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int], dim: int) -> int | None:
+    """The dimension that has the examples, if that is surely another one than ``dim``.
+
+    Shards of one size leave some doubt: dimension 0 may have (examples * steps), and one that has
+    as many classes as there are examples may follow.
+    """
+    if len(sizes) == 1 or len({*map(len, shapes)}) > 1:
+        return None
+    by_dim = list(zip(*shapes, strict=True))
+    lengths, wanted = by_dim[dim], tuple(sizes)
+    doubtful = dim == 0 and len({*sizes}) == 1
+    if lengths == wanted or (doubtful and (len({*lengths}) > 1 or lengths[0] % sizes[0] == 0)):
+        return None
+    return by_dim.index(wanted) if wanted in by_dim else None
 
 
 def _differing(shapes: Sequence[tuple[int, ...]], how: str) -> str:

@@ -190,6 +190,15 @@ class Two(nn.Linear):
         return {"logits": super().forward(sample.image) * scale + mask, "rows": len(sample.image)}
 
 
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [([12, 12], [4, 4]), ([2, 3], [4, 4]), ([3, 3], [5, 4]), ([2], [4])],
+    ids=["examples * steps", "what some examples have", "uneven shards", "one shard"],
+)
+def test_dimension_1_may_have_the_length_of_a_shard(lengths, sizes):
+    assert len(join([torch.ones(n, 4) for n in lengths], sizes, CPU, 0)) == sum(lengths)
+
+
 def test_a_model_of_dataclasses_keywords_and_whole_arguments():
     model = DataParallel(Two(3, 2), devices=["cpu", "cpu"])
     sample, mask = Sample(torch.randn(4, 3), None), torch.randn(2)

@@ -167,6 +167,10 @@ STEPS = {
     "an array": (linear, lambda m: m(X.numpy()), ValueError, r"\(ndarray\).*torch.from_numpy"),
     "different lengths": (linear, lambda m: m.backward(loss, X, Y[:5]), ValueError,
                           r"6 in inputs, 5 in targets\[0\]; wanted as many"),
+    "a state with its examples elsewhere": (
+        lambda: DataParallel(nn.LSTM(6, 5, batch_first=True), CPU2),
+        lambda m: m(X[:, None], (torch.zeros(2, 6, 5),) * 2), ValueError,
+        r"2 in .*args\[1\]\[0\] has 6 in dimension 1: pass it with these in dimension 0"),
     "no example": (linear, lambda m: m(X[:0]), ValueError, "no example in the batch"),
     "nothing to cut": (linear, lambda m: m(torch.tensor(1.0)), ValueError, "no tensor to cut"),
     "a sparse batch": (linear, lambda m: m(X.to_sparse()), ValueError,
@@ -190,6 +194,12 @@ STEPS = {
     "products of a shard's examples out": (
         lambda: DataParallel(Returns(lambda x, y: {"logits": y @ y.T}), CPU2), lambda m: m(X[:5]),
         ValueError, r"output\['logits'\] tensors of shapes \(3, 3\), \(2, 2\), which cannot be"),
+    "a state whose examples are elsewhere out": (
+        lambda: DataParallel(nn.LSTM(6, 5, 2, batch_first=True), CPU2), lambda m: m(X[:, None]),
+        ValueError, r"output\[1\]\[0\] a tensor of shape \(2, 3, 5\) for a shard of 3 .*not 1: "),
+    "such a state of uneven shards": (
+        lambda: DataParallel(nn.LSTM(6, 5, 4, batch_first=True), CPU2), lambda m: m(X[:5, None]),
+        ValueError, r"shape \(4, 3, 5\) for a shard of 3 .*return x.movedim\(1, 0\)"),
     "packed out": (
         lambda: DataParallel(Returns(lambda x, y: pack_sequence([y])), CPU2), lambda m: m(X),
         ValueError, "found a PackedSequence, whose rows are not those of a batch"),
