@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
 from fastreduce.parallel.trees import Whole, leaves_of, named_leaves, never_a_leaf
@@ -42,14 +43,20 @@ def rows_of(tree: Any, batch_dim: int) -> int:
     leaves, _ = leaves_of(tree)
     batched = [leaf for leaf in leaves if is_cut(leaf, batch_dim)]
     for leaf in batched:
-        if leaf.layout is not torch.strided:
+        if leaf.layout is not torch.strided or leaf.is_nested:
+            kind = f"{'nested ' if leaf.is_nested else ''}tensor of layout {leaf.layout}"
             raise ValueError(
-                f"DataParallel: found a tensor of layout {leaf.layout}, which torch cannot cut "
+                f"DataParallel: found a {kind}, which torch cannot cut "
                 "into shards; pass its to_dense(), its to_padded_tensor(0.0) if it is nested, or "
                 "fastreduce.Whole(tensor) for every replica to get it whole"
             )
     lengths = {leaf.shape[dim_of(leaf, batch_dim)] for leaf in batched}
     if not lengths:
+        if any(isinstance(leaf, Proxy) for leaf in leaves):
+            raise ValueError(
+                "DataParallel: torch.fx cannot trace how a batch is cut; wanted the bare module: "
+                "torch.fx.symbolic_trace(model.module)"
+            )
         kinds = ", ".join(
             f"a tensor of shape {tuple(leaf.shape)}"
             if isinstance(leaf, Tensor)

@@ -41,7 +41,7 @@ def check_keywords(unknown: Iterable[str]) -> None:
         ours = f", which is {theirs[name]} here" if name in theirs else ""
         raise TypeError(
             f"DataParallel: found the argument {name}{ours}; wanted devices, batch_dim, shares, "
-            "reproducible, sync_batchnorm, overlap or record"
+            "reproducible, sync_batchnorm, overlap, at_once or record"
         )
 
 
@@ -69,6 +69,14 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
         raise ValueError(
             f"DataParallel: found a {kind}, which cannot be copied for each replica; "
             "wanted the nn.Module that it was compiled from"
+        )
+
+
+def check_not_traced() -> None:
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        raise RuntimeError(
+            "DataParallel: torch.jit.trace cannot see how a batch is cut, which the example's size "
+            "decides; trace the bare module: torch.jit.trace(model.module, example)"
         )
 
 

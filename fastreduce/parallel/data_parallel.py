@@ -68,7 +68,8 @@ class DataParallel(nn.Module):
     them stays. So without ``sync_batchnorm`` BatchNorm normalizes with each replica's own
     statistics, and its running statistics are those of the first replica.
 
-    Random numbers: in training each shard has a seed of its own, drawn from torch's.
+    Random numbers: in training each shard has a seed of its own, drawn from torch's generator. That
+    one moves on only if a shard draws.
 
     Raises:
         TypeError, ValueError: the module cannot be replicated, or devices or settings make no
@@ -266,6 +267,13 @@ class DataParallel(nn.Module):
 
     def __reduce_ex__(self, _: Any) -> Any:
         return _rebuilt, (self._parallel.replicas.net, self._settings())
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What torch.jit.script compiles: threads and autograd's sums cannot be."""
+        raise RuntimeError(
+            "DataParallel: torch.jit.script cannot compile what deals a batch to replicas; wanted "
+            "the bare module: torch.jit.script(model.module)"
+        )
 
     def _settings(self) -> dict[str, Any]:
         return {"devices": self.devices, **self._parallel.settings}

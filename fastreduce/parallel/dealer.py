@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards
-from fastreduce.parallel.checks import check_settings
+from fastreduce.parallel.checks import check_not_traced, check_settings
 from fastreduce.parallel.common_objects import unchanged_objects
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.loss_kinds import kind_of
@@ -96,6 +96,7 @@ class Dealer:
         return outputs
 
     def forward(self, args: Any, kwargs: Any) -> Any:
+        check_not_traced()
         arguments = _Arguments(args, kwargs)
         owners, sizes, parts = self.deal(arguments)
         with unchanged_objects(arguments, len(owners)):

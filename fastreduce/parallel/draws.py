@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,8 @@ class Draws:
         devices: one per shard; empty where nothing is drawn, as in eval mode.
         only_torch: refuse other random numbers, which would depend on who computes what.
 
-    As a context manager it leaves torch's generators as they were.
+    As a context manager it leaves torch's generators as they were, unless a shard has drawn: then
+    that of the CPU has given one number, the seed, or the next batch would draw the same again.
     """
 
     def __init__(self, devices: Sequence[torch.device], only_torch: bool):
@@ -30,17 +31,18 @@ class Draws:
         self._generators = [{_generator(torch.device("cpu")), _generator(x)} for x in devices]
         self._states: list[dict[torch.Generator, Tensor]] = [{} for _ in devices]
         self._only_torch = only_torch
-        self._seed = _new_seed() if devices else 0
+        self._seed, self._drawn = 0, False
 
-    # torch.random.fork_rng and torch.manual_seed take a millisecond, mostly for tracebacks
-    # (2 Xeon cores, torch 2.13, 2026-11-22).
     def __enter__(self) -> None:
         every = {generator for generators in self._generators for generator in generators}
-        self._before = {generator: generator.get_state() for generator in every}
+        self._before = _states_of(every)
+        if every:
+            self._seed = _next_seed()
 
     def __exit__(self, *_: object) -> None:
-        for generator, state in self._before.items():
-            generator.set_state(state)
+        _set(self._before)
+        if self._drawn:
+            _next_seed()
 
     @contextmanager
     def of(self, shard: int) -> Iterator[None]:
@@ -48,12 +50,12 @@ class Draws:
         if not self._generators:
             yield
             return
-        states = self._states[shard]
-        for generator in self._generators[shard]:
-            if states:
-                generator.set_state(states[generator])
-            else:
+        if self._states[shard]:
+            _set(self._states[shard])
+        else:
+            for generator in self._generators[shard]:
                 generator.manual_seed(self._seed + shard)
+        before = _states_of(self._generators[shard])
         others = states_of_others() if self._only_torch else None
         yield
         if self._only_torch and others != states_of_others():
@@ -62,12 +64,40 @@ class Draws:
                 "numpy.random, which cannot be the same on any number of replicas, as reproducible "
                 "promises; draw them from torch, or before the batch and pass them as arguments"
             )
-        self._states[shard] = {g: g.get_state() for g in self._generators[shard]}
+        self._states[shard] = now = _states_of(self._generators[shard])
+        self._drawn |= not all(_equal(before[generator], now[generator]) for generator in now)
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """In here no mode of the user's and no transform of torch.func sees an operation."""
+    off = torch._C
+    with off.DisableTorchFunction(), off._DisableTorchDispatch(), off._DisableFuncTorch():
+        yield
+
+
+# torch.random.fork_rng and torch.manual_seed take a millisecond, mostly for tracebacks
+# (2 Xeon cores, torch 2.13, 2026-11-22).
+def _states_of(generators: Iterable[torch.Generator]) -> dict[torch.Generator, Tensor]:
+    with _unseen():
+        return {generator: generator.get_state() for generator in generators}
+
+
+def _set(states: dict[torch.Generator, Tensor]) -> None:
+    with _unseen():
+        for generator, state in states.items():
+            generator.set_state(state)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    with _unseen():
+        return torch.equal(one, other)
 
 
 @untraced
-def _new_seed() -> int:
-    return int(torch.randint(2**62, (), device="cpu"))
+def _next_seed() -> int:
+    with _unseen():
+        return int(torch.randint(2**62, (), device="cpu"))
 
 
 def capturing() -> bool:
@@ -91,8 +121,7 @@ class RandomStates:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomStates) or self._others != other._others:
             return False
-        # torch.equal would be an operation that the user's modes see.
-        return self.of_torch.numpy().tobytes() == other.of_torch.numpy().tobytes()
+        return _equal(self.of_torch, other.of_torch)
 
     def restore(self) -> None:
         torch.default_generator.set_state(self.of_torch)

@@ -28,9 +28,9 @@ from fastreduce.parallel.watch import Watch
 
 
 def _places(tensors: Sequence[Tensor]) -> list[int]:
-    """Their addresses; zeros inside a function transform of torch.func, where they have none."""
+    """Their addresses; zeros where they have none: in transforms of torch.func, of FakeTensors."""
     try:
-        return [tensor.data_ptr() for tensor in tensors]
+        return [0 if hasattr(tensor, "fake_mode") else tensor.data_ptr() for tensor in tensors]
     except RuntimeError:
         return [0] * len(tensors)
 

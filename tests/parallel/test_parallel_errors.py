@@ -91,7 +91,8 @@ WRAPPING = {
                                 "found 'cuda:99', which cannot be used here"),
     "nn.DataParallel's argument": (lambda: linear(device_ids=[0]), TypeError,
                                    "argument device_ids, which is devices here"),
-    "a misspelt argument": (lambda: linear(reproducable=4), TypeError, "argument reproducable; wa"),
+    "a misspelt argument": (lambda: linear(reproducable=4), TypeError,
+                             "argument reproducable; wanted .* at_once or record"),
     "overlap": (lambda: linear(overlap=1), TypeError, "overlap=1, wanted True or False"),
     "at_once": (lambda: linear(at_once="yes"), TypeError, "at_once='yes', wanted True or False"),
     "sync_batchnorm": (lambda: linear(sync_batchnorm="yes"), TypeError, "sync_batchnorm='yes'"),
@@ -206,6 +207,13 @@ STEPS = {
     "packed in": (linear, lambda m: m(pack_sequence([X])), ValueError, "found a PackedSequence"),
     "nested in": (linear, lambda m: m(nested_tensor([X, X[:3]], layout=torch.jagged)), ValueError,
                   r"its to_padded_tensor\(0.0\) if it is nested"),
+    "strided nested in": (linear, lambda m: m(nested_tensor([X, X[:3]])), ValueError,
+                          r"found a nested tensor of layout torch.strided, which torch cannot cut"),
+    "traced": (linear, lambda m: torch.jit.trace(m, X), RuntimeError,
+               r"torch.jit.trace\(model.module, example\)"),
+    "scripted": (linear, torch.jit.script, RuntimeError, r"torch.jit.script\(model.module\)"),
+    "traced by fx": (linear, torch.fx.symbolic_trace, ValueError,
+                     r"torch.fx.symbolic_trace\(model.module\)"),
     "a cache in": (lambda: DataParallel(Caching(6, 5), CPU2), lambda m: m(X, Cache()), ValueError,
                    "has written to the Cache among its arguments, which all shards get"),
     "a cache in, whole": (lambda: DataParallel(Caching(6, 5), CPU2),
@@ -254,6 +262,8 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
 def test_steps(name):
     make, call, error, words = STEPS[name]
     model = make()

@@ -1,5 +1,6 @@
 """Shards that draw random numbers do not run at the same time: what has begun so is undone."""
 
+import itertools
 import random
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from models import batch, mlp
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fastreduce import DataParallel
 from fastreduce._C import DrawsNothing, HasDrawn
@@ -126,12 +128,54 @@ def test_all_operations_that_draw_are_seen(name):
         ones.matmul(ones.T).relu()  # control: others draw nothing
 
 
-def test_the_seeds_that_follow_do_not_depend_on_it():
-    numbers = []
-    for wanted in (True, False):
-        torch.manual_seed(1)
-        model = DataParallel(mlp(), ["cpu"] * 2, at_once=wanted)
-        for _ in range(3):
-            step(model)
-        numbers.append(torch.rand(()))
-    assert torch.equal(*numbers)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_torchs_generator_moves_only_where_a_shard_draws(at_once):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    model = DataParallel(nn.Sequential(mlp(), nn.Dropout(0.0)), ["cpu"] * 2, at_once=at_once)
+    torch.set_rng_state(before)
+    for _ in range(3):
+        step(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    model[1].p = 0.5
+    masks = [model(torch.ones(8, 6)) for _ in range(3)]
+    assert not torch.equal(torch.get_rng_state(), before)
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(masks, 2))
+
+
+def per_example_gradients(model, **how):
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x[None],)).square().sum()
+
+    parameters = {name: x.detach() for name, x in model.named_parameters()}
+    return torch.func.vmap(torch.func.grad(loss), (None, 0), **how)(parameters, batch()[0])
+
+
+TRANSFORMS = {
+    "per example": lambda model: list(per_example_gradients(model).values()),
+    "forward": lambda model: [torch.func.jacfwd(model)(batch()[0])],
+    "second": lambda model: [torch.func.hessian(lambda x: model(x).sum())(batch()[0])],
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_derivatives_by_torch_func_in_training(name):
+    bare = mlp().double()
+    wanted = TRANSFORMS[name](bare)
+    found = TRANSFORMS[name](DataParallel(bare, ["cpu"] * 2))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_shapes_of_a_model_in_training_are_found_without_numbers():
+    model = DataParallel(nn.Sequential(mlp(), nn.Dropout(0.5)), ["cpu"] * 2)
+    X = batch()[0].float()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model(mode.from_tensor(X)).shape == (len(X), 5)
+    exported = torch.export.export(model, (X,)).module()
+    assert exported(X).shape == (len(X), 5)
+
+
+def test_each_example_of_a_transform_may_draw_its_own():
+    model = DataParallel(nn.Sequential(mlp(), nn.Dropout(0.5)).double(), ["cpu"] * 2)
+    gradients = per_example_gradients(model, randomness="different")["0.2.bias"]
+    assert len({tuple(row.tolist()) for row in gradients != 0}) > 1
