@@ -77,6 +77,7 @@ WRONG = {
     "sparse": (lambda me: backend().send([torch.eye(2).to_sparse()], 0, 0), "want dense tensors"),
     "to oneself": (lambda me: backend().send([torch.ones(1)], me, 0), "send to rank . on rank .; "),
     "beyond": (lambda me: backend().recv([torch.ones(1)], 9, 0), "recv from rank 9 on .*; want an"),
+    "below": (lambda me: dist.recv(torch.ones(1), -1), "recv from rank -1 on .*; want another"),
     "strided": (
         lambda me: backend().recv([torch.ones(4)[::2]], (me + 1) % dist.get_world_size(), 0),
         r"recv into a tensor of sizes \[2\] and strides \[2\], which Gloo cannot write",
