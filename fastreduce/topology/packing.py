@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fastreduce.topology.cuts import slowest_cut
 from fastreduce.topology.traffic import Floats, Links, Tree
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class Packing(NamedTuple):
     ``bound_s``: at certain prices, with which one second of all links costs 1, each tree costs at
     least that much, and whatever moves each rank's data to all ranks costs no less than the
     cheapest tree (Tutte and Nash-Williams: however the ranks are divided into m parts, at least
-    2 (m - 1) messages lead from part to part). ``prices`` are those prices, of a second of each
-    link.
+    2 (m - 1) messages lead from part to part). Where links are not equally fast in both directions,
+    that may be less than `slowest_cut` tells, which is the bound then; the packing need not reach
+    it. ``prices`` are those prices, of a second of each link.
     """
 
     trees: tuple[Tree, ...]
@@ -76,6 +78,10 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     (12.82, 1.0)
     """
     search = _Search(links)
+    if not links.are_alike_both_ways:
+        search.raise_bound(*slowest_cut(links))
+        even = pack(links.evened(), programs)  # the worst division, whose messages go either way
+        search.raise_bound(even.bound_s, links.one_price(even.prices))
     for link_prices in search.obvious_prices():
         search.add(link_prices)
     search.warm_up()
@@ -121,16 +127,24 @@ class _Search:
 
     def add(self, shares: Floats) -> Floats:
         """Add the cheapest tree where a second of link l costs ``shares[l]``, of 1 in all."""
-        shares = (shares + shares[self.links.back]) / 2  # trees use both directions alike
-        prices = self.links.prices(shares / self.links.bytes_per_s)
+        links = self.links
+        prices = links.prices(shares / links.bytes_per_s)
         tree = cheapest_tree(prices + prices.T)
+        shares = links.one_price(shares)  # the bound counts messages whichever way they go
+        prices = links.prices(shares / links.bytes_per_s)
         least = np.minimum(prices, prices.T)
         bound_s = 2 * float(sum(least[edge] for edge in cheapest_tree(least)))
-        if bound_s > self.bound_s:
-            self.bound_s, self.prices, self.center = bound_s, shares, shares
+        if self.raise_bound(bound_s, shares):
+            self.center = shares
         self.trees.append(tree)
         self.columns.append(self.links.tree_s(tree))
         return self.columns[-1]
+
+    def raise_bound(self, bound_s: float, prices: Floats) -> bool:
+        if bound_s <= self.bound_s:
+            return False
+        self.bound_s, self.prices = bound_s, prices
+        return True
 
     def warm_up(self) -> None:
         """Prices that rise on the links that trees crowd (multiplicative weights)."""

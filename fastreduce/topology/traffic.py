@@ -71,6 +71,10 @@ class Links:
         self._routes = [[number[link] for link in route] for route in routes]
         self._row = {pair: row for row, pair in enumerate(self.pairs)}
 
+    @property
+    def are_alike_both_ways(self) -> bool:
+        return bool((self.bytes_per_s == self.bytes_per_s[self.back]).all())
+
     def slow(self) -> Iterator[int]:
         """The links with less than half of the rate that is usual for their medium, by number."""
         for number, medium in enumerate(self.media):
@@ -86,6 +90,19 @@ class Links:
         found = copy(self)
         found.bytes_per_s = self.bytes_per_s.copy()
         found.bytes_per_s[numbers] = np.delete(self.bytes_per_s, numbers).min() / times
+        return found
+
+    def evened(self) -> Links:
+        """These links with the mean rate of both directions in each."""
+        found = copy(self)
+        found.bytes_per_s = (self.bytes_per_s + self.bytes_per_s[self.back]) / 2
+        return found
+
+    def one_price(self, of_seconds: Floats) -> Floats:
+        """For prices of a second of each link, others of the same sum at which a byte costs as much
+        in one direction of a link as in the other."""
+        part = self.bytes_per_s / (self.bytes_per_s + self.bytes_per_s[self.back])
+        found: Floats = (of_seconds + of_seconds[self.back]) * part
         return found
 
     def prices(self, link_prices: Floats) -> Floats:
