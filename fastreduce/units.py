@@ -115,7 +115,7 @@ def parse_size(text: str) -> int:
     if nbytes.denominator != 1:
         raise ValueError(
             f"{text!r} is {float(nbytes):,} bytes; want a whole number of bytes, such as "
-            f"{int(nbytes)}"
+            f"{max(int(nbytes), 1)}"
         )
     return _countable(int(nbytes))
 

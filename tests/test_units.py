@@ -67,7 +67,7 @@ def test_what_is_neither_is_refused(found):
     [
         ("152.6MiB", "'152.6MiB' is 160,012,697.6 bytes; want a whole .*, such as 160012697$"),
         ("1.5", "'1.5' is 1.5 bytes; want a whole number of bytes, such as 1$"),
-        ("0.3B", "'0.3B' is 0.3 bytes; want a whole number of bytes, such as 0$"),
+        ("0.3B", "'0.3B' is 0.3 bytes; want a whole number of bytes, such as 1$"),
         ("9" * 30 + "GB", "want fewer than 2"),
         ("8388608TiB", "found 9223372036854775808 bytes, want fewer than 2"),
         ("9223372036854775808", "found 9223372036854775808 bytes, want fewer than 2"),

@@ -76,6 +76,9 @@ def _link(flag: str, text: str, found: Topology) -> tuple[str, str]:
         ("-".join(parts[:cut]).strip(), "-".join(parts[cut:]).strip())
         for cut in range(1, len(parts))
     ]
+    pairs = [pair for pair in pairs if all(pair)]
     if not pairs:
-        raise ValueError(f"{flag} {text}: want two nodes with a dash, such as gpu0-gpu1")
+        raise ValueError(
+            f"{flag} {text or repr(text)}: want two nodes with a dash, such as gpu0-gpu1"
+        )
     return next((pair for pair in pairs if set(pair) <= set(found.graph)), pairs[0])

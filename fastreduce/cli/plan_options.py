@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -12,6 +13,8 @@ from fastreduce.cli.paths import to_write
 # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
 MOST_RANKS = 1024
 MOST_NICS = 1024  # of a machine; each is a node of the graph
+MOST_MACHINES = 1 << 20
+SLOWEST_GBIT, FASTEST_GBIT = 0.001, 1e6  # beyond all networks, so most likely a mistake
 
 # Each describes the plan of one allreduce; a training step has many.
 OF_ONE_SIZE = ("size", "sizes", "ranks", "algorithm", "draw", "trace", "timeline", "busy")
@@ -56,13 +59,13 @@ def add_changes(group: argparse._ActionsContainer, *, with_model: bool) -> None:
     """What ``plan_machine.joined`` makes of the named machine."""
     group.add_argument(
         "--machines",
-        type=int,
+        type=_up_to(MOST_MACHINES),
         help="how many of these machines a network joins (default: 1"
         + f"; with --model as many as {MOST_RANKS:,} GPUs need" * with_model
         + ")",
     )
     group.add_argument(
-        "--gbit", type=float, help="rate of a network card in Gbit/s, each way (default: 400)"
+        "--gbit", type=_gbit, help="rate of a network card in Gbit/s, each way (default: 400)"
     )
     group.add_argument(
         "--nics",
@@ -146,10 +149,22 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
 def _up_to(most: int) -> Callable[[str], int]:
     def checked(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"found {text}, want a number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"found {text!r}, want a number from 1 to {most}")
         return int(text)
 
     return checked
+
+
+def _gbit(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not SLOWEST_GBIT <= rate <= FASTEST_GBIT:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, want Gbit/s, {SLOWEST_GBIT} to {FASTEST_GBIT}, such as 400"
+        )
+    return rate
 
 
 def check(args: argparse.Namespace) -> None:
@@ -161,8 +176,9 @@ def check(args: argparse.Namespace) -> None:
     def given(*names: str) -> list[str]:
         return [f"--{name}" for name in names if getattr(args, name) is not None]
 
-    if args.machines is not None and args.machines < 1:
-        raise ValueError(f"--machines is {args.machines}, want 1 or more")
+    path = (args.algorithm or "").removeprefix("file:")
+    if path != args.algorithm and path and not Path(path).is_file():
+        raise ValueError(f"--algorithm {args.algorithm}: no such file, want a saved program's")
     if args.model is not None:
         if unfit := given(*OF_ONE_SIZE):
             raise ValueError(f"{unfit[0]} is about one allreduce, --model about a training step")

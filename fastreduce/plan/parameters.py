@@ -97,7 +97,7 @@ def _named(source: str | PathLike[str]) -> Iterator[Tensor]:
         known = models.model(str(source))
         return (torch.empty(x, dtype=known.dtype, device="meta") for x in known.shapes)
     path = Path(source)
-    if path.is_dir():
+    if str(source) and path.is_dir():
         raise ValueError(f"{str(source)!r} is a folder, want one file with a model's parameters")
     if not path.is_file():
         raise ValueError(

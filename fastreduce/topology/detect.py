@@ -20,6 +20,8 @@ from fastreduce.topology.links import (
     pcie_bytes_per_s,
 )
 
+OTHERWISE = "name a preset, such as dgx-h100, or a topology's file"
+
 # Domain, bus and device on PCIe: so NVML names the other end of an NVLink.
 _PciAddress: TypeAlias = tuple[int, int, int]
 
@@ -58,7 +60,7 @@ def detect() -> Topology:
     except ImportError:
         raise RuntimeError(
             "looked for GPUs through NVML and found no package nvidia-ml-py; pip install "
-            "nvidia-ml-py, take a preset(), or load() a file"
+            f"nvidia-ml-py, {OTHERWISE}"
         ) from None
     return _detect(pynvml)
 
@@ -69,17 +71,15 @@ def _detect(nvml: Any) -> Topology:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise RuntimeError(
-            f"looked for an Nvidia driver through its library NVML (libnvidia-ml): {error}; take a "
-            "preset(), or load() a file"
+            f"looked for an Nvidia driver through its library NVML (libnvidia-ml): {error}; "
+            f"{OTHERWISE}"
         ) from None
     try:
         count = _ask(nvml, "DeviceGetCount") or 0
         handles = [_ask(nvml, "DeviceGetHandleByIndex", index) for index in range(count)]
         if not handles or None in handles:
             lost = f"GPU {handles.index(None)} of {count} does not answer" if handles else "no GPU"
-            raise RuntimeError(
-                f"looked for GPUs through NVML and found: {lost}; take a preset(), or load() a file"
-            )
+            raise RuntimeError(f"looked for GPUs through NVML and found: {lost}; {OTHERWISE}")
         driver = _ask(nvml, "SystemGetDriverVersion") or "of unknown version"
         addresses = [_pci_address(_ask(nvml, "DeviceGetPciInfo", handle)) for handle in handles]
         gpus = [_read(nvml, handle, addresses) for handle in handles]

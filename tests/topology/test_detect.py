@@ -242,7 +242,7 @@ class TestErrors:
 
     def test_no_gpu(self):
         nvml = FakeNvml(0)
-        with pytest.raises(RuntimeError, match="found: no GPU; take a preset"):
+        with pytest.raises(RuntimeError, match="found: no GPU; name a preset"):
             _detect(nvml)
         assert nvml.open == 0
 
