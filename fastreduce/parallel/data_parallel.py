@@ -253,6 +253,15 @@ class DataParallel(nn.Module):
             return self._parallel.replicas.net  # as scripts written for nn.DataParallel say
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "__class__":
+            raise RuntimeError(
+                "DataParallel: found another class for the wrapped module, as a parametrization "
+                "sets it, which the replicas would not have; parametrize the module before it is "
+                "wrapped"
+            )
+        super().__setattr__(name, value)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         net = copy.deepcopy(self._parallel.replicas.net, memo)
         if not vars(net):  # a copy that has only begun

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from models import batch, made
 from torch import nn
 from torch.nested import nested_tensor
+from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_sequence
 
 from fastreduce import DataParallel, Whole
@@ -257,6 +258,8 @@ STEPS = {
                            lambda m: (m.register_forward_hook(raising), m(X)), KeyError, "mine"),
     "stale reference": (lambda: DataParallel(Stale(), CPU2), lambda m: m.backward(loss, X, Y),
                         RuntimeError, "used parameter weight through another reference"),
+    "parametrized": (linear, weight_norm, RuntimeError,
+                     "another class for the wrapped module.*parametrize the module before it"),
     "moved away": (linear, lambda m: (m.to("meta"), m(X)), ValueError, "weight is on meta"),
 }  # fmt: skip
 
