@@ -46,10 +46,10 @@ def lower_bound(
 
     The cut: however the devices are divided into m parts, each byte of the result takes at least
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
-    carry. `fastreduce.topology.packing.Packing` has prices, 1 for a second of all links together,
-    at which the messages for a byte cost at least ``bound_s``. Link l carries nothing before the
+    carry. `fastreduce.topology.packing.Bound` has prices, 1 for a second of all links together, at
+    which the messages for a byte cost at least ``byte_s``. Link l carries nothing before the
     latency t_l of the nearest message on it, so it is busy for at most T - t_l, or not at all. So T
-    is no less than where these times, at their prices, pay for all bytes.
+    is no less than where these times, at their prices, pay for all bytes; whatever the prices.
 
     Latency: the way to the farthest rank. Memory: each byte is read k times to be summed, at least,
     and written once.
@@ -77,17 +77,21 @@ def lower_bound(
     memory_s = 0.0 if None in memories else (k + 1) * nbytes / sum(memories)
     earliest_s = links.earliest_s(costs.ramp_bytes)
     found = {
-        "cut": _paid_s(packing.prices, earliest_s, nbytes * packing.bound_s),
+        "cut": max(
+            _paid_s(bound.prices, earliest_s, nbytes * bound.byte_s) for bound in packing.bounds
+        ),
         "latency": _farthest_s(links.latency_s, costs),
         "memory": memory_s,
     }
-    what = max(found, key=lambda name: found[name])
+    least_s = max(found.values())
+    # The cut has latencies, too: of a few bytes it is hardly more than them.
+    what = "latency" if found["latency"] > 0.99 * least_s else max(found, key=lambda x: found[x])
     into_first = [b == topology.devices[0] for _, b in links.names]
     received_s = (
         earliest_s[into_first].min() + (k - 1) * nbytes / links.bytes_per_s[into_first].sum()
     )
     one_s, several_s = (costs_of(of(2), costs).call_s + costs.launch_s for of in (leader, sharded))
-    time_s = min(several_s + found[what], one_s + max(found[what], float(received_s)))
+    time_s = min(several_s + least_s, one_s + max(least_s, float(received_s)))
     return Bound(time_s * ROUNDED, what)
 
 

@@ -29,23 +29,35 @@ CLOSE = 1e-3  # the gap at which to stop
 LONGEST = 1e12
 
 
+class Bound(NamedTuple):
+    """At these prices of a second of each link, of 1 for all together, whatever moves a byte of
+    each rank to all ranks costs at least ``byte_s``. So no program needs less for each byte.
+
+    However the ranks are divided into m parts, at least 2 (m - 1) messages lead from part to part
+    (Tutte and Nash-Williams), so each byte costs no less than the cheapest tree, twice.
+    """
+
+    byte_s: float
+    prices: Floats
+
+
 class Packing(NamedTuple):
     """Trees and their shares of the data, in descending order.
 
-    For each byte on every rank the busiest link is busy for ``time_s``. No program needs less than
-    ``bound_s``: at certain prices, with which one second of all links costs 1, each tree costs at
-    least that much, and whatever moves each rank's data to all ranks costs no less than the
-    cheapest tree (Tutte and Nash-Williams: however the ranks are divided into m parts, at least
-    2 (m - 1) messages lead from part to part). Where links are not equally fast in both directions,
-    that may be less than `slowest_cut` tells, which is the bound then; the packing need not reach
-    it. ``prices`` are those prices, of a second of each link.
+    For each byte on every rank the busiest link is busy for ``time_s``. Of the ``bounds`` the
+    highest is that of the best prices for trees. Others hold as well, and tell more of few bytes
+    where their links begin late. Where links are not equally fast in both directions, one is that
+    of `slowest_cut`, which trees need not reach.
     """
 
     trees: tuple[Tree, ...]
     shares: tuple[float, ...]
     time_s: float
-    bound_s: float
-    prices: Floats
+    bounds: tuple[Bound, ...]
+
+    @property
+    def bound_s(self) -> float:
+        return max(bound.byte_s for bound in self.bounds)
 
 
 def cheapest_tree(prices: Floats) -> Tree:
@@ -79,14 +91,15 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     """
     search = _Search(links)
     if not links.are_alike_both_ways:
-        search.raise_bound(*slowest_cut(links))
-        even = pack(links.evened(), programs)  # the worst division, whose messages go either way
-        search.raise_bound(even.bound_s, links.one_price(even.prices))
+        search.note(*slowest_cut(links))
+        # Divisions, whose messages go either way.
+        for byte_s, prices in pack(links.evened(), programs).bounds:
+            search.note(byte_s, links.one_price(prices))
     for link_prices in search.obvious_prices():
         search.add(link_prices)
     search.warm_up()
     if not programs:
-        return Packing((), (), math.inf, search.bound_s, search.prices)
+        return Packing((), (), math.inf, tuple(search.bounds))
     time_s, shares, dual = search.solve()
     for _ in range(programs):
         if search.bound_s >= time_s * (1 - CLOSE):
@@ -99,20 +112,19 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     order = [int(i) for i in np.argsort(-shares) if shares[i] > 1e-6]
     of_data = [float(shares[i]) for i in order]
     trees = tuple(search.trees[i] for i in order)
-    return Packing(
-        trees, tuple(x / sum(of_data) for x in of_data), time_s, search.bound_s, search.prices
-    )
+    return Packing(trees, tuple(x / sum(of_data) for x in of_data), time_s, tuple(search.bounds))
 
 
 class _Search:
-    """Trees so far, and the best bound so far with its prices."""
+    """Trees and bounds so far."""
 
     def __init__(self, links: Links) -> None:
         self.links = links
         self.trees: list[Tree] = []
         self.columns: list[Floats] = []
+        self.bounds: list[Bound] = []
         self.bound_s = 0.0
-        self.prices = self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
+        self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
 
     def obvious_prices(self) -> Iterator[Floats]:
         """Around each device, between machines or sockets: all links of a kind cost alike."""
@@ -134,17 +146,19 @@ class _Search:
         prices = links.prices(shares / links.bytes_per_s)
         least = np.minimum(prices, prices.T)
         bound_s = 2 * float(sum(least[edge] for edge in cheapest_tree(least)))
-        if self.raise_bound(bound_s, shares):
+        if self.note(bound_s, shares):
             self.center = shares
         self.trees.append(tree)
         self.columns.append(self.links.tree_s(tree))
         return self.columns[-1]
 
-    def raise_bound(self, bound_s: float, prices: Floats) -> bool:
-        if bound_s <= self.bound_s:
-            return False
-        self.bound_s, self.prices = bound_s, prices
-        return True
+    def note(self, byte_s: float, prices: Floats) -> bool:
+        """Whether it is the best so far. Where some ranks are joined for nothing, it is none."""
+        if byte_s > 0:
+            self.bounds.append(Bound(byte_s, prices))
+        best = byte_s > self.bound_s
+        self.bound_s = max(self.bound_s, byte_s)
+        return best
 
     def warm_up(self) -> None:
         """Prices that rise on the links that trees crowd (multiplicative weights)."""
