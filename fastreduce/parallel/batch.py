@@ -44,11 +44,11 @@ def rows_of(tree: Any, batch_dim: int) -> int:
     batched = [leaf for leaf in leaves if is_cut(leaf, batch_dim)]
     for leaf in batched:
         if leaf.layout is not torch.strided or leaf.is_nested:
-            kind = f"{'nested ' if leaf.is_nested else ''}tensor of layout {leaf.layout}"
+            nested = "nested " if leaf.is_nested else ""
             raise ValueError(
-                f"DataParallel: found a {kind}, which torch cannot cut "
-                "into shards; pass its to_dense(), its to_padded_tensor(0.0) if it is nested, or "
-                "fastreduce.Whole(tensor) for every replica to get it whole"
+                f"DataParallel: found a {nested}tensor of layout {leaf.layout}, which torch cannot "
+                "cut into shards; pass its to_dense(), its to_padded_tensor(0.0) if it is nested, "
+                "or fastreduce.Whole(tensor) for every replica to get it whole"
             )
     lengths = {leaf.shape[dim_of(leaf, batch_dim)] for leaf in batched}
     if not lengths:

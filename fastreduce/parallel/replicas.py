@@ -29,10 +29,11 @@ from fastreduce.parallel.watch import Watch
 
 def _places(tensors: Sequence[Tensor]) -> list[int]:
     """Their addresses; zeros where they have none: in transforms of torch.func, of FakeTensors."""
+    nowhere = [0] * len(tensors)
     try:
-        return [0 if hasattr(tensor, "fake_mode") else tensor.data_ptr() for tensor in tensors]
+        return nowhere if hasattr(tensors[0], "fake_mode") else [x.data_ptr() for x in tensors]
     except RuntimeError:
-        return [0] * len(tensors)
+        return nowhere
 
 
 def _differing(tensors: Sequence[Tensor], before: Sequence[int], now: Sequence[int]) -> set[int]:
