@@ -85,8 +85,7 @@ class Attributes:
         place = number, name
         known = self._versions.get(place, version(value))
         self._tensors.add(place)
-        if value.grad_fn is not None:
-            self._warn_of_result(number, name)
+        if value.grad_fn is not None:  # `warn_of_results` has said so
             return
         if self._held[number].get(name) is not value or known != version(value):
             for own in copies:
@@ -95,16 +94,21 @@ class Attributes:
                 with torch.inference_mode(False):  # or no later pass could train with it
                     vars(own)[name] = value.detach().to(device, copy=True)
 
-    def _warn_of_result(self, number: int, name: str) -> None:
-        """Of what forward has set. Hooks that run before it do so too, but have made a weight."""
-        module = self._places[number][0]
-        if not module._forward_pre_hooks:
-            warnings.warn(
-                f"DataParallel: forward has set {type(module).__name__}.{name} to a tensor with a "
-                "graph. The model has that of the first shard only, so a loss made of it lacks "
-                "the other shards; have forward return it",
-                stacklevel=2,
-            )
+    def warn_of_results(self) -> None:
+        """Of tensors with a graph that the last pass has left in the module's attributes.
+
+        Hooks that run before forward leave some too, but have made a weight.
+        """
+        for (module, *_), held in zip(self._places, self._held, strict=True):
+            for name, value in held.items():
+                has_graph = isinstance(value, Tensor) and value.grad_fn is not None
+                if has_graph and not module._forward_pre_hooks:
+                    warnings.warn(
+                        f"DataParallel: forward has set {type(module).__name__}.{name} to a tensor "
+                        "with a graph. The model has that of the first shard only, so a loss made "
+                        "of it lacks the other shards; have forward return it",
+                        stacklevel=2,
+                    )
 
 
 def _content(value: Any) -> Any:

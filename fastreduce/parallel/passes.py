@@ -88,10 +88,15 @@ class Passes:
             replicas.update()
             drawing = owners if replicas.net.training else ()
             draws = Draws([replicas.devices[owner] for owner in drawing], self._only_torch_draws)
+            outputs = None
             if replicas.at_once.may(owners, inputs) and around is nothing:
                 with suppress(_C.HasDrawn):
-                    return self._forward(owners, inputs, draws, nothing, at_once=True)
-            return self._forward(owners, inputs, draws, around, at_once=False)
+                    outputs = self._forward(owners, inputs, draws, nothing, at_once=True)
+            if outputs is None:
+                outputs = self._forward(owners, inputs, draws, around, at_once=False)
+            if len(owners) > 1:
+                replicas.attributes.warn_of_results()
+            return outputs
 
     def backward(self, losses: Sequence[Tensor]) -> None:
         """Do what ``torch.autograd.backward(losses)`` does, for one loss per shard."""

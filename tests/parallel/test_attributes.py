@@ -1,5 +1,7 @@
 """Plain attributes: what is set between two passes reaches every replica; a pass's own stays."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -99,11 +101,14 @@ def test_a_result_that_forward_leaves_in_an_attribute_is_said_once():
             return y
 
     model = DataParallel(Penalty(3, 3), ["cpu"] * 2)
-    model(torch.ones(4, 3))
-    with pytest.warns(
-        UserWarning, match=r"set Penalty.penalty to a tensor with a graph.* first sh"
-    ):
+    words = r"set Penalty.penalty to a tensor with a graph.* first sh"
+    with pytest.warns(UserWarning, match=words):  # before a loss is made of it
         model(torch.ones(4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():
+            model(torch.ones(4, 3))
+        model(torch.ones(1, 3))  # control: all of it is in one shard
 
 
 def test_a_tensor_to_train_that_becomes_an_attribute_is_refused():
