@@ -78,17 +78,20 @@ def _unseen() -> Iterator[None]:
 
 # torch.random.fork_rng and torch.manual_seed take a millisecond, mostly for tracebacks
 # (2 Xeon cores, torch 2.13, 2026-11-22).
+@untraced
 def _states_of(generators: Iterable[torch.Generator]) -> dict[torch.Generator, Tensor]:
     with _unseen():
         return {generator: generator.get_state() for generator in generators}
 
 
+@untraced
 def _set(states: dict[torch.Generator, Tensor]) -> None:
     with _unseen():
         for generator, state in states.items():
             generator.set_state(state)
 
 
+@untraced
 def _equal(one: Tensor, other: Tensor) -> bool:
     with _unseen():
         return torch.equal(one, other)

@@ -36,6 +36,11 @@ def _places(tensors: Sequence[Tensor]) -> list[int]:
         return nowhere
 
 
+@untraced
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [version(tensor) for tensor in tensors]
+
+
 def _differing(tensors: Sequence[Tensor], before: Sequence[int], now: Sequence[int]) -> set[int]:
     return {id(x) for x, one, other in zip(tensors, before, now, strict=True) if one != other}
 
@@ -114,12 +119,12 @@ class Replicas:
         Embeddings with a ``max_norm`` may shorten rows of the module's own weight: what one shard
         has shortened no other does again.
         """
-        places, versions = _places(parameters), [version(x) for x in parameters]
+        places, versions = _places(parameters), _versions(parameters)
         yield
         found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
         wanted = [parameters[number] for number in self._numbers]
         moved = _differing(parameters, places, _places(parameters))
-        written = _differing(parameters, versions, [version(x) for x in parameters])
+        written = _differing(parameters, versions, _versions(parameters))
         if written and self._memories[owner] is self._params:
             written -= {id(x.weight) for x in self.modules[owner].modules() if has_max_norm(x)}
         names = self.modules[owner].named_parameters()

@@ -21,11 +21,12 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """
     run = function
 
-    @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal run
         if run is function and "torch._dynamo" in sys.modules:
             run = torch._dynamo.disable(function)  # type: ignore[no-untyped-call]
         return run(*args, **kwargs)
 
-    return called
+    # torch.compile keeps a few versions of each code object, which all functions here would share.
+    called.__code__ = called.__code__.replace(co_name=function.__name__)
+    return functools.wraps(function)(called)

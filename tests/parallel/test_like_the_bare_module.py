@@ -156,5 +156,15 @@ def test_the_wrapper_compiled_before_a_change(net, model):
     assert_same_gradients(model, net)
 
 
+@pytest.mark.filterwarnings("error:Dynamo does not know")
+def test_the_wrapper_compiled_in_steps_that_draw_and_do_not(model):
+    compiled = torch.compile(model.append(nn.Dropout(0.5)), backend="eager")
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for _ in range(3):
+            compiled(batch()[0]).sum().backward()
+            compiled.eval()(batch()[0]).sum().backward()
+            compiled.train()
+
+
 def test_it_is_a_name_of_the_package():
     assert fastreduce.DataParallel is DataParallel
