@@ -28,5 +28,5 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
         return run(*args, **kwargs)
 
     # torch.compile keeps a few versions of each code object, which all functions here would share.
-    called.__code__ = called.__code__.replace(co_name=function.__name__)
+    called.__code__ = called.__code__.replace()
     return functools.wraps(function)(called)
