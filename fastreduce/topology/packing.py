@@ -140,7 +140,8 @@ class _Search:
     def add(self, shares: Floats) -> Floats:
         """Add the cheapest tree where a second of link l costs ``shares[l]``, of 1 in all."""
         links = self.links
-        prices = links.prices(shares / links.bytes_per_s)
+        both = (shares + shares[links.back]) / 2  # trees use both directions alike
+        prices = links.prices(both / links.bytes_per_s)
         tree = cheapest_tree(prices + prices.T)
         shares = links.one_price(shares)  # the bound counts messages whichever way they go
         prices = links.prices(shares / links.bytes_per_s)
