@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -77,6 +77,21 @@ def check_not_traced() -> None:
         raise RuntimeError(
             "DataParallel: torch.jit.trace cannot see how a batch is cut, which the example's size "
             "decides; trace the bare module: torch.jit.trace(model.module, example)"
+        )
+
+
+def refuse_to_be_scripted() -> NoReturn:
+    raise RuntimeError(
+        "DataParallel: torch.jit.script cannot compile what deals a batch to replicas; wanted the "
+        "bare module: torch.jit.script(model.module)"
+    )
+
+
+def check_attribute(name: str) -> None:
+    if name == "__class__":
+        raise RuntimeError(
+            "DataParallel: found another class for the wrapped module, as a parametrization sets "
+            "it, which the replicas would not have; parametrize the module before it is wrapped"
         )
 
 

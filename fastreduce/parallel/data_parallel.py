@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.checks import check_keywords, check_module, device_list
+from fastreduce.parallel.checks import (
+    check_attribute,
+    check_keywords,
+    check_module,
+    device_list,
+    refuse_to_be_scripted,
+)
 from fastreduce.parallel.dealer import Dealer
 from fastreduce.parallel.graphed import GraphedStep
 
@@ -254,12 +260,7 @@ class DataParallel(nn.Module):
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "__class__":
-            raise RuntimeError(
-                "DataParallel: found another class for the wrapped module, as a parametrization "
-                "sets it, which the replicas would not have; parametrize the module before it is "
-                "wrapped"
-            )
+        check_attribute(name)
         super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
@@ -279,10 +280,7 @@ class DataParallel(nn.Module):
 
     def __prepare_scriptable__(self) -> nn.Module:
         """What torch.jit.script compiles: threads and autograd's sums cannot be."""
-        raise RuntimeError(
-            "DataParallel: torch.jit.script cannot compile what deals a batch to replicas; wanted "
-            "the bare module: torch.jit.script(model.module)"
-        )
+        refuse_to_be_scripted()
 
     def _settings(self) -> dict[str, Any]:
         return {"devices": self.devices, **self._parallel.settings}

@@ -46,8 +46,8 @@ def lower_bound(
 
     The cut: however the devices are divided into m parts, each byte of the result takes at least
     m - 1 messages from part to part to be summed and m - 1 to be spread, and links carry what they
-    carry. `fastreduce.topology.packing.Bound` has prices, 1 for a second of all links together, at
-    which the messages for a byte cost at least ``byte_s``. Link l carries nothing before the
+    carry. `fastreduce.topology.packing.Pricing` has prices, 1 for a second of all links together,
+    at which the messages for a byte cost at least ``byte_s``. Link l carries nothing before the
     latency t_l of the nearest message on it, so it is busy for at most T - t_l, or not at all. So T
     is no less than where these times, at their prices, pay for all bytes; whatever the prices.
 
@@ -78,7 +78,7 @@ def lower_bound(
     earliest_s = links.earliest_s(costs.ramp_bytes)
     found = {
         "cut": max(
-            _paid_s(bound.prices, earliest_s, nbytes * bound.byte_s) for bound in packing.bounds
+            _paid_s(prices, earliest_s, nbytes * byte_s) for byte_s, prices in packing.pricings
         ),
         "latency": _farthest_s(links.latency_s, costs),
         "memory": memory_s,

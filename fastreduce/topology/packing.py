@@ -29,7 +29,7 @@ CLOSE = 1e-3  # the gap at which to stop
 LONGEST = 1e12
 
 
-class Bound(NamedTuple):
+class Pricing(NamedTuple):
     """At these prices of a second of each link, of 1 for all together, whatever moves a byte of
     each rank to all ranks costs at least ``byte_s``. So no program needs less for each byte.
 
@@ -44,8 +44,8 @@ class Bound(NamedTuple):
 class Packing(NamedTuple):
     """Trees and their shares of the data, in descending order.
 
-    For each byte on every rank the busiest link is busy for ``time_s``. Of the ``bounds`` the
-    highest is that of the best prices for trees. Others hold as well, and tell more of few bytes
+    For each byte on every rank the busiest link is busy for ``time_s``. The highest ``byte_s``
+    of the ``pricings`` is the bound for many bytes. Others hold as well, and tell more of few bytes
     where their links begin late. Where links are not equally fast in both directions, one is that
     of `slowest_cut`, which trees need not reach.
     """
@@ -53,11 +53,11 @@ class Packing(NamedTuple):
     trees: tuple[Tree, ...]
     shares: tuple[float, ...]
     time_s: float
-    bounds: tuple[Bound, ...]
+    pricings: tuple[Pricing, ...]
 
     @property
     def bound_s(self) -> float:
-        return max(bound.byte_s for bound in self.bounds)
+        return max(pricing.byte_s for pricing in self.pricings)
 
 
 def cheapest_tree(prices: Floats) -> Tree:
@@ -90,16 +90,16 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     (12.82, 1.0)
     """
     search = _Search(links)
-    if not links.are_alike_both_ways:
+    if not search.are_alike:
         search.note(*slowest_cut(links))
         # Divisions, whose messages go either way.
-        for byte_s, prices in pack(links.evened(), programs).bounds:
+        for byte_s, prices in pack(links.evened(), programs).pricings:
             search.note(byte_s, links.one_price(prices))
     for link_prices in search.obvious_prices():
         search.add(link_prices)
     search.warm_up()
     if not programs:
-        return Packing((), (), math.inf, tuple(search.bounds))
+        return Packing((), (), math.inf, tuple(search.pricings))
     time_s, shares, dual = search.solve()
     for _ in range(programs):
         if search.bound_s >= time_s * (1 - CLOSE):
@@ -112,17 +112,17 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
     order = [int(i) for i in np.argsort(-shares) if shares[i] > 1e-6]
     of_data = [float(shares[i]) for i in order]
     trees = tuple(search.trees[i] for i in order)
-    return Packing(trees, tuple(x / sum(of_data) for x in of_data), time_s, tuple(search.bounds))
+    return Packing(trees, tuple(x / sum(of_data) for x in of_data), time_s, tuple(search.pricings))
 
 
 class _Search:
-    """Trees and bounds so far."""
+    """Trees and pricings so far."""
 
     def __init__(self, links: Links) -> None:
-        self.links = links
+        self.links, self.are_alike = links, links.are_alike_both_ways
         self.trees: list[Tree] = []
         self.columns: list[Floats] = []
-        self.bounds: list[Bound] = []
+        self.pricings: list[Pricing] = []
         self.bound_s = 0.0
         self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
 
@@ -140,11 +140,12 @@ class _Search:
     def add(self, shares: Floats) -> Floats:
         """Add the cheapest tree where a second of link l costs ``shares[l]``, of 1 in all."""
         links = self.links
-        both = (shares + shares[links.back]) / 2  # trees use both directions alike
-        prices = links.prices(both / links.bytes_per_s)
-        tree = cheapest_tree(prices + prices.T)
-        shares = links.one_price(shares)  # the bound counts messages whichever way they go
+        shares = (shares + shares[links.back]) / 2  # trees use both directions alike
         prices = links.prices(shares / links.bytes_per_s)
+        tree = cheapest_tree(prices + prices.T)
+        if not self.are_alike:  # the bound counts messages whichever way they go
+            shares = links.one_price(shares)
+            prices = links.prices(shares / links.bytes_per_s)
         least = np.minimum(prices, prices.T)
         bound_s = 2 * float(sum(least[edge] for edge in cheapest_tree(least)))
         if self.note(bound_s, shares):
@@ -156,7 +157,7 @@ class _Search:
     def note(self, byte_s: float, prices: Floats) -> bool:
         """Whether it is the best so far. Where some ranks are joined for nothing, it is none."""
         if byte_s > 0:
-            self.bounds.append(Bound(byte_s, prices))
+            self.pricings.append(Pricing(byte_s, prices))
         best = byte_s > self.bound_s
         self.bound_s = max(self.bound_s, byte_s)
         return best

@@ -281,26 +281,3 @@ def test_an_error_in_a_later_step_names_its_shard(number):
     if sys.version_info >= (3, 11):
         assert f"in shard {number} of 2" in "".join(raised.value.__notes__)
     assert model[0].weight.grad is None
-
-
-CODE = """
-import resource, torch
-from fastreduce.parallel.at_once import ShardThreads
-
-def faults():
-    begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        kept = [torch.ones(1 << 18) for _ in range(8)]  # 1 MiB each
-        del kept
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
-
-before = faults()
-ShardThreads(2, meet=False).get()
-faults()  # memory is fetched once more
-print(before, faults())
-"""
-
-
-def test_freed_memory_is_kept_for_the_next_step():
-    before, after = map(int, output_of(CODE).split())
-    assert after < 100 < 1000 < before

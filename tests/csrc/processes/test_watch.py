@@ -1,6 +1,5 @@
 """The thread that wakes those who wait in Gloo in vain, under sanitizers, and mutants of it."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,9 @@ def test_who_is_woken(sanitizer, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "5 cases right\n", "")
 
 
-# What is wrong: the text, the text in its place, and a pattern of what is then said.
+# What is wrong: the text, the text in its place, and what is then said.
 MUTANTS = {
-    # On a busy machine it may sleep in any of the cases.
-    "sleeps on": ("  watch_.sleeps_ = false;\n", "", "went on|was not woken|and not again"),
+    "sleeps on": ("  watch_.sleeps_ = false;\n", "", "a wait in vain went on"),
     "wakes once": (
         "      if (waiter->trouble_.empty()) waiter->trouble_ = waiter->look_();\n",
         "      if (!waiter->trouble_.empty()) continue;\n"
@@ -41,4 +39,4 @@ MUTANTS = {
 def test_mutants_are_found(name, tmp_path):
     text, other, words = MUTANTS[name]
     done = run(built(tmp_path, mutated(tmp_path, FILE, text, other)))
-    assert done.returncode != 0 and re.search(words, done.stderr)
+    assert done.returncode != 0 and words in done.stderr
