@@ -7,8 +7,8 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
-_SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGT")}}
-_SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+_SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGTPE")}}
+_SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGTPE")}
 
 _IN_A_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 
@@ -53,7 +53,8 @@ def size(nbytes: float) -> str:
     >>> size(160e6), size(20e9), size(512)
     ('160 MB', '20 GB', '512 B')
     """
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+    units = ("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)
+    for unit, scale in units:
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
     return f"{nbytes:g} B"
@@ -107,10 +108,13 @@ def parse_size(text: str) -> int:
     >>> parse_size("160MB"), parse_size("64MiB"), parse_size("4096")
     (160000000, 67108864, 4096)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?|)B?\s*", text, re.IGNORECASE)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTPE]i?|)B?\s*", text, re.IGNORECASE)
     prefix = found[2].upper().replace("I", "i") if found else ""
     if not found:
-        raise ValueError(f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096")
+        raise ValueError(
+            f"{text!r} is no size; want bytes, such as 160MB, 64MiB or 4096, with a unit from KB "
+            "and KiB to EB and EiB, or none"
+        )
     nbytes = Fraction(found[1]) * _SCALES[prefix]
     if nbytes.denominator != 1:
         raise ValueError(

@@ -14,6 +14,7 @@ from doc_pages import PAGES, ROOT, table
 
 from fastreduce.algorithms import registry
 from fastreduce.cli import _parser
+from fastreduce.topology import load
 
 # Each of these is a notebook with a kernel of its own: test_book.py runs them.
 NOTEBOOKS = {page for page in PAGES if page.startswith("docs/book/")}
@@ -122,6 +123,13 @@ def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
     registry.clear()
     registry.update(before)
     torch.set_grad_enabled(True)
+
+
+def test_the_topology_file_loads(tmp_path):
+    (text,) = blocks(PAGES["docs/planning.md"], "json")
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    assert len(load(path).devices) == 2
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.keys() - NOTEBOOKS))

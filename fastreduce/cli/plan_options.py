@@ -176,6 +176,12 @@ def check(args: argparse.Namespace) -> None:
     def given(*names: str) -> list[str]:
         return [f"--{name}" for name in names if getattr(args, name) is not None]
 
+    written: dict[Path, str] = {}
+    for flag in given("draw", "busy", "plot", "trace", "timeline", "html"):
+        file = getattr(args, flag.removeprefix("--")).absolute()
+        if file in written:
+            raise ValueError(f"{written[file]} and {flag} would both write {file.name}, want two")
+        written[file] = flag
     path = (args.algorithm or "").removeprefix("file:")
     if path != args.algorithm and path and not Path(path).is_file():
         raise ValueError(f"--algorithm {args.algorithm}: no such file, want a saved program's")

@@ -14,6 +14,8 @@ _TAG = re.compile(r"\s*\[[^]\s\"{]*\][^\s,\"\[{]*:")  # of mpirun --tag-output: 
 # A row: size, count, type, then perhaps operation and root; then, out of place and in place, time
 # in us, algbw and busbw in GB/s, and the number of wrong results.
 _ROW = re.compile(r"(-?\d+)\s+(\d+)\s+(?:float|half|double|bfloat16|u?int\d+|fp?8_?e\dm\d)\s+(.*)$")
+# What a run says that did not go well: at its end, or where it breaks off.
+_FAILED = re.compile(r"Out of bounds values\s*:\s*\d+\s+FAILED|Test (?:NCCL |CUDA )?failure")
 _RANK = re.compile(r"#?\s*Rank\s+(\d+)\s")
 
 
@@ -28,7 +30,7 @@ def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
     These come second, and so meet a warm machine. One text may hold several runs.
 
     Raises:
-        ValueError: a row that is wrong, no row, or another collective.
+        ValueError: a row that is wrong, no row, another collective, or a run that failed.
 
     >>> ranks = "# Rank 0 on a\\n# Rank 1 on a\\n"
     >>> times_s(ranks + "1048576 262144 float sum -1 64.00 16.38 16.38 0")
@@ -38,6 +40,10 @@ def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
     found = defaultdict(list)
     for number, line in enumerate(text.splitlines(), 1):
         unlabelled = _LABELS.sub("", line)
+        if _FAILED.search(line):
+            raise ValueError(
+                f"line {number}: {line.strip('# ')!r}: want the output of a run without a failure"
+            )
         if rank := _RANK.search(line):
             ranks = max(0 if in_rows else ranks, int(rank[1]) + 1)  # after rows: another run
             in_rows, most_words = False, 0

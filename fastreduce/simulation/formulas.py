@@ -165,25 +165,37 @@ def hierarchical_s(
     """
     if k == 1:
         return 0.0
-    local, m = k // machines, machines
     piece_bytes = nbytes / k / waves
-    # What a rank fetches in its machine and gets from another one in each step, in pieces.
-    ring, spread = [(0, 1)] * (m - 1), [(1, 1)] * (m - 1)
-    if local == 1:
-        steps = 2 * ring
-    else:
-        steps = [(m, 0), *ring, *spread, (1, 0)] if waves > 1 else [(m, 0), *ring, *ring, (m, 0)]
-    last = len(steps) + waves - 1
-    under_way = [steps[max(0, turn + 1 - waves) : turn + 1] for turn in range(last)]
-    turns = Counter((sum(x for x, _ in some), sum(x for _, x in some)) for some in under_way)
+    turns = _turns(k // machines, machines, waves)
 
     def turn_s(fetched: int, passed_on: int) -> float:
         busy_s = float(np.max(inside.s_per_byte * fetched + between.s_per_byte * passed_on))
         delay_s = max(inside.delay_s * (fetched > 0), between.delay_s * (passed_on > 0))
         return costs.launch_s + delay_s + busy_s * piece_bytes
 
-    waits_s = costs.event_wait_s * (last - 1)  # the first turn waits for nobody
+    waits_s = costs.event_wait_s * (turns.total() - 1)  # the first turn waits for nobody
     return costs.call_s + waits_s + sum(times * turn_s(*turn) for turn, times in turns.items())
+
+
+def _turns(local: int, machines: int, waves: int) -> Counter[tuple[int, int]]:
+    """In how many turns of `hierarchical_s` a rank fetches so many pieces in its machine, and gets
+    so many from another one."""
+    ring, spread = ((0, 1), machines - 1), ((1, 1), machines - 1)  # pieces, and for how many steps
+    if local == 1:
+        runs = [ring, ring]
+    elif waves > 1:
+        runs = [((machines, 0), 1), ring, spread, ((1, 0), 1)]
+    else:
+        runs = [((machines, 0), 1), ring, ring, ((machines, 0), 1)]
+    # Turns in which all waves are in the same run are alike: one of them is listed for each run.
+    steps = [pieces for pieces, times in runs for _ in range(min(times, waves))]
+    turns: Counter[tuple[int, int]] = Counter()
+    for turn in range(len(steps) + waves - 1):
+        under_way = steps[max(0, turn + 1 - waves) : turn + 1]
+        turns[sum(x for x, _ in under_way), sum(x for _, x in under_way)] += 1
+    for (fetched, passed_on), times in runs:
+        turns[waves * fetched, waves * passed_on] += max(0, times - waves)
+    return turns
 
 
 def best_waves(

@@ -24,7 +24,7 @@ def slowest_cut(links: Links) -> tuple[float, Floats]:
     graph = nx.DiGraph()
     for link, rate in zip(links.names, links.bytes_per_s, strict=True):
         graph.add_edge(*link, capacity=float(rate))
-    first, *others = sorted(links.devices)
+    first, *others = links.devices
     ends = [pair for other in others for pair in ((first, other), (other, first))]
     rate, (side, _) = min((nx.minimum_cut(graph, *pair) for pair in ends), key=lambda cut: cut[0])
     crosses = np.array([src in side and dst not in side for src, dst in links.names])

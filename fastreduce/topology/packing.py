@@ -133,7 +133,7 @@ class _Search:
         for chosen in ([link[0] in links.devices for link in links.names], *kinds):
             prices = np.array(chosen) * links.bytes_per_s
             yield prices / prices.sum()
-        for device in sorted(links.devices):
+        for device in links.devices:
             prices = np.array([device in link for link in links.names]) * links.bytes_per_s
             yield prices / prices.sum()
 
@@ -191,7 +191,7 @@ def least_busy(
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, eye_array, hstack, kron
 
-    idle = np.zeros((1, busy.shape[0])) if idle is None else idle
+    idle = np.zeros((1, busy.shape[0])) if idle is None else np.minimum(idle, LONGEST)
     busy = csr_array(busy)
     busy.data = np.minimum(busy.data, LONGEST)
     (turns, links), columns = idle.shape, busy.shape[1]

@@ -161,7 +161,9 @@ def _machine(topology: Topology) -> Topology:
     inside = nx.DiGraph(topology.graph)
     inside.remove_edges_from([link for link in topology.graph.edges if _network(topology, link)])
     nodes = nx.node_connected_component(inside.to_undirected(as_view=True), topology.devices[0])
-    kept = topology.graph.subgraph(node for node in topology.graph if node in nodes)
+    # A view of a part of a graph may list its nodes in any order; ranks are in that of the whole.
+    kept = nx.DiGraph(topology.graph)
+    kept.remove_nodes_from([node for node in topology.graph if node not in nodes])
     return Topology(f"one of {topology.name}", topology.source, kept)
 
 

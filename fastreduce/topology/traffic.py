@@ -52,7 +52,7 @@ class Links:
         from scipy.sparse import csr_array
 
         devices = topology.devices[:k]
-        self.k, self.devices = k, set(devices)
+        self.k, self.devices = k, devices
         self.pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
         routes = [topology.route(devices[i], devices[j]) for i, j in self.pairs]
         self.names = list(dict.fromkeys(link for route in routes for link in route))

@@ -180,6 +180,10 @@ STEP = ("--model", "gpt2", "--step", "1s")
         ([*DGX1, "--machines", "2", "--nics", "9" * 9], "want a number from 1 to 1024"),
         (["--ranks", "0"], "--ranks: found '0', want a number from 1 to 1024"),
         (["--ranks", "9" * 30], "want a number from 1 to 1024"),
+        (
+            [*DGX1, "--draw", "a.svg", "--busy", "./a.svg"],
+            "--draw and --busy would both write a.svg",
+        ),
         (["--draw", "a.json"], "--draw: found 'a.json', want a name that ends in .svg"),
         (["--topology", "dgx1", "--trace", "a.png"], "--trace: found 'a.png', want a name that"),
         (["--topology", "dgx1", "--timeline", "a"], "--timeline: found 'a', want a name that"),

@@ -1,6 +1,7 @@
 """The lower bound: no program beats it, and some come close."""
 
 import math
+import random
 import sys
 from dataclasses import replace
 from itertools import combinations
@@ -39,6 +40,15 @@ def test_rates_may_be_whole_numbers_of_any_size():
     nx.set_edge_attributes(graph, 10**20, "bytes_per_s")
     fast = Topology("fast", "made up", graph)
     assert lower_bound(fast, 4, MB) < lower_bound(preset("book-pcie4"), 4, MB)
+
+
+def test_names_do_not_matter():
+    topology = cluster("dgx1", machines=2, gbit=100, nics=4).scaled(("m0/gpu3", "m0/gpu0"), 0.3)
+    names = list(topology.graph)
+    random.Random(0).shuffle(names)
+    other = nx.relabel_nodes(topology.graph, {x: f"node {names.index(x):02d}" for x in names})
+    found = [lower_bound(x, 16, MB) for x in (topology, replace(topology, graph=other))]
+    assert found[0] == found[1]
 
 
 @given(randoms=st.randoms(use_true_random=False), nbytes=st.sampled_from([1, MB, 1000 * MB]))

@@ -1,5 +1,6 @@
 """Closed formulas agree with the simulation where both run, in one slice."""
 
+from collections import Counter
 from itertools import permutations
 
 import pytest
@@ -11,6 +12,7 @@ from fastreduce.simulation import EVENTS, Costs
 from fastreduce.simulation.formulas import (
     WAVES,
     Hop,
+    _turns,
     best_waves,
     hierarchical_s,
     hops,
@@ -74,6 +76,28 @@ class TestFormulas:
             found_s = hierarchical_by_formula(topology, machines, nbytes, waves)
             assert found_s == pytest.approx(simulated_s(waves), rel=0.2)
         assert simulated_s(chosen) <= 1.1 * min(map(simulated_s, WAVES))
+
+    @pytest.mark.parametrize("waves", WAVES)
+    @pytest.mark.parametrize("machines", [1, 2, 3, 40])
+    @pytest.mark.parametrize("local", [1, 8])
+    def test_turns_are_those_of_all_waves(self, local, machines, waves):
+        """Of each wave one step is under way, and it begins one turn after the one before."""
+        between, spread = [(0, 1)] * (machines - 1), [(1, 1)] * (machines - 1)
+        steps = [(machines, 0), *between, *between, (machines, 0)]
+        if local == 1:
+            steps = [*between, *between]
+        elif waves > 1:
+            steps = [(machines, 0), *between, *spread, (1, 0)]
+        turns = Counter()
+        for turn in range(len(steps) + waves - 1):
+            under_way = [steps[turn - i] for i in range(waves) if 0 <= turn - i < len(steps)]
+            turns[tuple(map(sum, zip((0, 0), *under_way, strict=True)))] += 1
+        assert +_turns(local, machines, waves) == turns
+
+    def test_a_million_machines_are_no_more_work(self):
+        loads = levels(cluster("book-pcie4", 2, gbit=100, nics=1), 4)
+        per_machine = [hierarchical_s(4 * m, m, 1e9, *loads, 16) / m for m in (2**19, 2**20)]
+        assert per_machine[0] == pytest.approx(per_machine[1], rel=0.05)
 
     @pytest.mark.parametrize("nbytes", SIZES)
     def test_control_another_topology_is_told_apart(self, nbytes):

@@ -101,6 +101,19 @@ def test_a_slow_direction_of_the_only_link_is_taken_all_the_same():
     )
 
 
+@pytest.mark.parametrize(
+    ("bytes_per_s", "latency_s"), [(1e10, 1e30), (1e29, 1.0), (1e-30, 1e-30), (1e30, 1e-30)]
+)
+def test_any_figures_of_a_topology_will_do(bytes_per_s, latency_s):
+    """Also where one is so far from the others that no linear program takes both."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(["gpu0", "gpu1"], kind="gpu", memory_bytes_per_s=2e12)
+    for pair in [("gpu0", "gpu1"), ("gpu1", "gpu0")]:
+        graph.add_edge(*pair, bytes_per_s=bytes_per_s, latency_s=latency_s, medium="pcie")
+    found = synthesize(Topology("a pair", "an example", graph), MIB)
+    assert found.time_s >= found.bound.time_s
+
+
 def test_the_same_call_finds_the_same_program():
     one, other = (synthesize("pcie5-x8", "4MiB") for _ in range(2))
     assert one == other

@@ -1,5 +1,6 @@
 """Rings: the book's on DGX-1, valid ones on anything, and what no ring may pass."""
 
+import itertools
 import math
 import random
 
@@ -192,6 +193,19 @@ class TestOnSeveralMachines:
         assert len(found) == nics
         cards = preset("dgx-h100").graph.edges["gpu0", "pcie0"]["bytes_per_s"]
         assert sum(ring.bytes_per_s for ring in found) == pytest.approx(nics * cards)
+
+    @pytest.mark.parametrize("machine", ["dgx1", "pcie4-x8"])
+    def test_inside_of_a_machine_they_go_as_its_own_ring_does(self, machine):
+        """Where GPUs have other neighbours than all others of their machine."""
+        network = cluster(machine, machines=2, gbit=100, nics=4)
+        local = rings(machine)[0].order
+        after = dict(zip(local, local[1:] + local[:1], strict=True))
+        found = rings(network)
+        assert len(found) > 1
+        for ring in found:
+            first = [rank for rank in ring.order if rank < len(local)]
+            skipped = sum(after[rank] != then for rank, then in itertools.pairwise(first))
+            assert skipped <= 1  # where it comes from the other machine
 
     def test_they_leave_unequal_machines_alone(self):
         graph = nx.DiGraph(cluster("dgx-h100", machines=2, gbit=400, nics=8).graph)
