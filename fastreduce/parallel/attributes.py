@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ class Attributes:
     """The attributes of a module and its children as they were after the last forward pass.
 
     So what a pass itself sets is no change: every replica has its own. Lists, dicts and sets of
-    numbers and strings are compared by their contents, all other objects by identity; what is done
-    inside of those is not noticed.
+    numbers and strings are compared by their contents, and so are the numbers and strings that are
+    attributes of an object, such as a configuration. What is done deeper inside is not noticed.
 
     Args:
         modules: the module and its children, and in the same order those of each replica.
@@ -29,13 +30,22 @@ class Attributes:
     def __init__(self, *modules: Iterable[nn.Module]):
         self._places = list(zip(*modules, strict=True))
         self._tensors: set[tuple[int, str]] = set()
-        self._containers = [
-            (number, name)
-            for number, (module, *_) in enumerate(self._places)
-            for name, value in vars(module).items()
-            if type(value) in _CONTAINERS and name not in _REGISTRIES
-        ]
+        self._with_contents = self._places_with_contents()
         self.keep()
+
+    def _places_with_contents(self) -> list[tuple[int, str]]:
+        """The modules, by number, and names of attributes that are compared by their contents."""
+        seen = set[int]()
+        found = []
+        for number, (module, *_) in enumerate(self._places):
+            for name, value in vars(module).items():
+                if name in _REGISTRIES or id(value) in seen:
+                    continue
+                if type(value) in _CONTAINERS or _has_settings(value):
+                    found.append((number, name))
+                    if type(value) not in _CONTAINERS:  # all modules of a replica share its copy
+                        seen.add(id(value))
+        return found
 
     def keep(self) -> None:
         """A forward pass has ended."""
@@ -44,7 +54,7 @@ class Attributes:
             (number, name): version(self._held[number].get(name)) for number, name in self._tensors
         }
         self._contents = [
-            _content(self._held[number].get(name)) for number, name in self._containers
+            _content(self._held[number].get(name)) for number, name in self._with_contents
         ]
 
     def let_go(self) -> None:
@@ -71,13 +81,17 @@ class Attributes:
         return True
 
     def _follow_contents(self) -> None:
-        for (number, name), known in zip(self._containers, self._contents, strict=True):
+        for (number, name), known in zip(self._with_contents, self._contents, strict=True):
             module, *copies = self._places[number]
             value = vars(module)[name]
             content = _content(value)
-            if content is not None and content != known:
-                for own in copies:
+            if content is None or content == known:
+                continue
+            for own in copies:
+                if type(value) in _CONTAINERS:
                     vars(own)[name] = type(value)(value)
+                elif vars(own)[name] is not value:
+                    _set_settings(vars(own)[name], value, known)
 
     def _follow_tensor(
         self, number: int, name: str, value: Tensor, copies: Sequence[nn.Module]
@@ -111,12 +125,26 @@ class Attributes:
                     )
 
 
+def _has_settings(value: Any) -> bool:
+    others = nn.Module | Tensor | type | FunctionType | MethodType | ModuleType
+    return hasattr(value, "__dict__") and not isinstance(value, others)
+
+
+def _set_settings(own: Any, value: Any, known: dict[str, Any] | None) -> None:
+    """Give a replica's ``own`` the numbers and strings of ``value``, which had the ``known``."""
+    vars(own).update(_content(value))
+    for gone in (known or {}).keys() - vars(value).keys():
+        vars(own).pop(gone, None)
+
+
 def _content(value: Any) -> Any:
-    """What can be compared with the same container later; None for contents that cannot."""
-    if type(value) not in _CONTAINERS:
-        return None
-    items = [*value, *value.values()] if isinstance(value, dict) else value
-    return value.copy() if all(type(item) in _SIMPLE for item in items) else None
+    """What can be compared with the same object later; None for contents that cannot."""
+    if type(value) in _CONTAINERS:
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return value.copy() if all(type(item) in _SIMPLE for item in items) else None
+    if _has_settings(value):
+        return {name: x for name, x in vars(value).items() if type(x) in _SIMPLE}
+    return None
 
 
 def version(value: Any) -> int:

@@ -68,11 +68,28 @@ def rows_of(tree: Any, batch_dim: int) -> int:
             f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array"
         )
     if len(lengths) > 1:
-        raise ValueError(_differing(named_leaves(tree), batch_dim))
+        entries = _entries_per_example(tree, lengths, batch_dim)
+        raise ValueError(entries or _differing(named_leaves(tree), batch_dim))
     rows: int = lengths.pop()
     if rows == 0:
         raise ValueError("DataParallel: found no example in the batch, wanted at least one")
     return rows
+
+
+def _entries_per_example(tree: Any, lengths: set[int], batch_dim: int) -> str | None:
+    """Why a tree with tensors of these ``lengths`` cannot be cut, if a list in it is the cause."""
+    for found in pytree.tree_leaves(tree, is_leaf=lambda x: isinstance(x, list)):
+        if isinstance(found, list):
+            inside = [x for x in leaves_of(found)[0] if is_cut(x, batch_dim)]
+            own = {x.shape[dim_of(x, batch_dim)] for x in inside}
+            if len(own) > 1 or len(found) in lengths - own:
+                return (
+                    f"DataParallel: found a list of {len(found)} with tensors of "
+                    f"{' and '.join(map(str, sorted(own)))} along dimension {batch_dim}; wanted as "
+                    "many examples in all tensors of the arguments. A list with an entry per "
+                    "example cannot be cut: stack its tensors, and have forward take them apart"
+                )
+    return None
 
 
 def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int) -> str:

@@ -62,8 +62,9 @@ def check_module(module: Any, parallel: type[nn.Module]) -> None:
     for name in sorted(set(ours).intersection(dir(module))):
         raise ValueError(
             f"DataParallel: found a {kind} with an attribute {name}, which the wrapped module has "
-            f"of its own; wanted another name: rename it, or wrap a module that holds the {kind}, "
-            "such as nn.Sequential(module)"
+            f"of its own; wanted another name: rename it, or wrap the part of the {kind} that is "
+            "the network (self.net = DataParallel(net)), or a module that holds all of it, such as "
+            "nn.Sequential(module)"
         )
     if isinstance(module, torch.jit.ScriptModule):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,9 @@ class Dealer:
         self.measured = MeasuredShares(devices) if shares == "measured" else None
         self.fixed = [1.0] * shards if shares is None or isinstance(shares, str) else list(shares)
         self.alone = shards == 1
+        # Kinds of loss functions.
         self.checked: set[tuple[str, Any]] = set()
+        self.not_comparable: set[tuple[str, Any]] = set()
         self.replicas.update()
         self.recorder = Recorder(record, net) if record else None
 
@@ -126,12 +129,12 @@ class Dealer:
         # A GradScaler skips the steps of losses that are not finite, and then scales by less.
         look = not any(map(scaled_by_tensor, losses))
         found = total(scaled, self.replicas.devices[0], look)
-        may_differ = len(owners) > 1 and len(self.checked) < MOST_CHECKED
-        if may_differ and isinstance(losses[0], Tensor):
+        few = len(self.checked) + len(self.not_comparable) < MOST_CHECKED
+        if len(owners) > 1 and few and isinstance(losses[0], Tensor):
             kind = reduction, kind_of(loss_fn)
             if kind not in self.checked:
-                whole = self._whole_loss(loss_fn, outputs, targets, sizes)
-                if whole is None or compared(whole.to(found), found, coarsest_eps(losses[0])):
+                whole = self._whole_loss(kind, loss_fn, outputs, targets, sizes)
+                if whole is not None and compared(whole.to(found), found, coarsest_eps(losses[0])):
                     self.checked.add(kind)
         self.passes.backward(scaled)
         return found
@@ -166,20 +169,40 @@ class Dealer:
         return GraphedStep(step, self.replicas.net, devices, (inputs, targets), update)
 
     def _whole_loss(
-        self, loss_fn: Callable[..., Any], outputs: Sequence[Any], targets: Any, sizes: list[int]
+        self,
+        kind: tuple[str, Any],
+        loss_fn: Callable[..., Any],
+        outputs: Sequence[Any],
+        targets: Any,
+        sizes: list[int],
     ) -> Tensor | None:
-        """The loss of the joined outputs; None where there is no such thing."""
+        """The loss of the joined outputs; None where there is no such thing, which is said once."""
         device = self.replicas.devices[0]
         with torch.no_grad():
             try:
                 joined = join(outputs, sizes, device, self.batch_dim)
             except ValueError:
-                return None  # outputs that only the loss function can read
+                self._warn(kind, "as the outputs of its shards cannot be joined")
+                return None
             (moved,) = cut(targets, [sum(sizes)], [device], self.batch_dim)
             whole = loss_fn(joined, *moved)
         if not isinstance(whole, Tensor) or whole.numel() != 1:
-            return None  # losses that are among the outputs
+            self._warn(kind, "as it is among the outputs, one for each shard")
+            self.checked.add(kind)
+            return None
         return whole.reshape(())
+
+    def _warn(self, kind: tuple[str, Any], why: str) -> None:
+        if kind not in self.not_comparable:
+            self.not_comparable.add(kind)
+            warnings.warn(
+                f"backward: the loss of the whole batch is not known, {why}, so the shards' could "
+                "not be compared with it. It is their mean only if it is a mean over examples (or "
+                'a sum, with reduction="sum"). If it is one over something else, such as tokens, '
+                "let the loss function return a sum and its weight; the gradient of a loss that "
+                "compares examples with each other is loss_fn(model(X)).backward()'s",
+                stacklevel=5,
+            )
 
 
 @dataclass

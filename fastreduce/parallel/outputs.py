@@ -29,8 +29,10 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
     for shard, (_, shape) in enumerate(flat):
         if shape != flat[0][1]:
             raise ValueError(
-                f"DataParallel: the output of shard {shard} is built as {shape}, but that of shard "
-                f"0 as {flat[0][1]}; wanted the same of all, or they cannot be joined"
+                f"DataParallel: shard {shard} returned {_in_words(outputs[shard])}, but shard 0 "
+                f"{_in_words(outputs[0])}; wanted the same of all, or they cannot be joined. It "
+                "may depend on the examples, or on what was changed deep inside of an attribute of "
+                "the module since it was wrapped, which the other replicas do not follow"
             )
     columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
     for number, same in enumerate(columns):
@@ -40,6 +42,12 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
             raise ValueError(f"DataParallel: forward returned{where} {problem}")
     joined = [_joined(same, device, batch_dim) for same in columns]
     return pytree.tree_unflatten(joined, flat[0][1])
+
+
+def _in_words(output: Any) -> str:
+    """Such as "a list with [0], [1]"."""
+    places = [place for place, _ in named_leaves(output)]
+    return f"{type(output).__name__} with {', '.join(places) or 'nothing'}"
 
 
 def _check_lists(outputs: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> None:

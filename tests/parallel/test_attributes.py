@@ -76,6 +76,55 @@ def test_what_changes_in_lists_dicts_and_sets_of_simple_values(change):
     assert torch.equal(model(X), model.module(X))
 
 
+class Config:
+    """As those of transformers, which all modules of a model share."""
+
+    def __init__(self):
+        self.scale, self.shape, self.old = 2.0, [1], "old"
+
+
+class Configured(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(3, 3))
+        self.config = self[0].config = Config()
+
+    def forward(self, x):
+        scale = self[0].config.scale * len(vars(self.config))
+        return super().forward(x) * scale * getattr(self.config, "more", 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: setattr(config, "scale", 3.0),
+        lambda config: setattr(config, "more", 5),
+        lambda config: delattr(config, "old"),
+        lambda config: setattr(config, "scale", torch.tensor(3)) or setattr(config, "scale", 4.0),
+    ],
+    ids=["set", "added", "deleted", "set twice"],
+)
+def test_numbers_and_strings_of_an_object_that_change(change):
+    model = DataParallel(Configured(), ["cpu"] * 3)
+    X = torch.arange(18.0).view(6, 3)
+    before = model(X)
+    change(model.config)
+    assert torch.equal(model(X), model.module(X))
+    assert not torch.equal(model(X), before)
+
+
+def test_replicas_keep_what_forward_counts_in_their_own_objects():
+    class Counts(Configured):
+        def forward(self, x):
+            self.config.seen = getattr(self.config, "seen", 0) + len(x)
+            return super().forward(x)
+
+    model = DataParallel(Counts(), ["cpu"] * 2)
+    for _ in range(2):
+        model(torch.ones(5, 3))
+    assert model.config.seen == 6
+    assert model._parallel.replicas.modules[1].config.seen == 4
+
+
 def test_replicas_keep_what_forward_puts_into_their_own_lists():
     class Logs(nn.Linear):
         def __init__(self):

@@ -1,7 +1,9 @@
 """Loss functions that `model.backward` takes, and their comparison with that of the whole batch."""
 
 import copy
+import warnings
 from collections import UserDict
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -29,8 +31,43 @@ def test_a_loss_among_the_outputs():
     bare(X, y)["loss"].backward()
     for mapping in (dict, UserDict):
         model.zero_grad()
-        model.backward(lambda out: out["loss"], mapping({"X": X, "labels": y}))
+        with warnings_of(mapping is dict):
+            model.backward(lambda out: out["loss"], mapping({"X": X, "labels": y}))
         assert_same_gradients(model, bare)
+
+
+@contextmanager
+def warnings_of(expected):
+    """That a loss could not be compared; once if expected, else not."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    assert ["the loss of the whole batch is not known" in str(x.message) for x in found] == [
+        True
+    ] * expected
+
+
+def contrastive(out):
+    logits = out["one"] @ out["other"].T
+    return F.cross_entropy(logits, torch.arange(len(logits)))
+
+
+def test_a_loss_that_could_not_be_compared_is_compared_later():
+    """Outputs of equal shards can be joined."""
+
+    class Pairs(nn.Linear):
+        def forward(self, X):
+            found = super().forward(X)
+            return {"one": found, "other": found, "logits": found @ found.T}
+
+    model = DataParallel(Pairs(4, 4), ["cpu"] * 2)
+    for expected in (True, False):
+        with warnings_of(expected):
+            model.backward(contrastive, torch.eye(7, 4))
+    before = model.weight.grad.clone()
+    with pytest.raises(ValueError, match="so it is not their mean over examples"):
+        model.backward(contrastive, torch.eye(8, 4))
+    assert torch.equal(model.weight.grad, before)
 
 
 def test_the_mean_over_the_batch_of_a_divergence():
@@ -66,7 +103,8 @@ def test_a_loss_of_outputs_that_cannot_be_joined():
     lengths = torch.tensor([2, 3, 7, 5, 1, 4])
     net = Tagger(4, 3).double()
     model = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
-    model.backward(loss, (X, lengths), tags, lengths)
+    with warnings_of(True):
+        model.backward(loss, (X, lengths), tags, lengths)
     loss(net(X, lengths), tags, lengths).backward()
     assert_same_gradients(model, net)
 

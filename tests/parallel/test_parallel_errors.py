@@ -188,7 +188,16 @@ STEPS = {
     "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),
                          lambda m: m(X), ValueError, "no tensors and cannot be joined"),
     "other shapes out": (lambda: DataParallel(Returns(lambda x, y: [y] * len(x)), CPU2),
-                         lambda m: m(X[:5]), ValueError, "the output of shard 1 is built as"),
+                         lambda m: m(X[:5]), ValueError,
+                         r"shard 1 returned list with \[0\], \[1\], but shard 0 list with \[0\], "),
+    "an entry per example": (
+        linear, lambda m: m([{"boxes": X[:n]} for n in (4, 2)]), ValueError,
+        "a list of 2 with tensors of 2 and 4 along .* entry per example cannot be cut"),
+    "an entry per example beside the images": (
+        linear, lambda m: m(X, [{"boxes": X[:2]}] * 6), ValueError,
+        "a list of 6 with tensors of 2 along .* entry per example cannot be cut"),
+    "a shorter list": (linear, lambda m: m(X, [X[:2]] * 2), ValueError,
+                       r"6 in args\[0\], 2 in args\[1\]\[0\], 2 in args\[1\]\[1\]; wanted as many"),
     "an entry per example out": (
         lambda: DataParallel(Returns(lambda x, y: [{"boxes": y[:1].expand(4, 5)}] * 3), CPU2),
         lambda m: m(X), ValueError,
