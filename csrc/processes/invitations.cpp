@@ -50,9 +50,12 @@ void Group::open(int peer, const Invitation& from) {
     raise(invitation_of(peer) + ": " + error.what() + "; if that rank has given up, its own error says why");
   }
   const Front* theirs = reinterpret_cast<const Front*>(memories_[peer].data());
-  const bool fits = from.at.bytes == sizeof(Front) + 2 * staging_bytes_ && theirs->magic == kMagic &&
-                    theirs->token == from.token && theirs->staging_bytes == staging_bytes_ && theirs->rank == peer &&
-                    theirs->size == size();
+  const auto wanted = sizeof(Front) + 2 * staging_bytes_;
+  if (from.at.bytes != wanted)
+    raise(invitation_of(peer) + " leads to " + std::to_string(from.at.bytes) + " bytes of memory, and this rank has " +
+          std::to_string(wanted) + "; want the same shared_bytes and version of fastreduce on all ranks");
+  const bool fits = theirs->magic == kMagic && theirs->token == from.token && theirs->staging_bytes == staging_bytes_ &&
+                    theirs->rank == peer && theirs->size == size();
   if (!fits)
     raise(invitation_of(peer) +
           " leads to memory of another rank, group, size or version of fastreduce; want the same version and "

@@ -79,7 +79,7 @@ LIES = {
     ),
     "another size": (
         lambda pid, fd, inode, size, token: text(pid, *other_memory(4096, SEALS), 4096, token),
-        "leads to memory of another rank, group, size or version",
+        r"leads to 4096 bytes of memory, and this rank has \d+; want the same shared_bytes",
     ),
     "smaller than it is": (
         lambda pid, fd, inode, size, token: text(pid, fd, inode, 4096, token),
