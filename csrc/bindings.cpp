@@ -229,10 +229,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("__enter__", &ThreadState::enter)
       .def("__exit__", &ThreadState::exit);
   module.attr("HasDrawn") = py::handle(has_drawn());
-  py::class_<DrawsNothing>(module, "DrawsNothing")
-      .def(py::init<>())
-      .def("__enter__", &DrawsNothing::enter)
-      .def("__exit__", [](DrawsNothing& self, const py::args&) { self.exit(); });
+  py::class_<DrawsFrom>(module, "DrawsFrom")
+      .def(py::init<std::optional<at::Generator>>(), py::arg("own"))
+      .def_property_readonly("drew", &DrawsFrom::drew)
+      .def("__enter__", [](DrawsFrom& self) { return self.enter(), &self; }, py::return_value_policy::reference)
+      .def("__exit__", [](DrawsFrom& self, const py::args&) { self.exit(); });
   module.def("take_cores", &take_cores, py::arg("cores"));
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);

@@ -1,21 +1,55 @@
 #include "shard_threads.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <ATen/SavedTensorHooks.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 namespace fastreduce {
 namespace {
 
-// A key that no tensor has and for which torch has no kernels: a thread has it inside of DrawsNothing. For all
-// operations that take no generator it costs nothing.
-constexpr c10::DispatchKey kDrawsNothing = c10::DispatchKey::TESTING_ONLY_GenericMode;
+// A key that no tensor has and for which torch has no kernels: a thread has it inside of DrawsFrom. For all operations
+// that take no generator it costs nothing.
+constexpr c10::DispatchKey kDraws = c10::DispatchKey::TESTING_ONLY_GenericMode;
+const c10::DispatchKeySet kAfterDraws(c10::DispatchKeySet::FULL_AFTER, kDraws);
 
-void raise(const c10::OperatorHandle&, torch::jit::Stack*) {
+thread_local DrawsFrom* of_this_thread = nullptr;
+
+at::mt19937_data_pod state_of_torch() {
+  at::Generator torchs = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(torchs.mutex());
+  return torchs.get<at::CPUGeneratorImpl>()->engine().data();
+}
+
+bool is_equal(const at::mt19937_data_pod& one, const at::mt19937_data_pod& other) {
+  return one.seed_ == other.seed_ && one.left_ == other.left_ && one.next_ == other.next_ && one.state_ == other.state_;
+}
+
+bool is_generator(const c10::Argument& argument) {
+  const c10::TypePtr type = argument.type();
+  const auto optional = type->cast<c10::OptionalType>();
+  return (optional ? optional->getElementType() : type)->kind() == c10::TypeKind::GeneratorType;
+}
+
+bool takes_generator(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), is_generator);
+}
+
+bool is_elsewhere(const c10::IValue& argument) {
+  if (argument.isDevice()) return !argument.toDevice().is_cpu();
+  return argument.isTensor() && argument.toTensor().defined() && !argument.toTensor().is_cpu();
+}
+
+void draw(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (DrawsFrom::lend(operation.schema(), *stack)) return operation.redispatchBoxed(keys & kAfterDraws, stack);
   const pybind11::gil_scoped_acquire gil;
   PyErr_SetNone(has_drawn());
   python_error error;
@@ -23,26 +57,17 @@ void raise(const c10::OperatorHandle&, torch::jit::Stack*) {
   throw error;
 }
 
-bool takes_generator(const c10::FunctionSchema& schema) {
-  const auto& arguments = schema.arguments();
-  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
-    const c10::TypePtr type = argument.type();
-    const auto optional = type->cast<c10::OptionalType>();
-    return (optional ? optional->getElementType() : type)->kind() == c10::TypeKind::GeneratorType;
-  });
-}
-
 // All that is drawn, is drawn in the end by an operation of torch that may be given a generator.
 void register_kernels() {
-  static torch::Library all(torch::Library::IMPL, "_", kDrawsNothing, __FILE__, __LINE__);
+  static torch::Library all(torch::Library::IMPL, "_", kDraws, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFallthrough());
-  static torch::Library aten(torch::Library::IMPL, "aten", kDrawsNothing, __FILE__, __LINE__);
+  static torch::Library aten(torch::Library::IMPL, "aten", kDraws, __FILE__, __LINE__);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
     const auto found = c10::Dispatcher::singleton().findSchema(name);
     if (!found || !takes_generator(found->schema())) continue;
     const std::string own = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-    aten.impl(own.c_str(), torch::CppFunction::makeFromBoxedFunction<&raise>());
+    aten.impl(own.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
   }
 }
 
@@ -54,14 +79,44 @@ PyObject* has_drawn() {
 }
 
 // Here, not in enter(): while a kernel is registered, other threads of the shards must not look for theirs.
-DrawsNothing::DrawsNothing() { [[maybe_unused]] static const bool registered = (register_kernels(), true); }
-
-void DrawsNothing::enter() {
-  before_ = c10::impl::tls_is_dispatch_key_included(kDrawsNothing);
-  c10::impl::tls_set_dispatch_key_included(kDrawsNothing, true);
+DrawsFrom::DrawsFrom(std::optional<at::Generator> own) : own_(std::move(own)), torchs_(state_of_torch()) {
+  [[maybe_unused]] static const bool registered = (register_kernels(), true);
 }
 
-void DrawsNothing::exit() { c10::impl::tls_set_dispatch_key_included(kDrawsNothing, before_); }
+void DrawsFrom::enter() {
+  before_ = std::exchange(of_this_thread, this);
+  with_gradients_ = c10::GradMode::is_enabled();
+  included_before_ = c10::impl::tls_is_dispatch_key_included(kDraws);
+  c10::impl::tls_set_dispatch_key_included(kDraws, true);
+}
+
+void DrawsFrom::exit() {
+  c10::impl::tls_set_dispatch_key_included(kDraws, included_before_);
+  of_this_thread = before_;
+}
+
+bool DrawsFrom::lend(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  DrawsFrom* const own = of_this_thread;
+  const auto& arguments = schema.arguments();
+  const auto found = torch::jit::last(stack, arguments.size());
+  if (!own || !own->own_ || own->may_be_repeated()) return false;
+  if (std::any_of(found.begin(), found.end(), is_elsewhere)) return false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_generator(arguments[i])) continue;
+    c10::IValue& given = torch::jit::peek(stack, i, arguments.size());
+    if (given.isNone())
+      given = *own->own_;
+    else if (given.toGenerator() != *own->own_)
+      return false;
+  }
+  return own->drew_ = true;
+}
+
+// Checkpoints keep the state of torch's generator, and are made with hooks or without gradients.
+bool DrawsFrom::may_be_repeated() const {
+  return at::SavedTensorDefaultHooks::get_hooks(true) || c10::GradMode::is_enabled() != with_gradients_ ||
+         !is_equal(state_of_torch(), torchs_);
+}
 
 // at::set_num_threads sets two things: what the calling thread uses, and what all others begin with.
 void take_cores(int cores) {

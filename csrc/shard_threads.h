@@ -1,23 +1,42 @@
 // What threads need that run the shards of a batch at the same time.
 #pragma once
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/MT19937RNGEngine.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/stack.h>
 #include <Python.h>
+
+#include <optional>
 
 namespace fastreduce {
 
 // The type of the Python exception of an operation that would draw random numbers, a BaseException.
 PyObject* has_drawn();
 
-// From enter() to exit(), all operations of this thread that draw random numbers raise has_drawn() instead, before they
-// draw. To be made before the threads that enter run.
-class DrawsNothing {
+// From enter() to exit(), all operations of this thread that draw random numbers draw from this generator instead of
+// torch's. Where that could be seen, they raise has_drawn() before they draw: where there is no generator, another is
+// given, or a tensor is not on the CPU; where torch's has been moved since this was made, as by manual_seed; and where
+// a checkpoint would draw the same again, from torch's, in the backward pass. To be made before the threads that enter
+// run.
+class DrawsFrom {
  public:
-  DrawsNothing();
+  explicit DrawsFrom(std::optional<at::Generator> own);
   void enter();
   void exit();
+  bool drew() const { return drew_; }
+
+  // For an operation of this thread: puts the generator where none is given, or returns false.
+  static bool lend(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
 
  private:
-  bool before_ = false;
+  bool may_be_repeated() const;
+
+  std::optional<at::Generator> own_;
+  at::mt19937_data_pod torchs_;
+  bool with_gradients_ = false, drew_ = false;
+  DrawsFrom* before_ = nullptr;
+  bool included_before_ = false;
 };
 
 // Operations of this thread use so many cores from now on. Other threads keep theirs, and new ones begin with what is

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fastreduce import _C
@@ -75,9 +74,10 @@ def _keep_freed_memory() -> None:
 class AtOnce:
     """Says when shards may run at the same time, so that only the clock shows it.
 
-    They may not where they would write to the same: where hooks and modes are the user's, where an
-    embedding has a ``max_norm``, and where they draw random numbers. A pass that would draw is
-    undone and repeated, one shard after the other, as are those that follow.
+    They may not where they would write to the same: where hooks and modes are the user's, and where
+    an embedding has a ``max_norm``. In training, each shard draws random numbers from a generator
+    of its own, so that they are those that it would draw in its turn. A pass that would draw others
+    is undone and repeated, one shard after the other, as are those that follow.
 
     Args:
         wanted: False if they never may.
@@ -110,7 +110,7 @@ class AtOnce:
             and 1 < len(owners) == len(set(owners))
             and (self._parameters >= LEAST_PARAMETERS or _size(inputs[0]) >= LEAST_INPUTS)
             and self._net.training not in self._drew
-            and not any(_drops_out(x) or has_max_norm(x) for x in self._net.modules())
+            and not any(map(has_max_norm, self._net.modules()))
             and _is_free()
         )
 
@@ -118,15 +118,15 @@ class AtOnce:
     def running(self, inputs: Any) -> Iterator[list[Worker]]:
         """Around a pass in which shards run at the same time, in these threads.
 
-        Raises HasDrawn if they have drawn; then generators are where they were. So are the modules'
-        attributes, but not what is inside of them.
+        Raises HasDrawn if they have drawn what they would not in their turns; then generators are
+        where they were. So are the modules' attributes, but not what is inside of them.
         """
         before, written = RandomStates(), _versions(inputs)
         self._in_forward = before.of_torch
         attributes = [(vars(x), dict(vars(x))) for replica in self._modules for x in replica]
         try:
             yield self._threads.get()
-            if before != RandomStates():  # those of Python and NumPy
+            if before != RandomStates():  # drawn from Python or NumPy, or set torch's
                 raise _C.HasDrawn
         except _C.HasDrawn as error:
             self._drew.add(self._net.training)
@@ -168,8 +168,8 @@ class AtOnce:
                 shard.cancel()
             wait(running)
             # Checkpoints set torch's generator to where it was in forward, and set it back, here in
-            # several threads: as forward has not drawn, no number depends on it, but that of the
-            # forward pass may be the last.
+            # several threads: as none has drawn in forward, no number depends on it, but that of
+            # the forward pass may be the last.
             if torch.equal(torch.default_generator.get_state(), self._in_forward):
                 torch.default_generator.set_state(before)
         for shard in running:
@@ -183,11 +183,6 @@ def _size(inputs: Any) -> int:
 
 def _versions(inputs: Any) -> list[int]:
     return [version(x) for x in leaves_of(inputs)[0] if isinstance(x, Tensor)]
-
-
-def _drops_out(module: nn.Module) -> bool:
-    """Such a module surely draws: there is nothing to undo where it is not tried."""
-    return isinstance(module, _DropoutNd) and module.training and module.p > 0
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastreduce import _C
 from fastreduce.parallel.untraced import untraced
 
 
@@ -21,8 +22,9 @@ class Draws:
         devices: one per shard; empty where nothing is drawn, as in eval mode.
         only_torch: refuse other random numbers, which would depend on who computes what.
 
-    As a context manager it leaves torch's generators as they were, unless a shard has drawn: then
-    that of the CPU has given one number, the seed, or the next batch would draw the same again.
+    As a context manager it leaves torch's generators as they were, unless a shard has drawn and
+    none has raised: then that of the CPU has given one number, the seed, or the next batch would
+    draw the same again.
     """
 
     def __init__(self, devices: Sequence[torch.device], only_torch: bool):
@@ -32,6 +34,7 @@ class Draws:
         self._states: list[dict[torch.Generator, Tensor]] = [{} for _ in devices]
         self._only_torch = only_torch
         self._seed, self._drawn = 0, False
+        self._at_once: list[_C.DrawsFrom] = []
 
     def __enter__(self) -> None:
         every = {generator for generators in self._generators for generator in generators}
@@ -39,10 +42,19 @@ class Draws:
         if every:
             self._seed = _next_seed()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         _set(self._before)
-        if self._drawn:
+        if error is None and (self._drawn or any(shard.drew for shard in self._at_once)):
             _next_seed()
+
+    def at_once(self, shards: int) -> list[_C.DrawsFrom]:
+        """What each shard enters in a thread of its own, to draw as it would in `of`; or it raises
+        HasDrawn, where one could see that it does not draw from torch's generator."""
+        own: list[torch.Generator | None] = [None] * shards
+        for shard in range(len(self._generators)):
+            own[shard] = torch.Generator().manual_seed(self._seed + shard)
+        self._at_once = [_C.DrawsFrom(generator) for generator in own]
+        return self._at_once
 
     @contextmanager
     def of(self, shard: int) -> Iterator[None]:

@@ -132,11 +132,9 @@ class Passes:
             with turn(shard), draws.of(shard):
                 yield
 
-        draw_nothing = [_C.DrawsNothing() for _ in owners if at_once]
-
         @contextmanager
-        def turn_at_once(shard: int) -> Iterator[None]:
-            with turn(shard), draw_nothing[shard]:
+        def turn_at_once(own: Sequence[_C.DrawsFrom], shard: int) -> Iterator[None]:
+            with turn(shard), own[shard]:
                 yield
 
         calls = [
@@ -148,7 +146,8 @@ class Passes:
             with draws, restored_if_it_raises(held), replicas.synchronized or nullcontext():
                 if at_once:
                     with replicas.at_once.running(inputs) as threads:
-                        return together(calls, turn_at_once, sums, threads, at_once)
+                        alone = functools.partial(turn_at_once, draws.at_once(len(owners)))
+                        return together(calls, alone, sums, threads, at_once)
                 return self._one_by_one(calls, turn_alone)
         except BaseException:
             buffers[0] = held

@@ -18,6 +18,7 @@ from subprocesses import output_of
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from fastreduce import DataParallel
 from fastreduce.parallel import at_once
@@ -163,6 +164,22 @@ class PythonNoise(nn.Module):
         return x + random.random()
 
 
+class Seeded(nn.Module):
+    def forward(self, x):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return x + torch.rand(())
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant, p=0.5):
+        super().__init__()
+        self.inner, self.use_reentrant = nn.Dropout(p), use_reentrant
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=self.use_reentrant)
+
+
 class Table(nn.Module):
     def __init__(self, table) -> None:
         super().__init__()
@@ -188,7 +205,9 @@ ONE_BY_ONE = {
     "at_once=False": {"at_once": False},
     "reproducible": {"reproducible": 2},
     "measuring": {"shares": "measured"},
-    "dropout": {"inner": nn.Dropout},
+    "dropout in a checkpoint": {"inner": lambda: Checkpointed(False)},
+    "dropout in a checkpoint of the older kind": {"inner": lambda: Checkpointed(True)},
+    "a seed of its own": {"inner": Seeded},
     "NumPy's numbers": {"inner": NumPyNoise},
     "Python's numbers": {"inner": PythonNoise},
     "a generator of its own": {"inner": with_generator},
@@ -201,21 +220,27 @@ ONE_BY_ONE = {
     "hooks of saved tensors": {"context": lambda: saved_tensors_hooks(lambda x: x, lambda x: x)},
     "one thread": {"cores": 1},
     "a small model, small inputs": {"parameters": 36, "inputs": 25},
+}
+AT_ONCE = {
     "nothing of all that": {},
+    "dropout": {"inner": nn.Dropout},
+    "a checkpoint without dropout": {
+        "inner": lambda: nn.Sequential(Checkpointed(False, 0), nn.Dropout())
+    },
 }
 
 
-@pytest.mark.parametrize("case", ONE_BY_ONE)
+@pytest.mark.parametrize("case", ONE_BY_ONE | AT_ONCE)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
 def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypatch):
-    settings = ONE_BY_ONE[case].copy()
+    settings = (ONE_BY_ONE | AT_ONCE)[case].copy()
     inner, context = settings.pop("inner", nn.Identity), settings.pop("context", nullcontext)
     torch.set_num_threads(settings.pop("cores", 2))
     monkeypatch.setattr(at_once, "LEAST_PARAMETERS", settings.pop("parameters", 35))
     monkeypatch.setattr(at_once, "LEAST_INPUTS", settings.pop("inputs", 25))
     model = DataParallel(Noting(inner()), ["cpu"] * 2, **settings)
     with context():
-        assert run_at_once(model) == (case == "nothing of all that")
+        assert run_at_once(model) == (case in AT_ONCE)
 
 
 @pytest.mark.parametrize("sync_batchnorm", [False, True])
@@ -254,6 +279,19 @@ def train():
 
 threading.Thread(target=train).start()
 """
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_dropout_and_checkpoints_have_the_gradient_of_one_after_the_other(use_reentrant):
+    found = []
+    for wanted in (True, False):
+        torch.manual_seed(1)
+        inner = nn.Sequential(Checkpointed(use_reentrant), nn.Dropout(), Checkpointed(False, 0))
+        model = DataParallel(Noting(inner), ["cpu"] * 2, at_once=wanted)
+        for _ in range(3):
+            loss = step(model)
+        found.append((loss, model.linear.weight.grad))
+    assert all(map(torch.equal, *found))
 
 
 def test_a_thread_goes_on_when_the_main_thread_has_ended():

@@ -1,7 +1,9 @@
-"""Shards that draw random numbers do not run at the same time: what has begun so is undone."""
+"""Shards that run at the same time draw what they would one after the other. A pass in which they
+cannot is undone."""
 
 import itertools
 import random
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ import torch.nn.functional as F
 from models import batch, mlp
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 
 from fastreduce import DataParallel
-from fastreduce._C import DrawsNothing, HasDrawn
+from fastreduce._C import DrawsFrom, HasDrawn
 
 
 @pytest.fixture
@@ -52,17 +56,20 @@ def forked():
 
 DRAWS = {
     "torch's": lambda: torch.rand(()),
+    "torch's, on no device": lambda: torch.rand((), device="meta").numel(),
+    "torch's, given by name": lambda: torch.rand((), generator=torch.default_generator),
     "those of a generator": lambda: sum(torch.rand((), generator=OWN) for _ in range(20)),
     "those of a fork": forked,
     "Python's": lambda: random.random(),
     "NumPy's": lambda: np.random.rand(),
+    "torch's, then Python's": lambda: torch.rand(()) + random.random(),
 }
 
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("case", DRAWS)
-def test_a_pass_that_draws_is_undone_and_repeated(case, training, later):
+def test_a_pass_that_draws_has_the_numbers_of_one_after_the_other(case, training, later):
     found = []
     for wanted in (True, False):
         torch.manual_seed(1)
@@ -84,7 +91,7 @@ def test_a_pass_that_draws_is_undone_and_repeated(case, training, later):
 def test_what_forward_has_written_to_its_arguments_cannot_be_undone():
     class Scaling(nn.Linear):
         def forward(self, x):
-            return F.dropout(super().forward(x.div_(2)))
+            return super().forward(x.div_(2)) + random.random()
 
     model = DataParallel(Scaling(6, 5), ["cpu"] * 2)
     with pytest.raises(RuntimeError, match="forward has written to its arguments and then drawn"):
@@ -119,13 +126,74 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_all_operations_that_draw_are_seen(name):
     before = torch.get_rng_state()
-    with pytest.raises(HasDrawn), DrawsNothing():
+    with pytest.raises(HasDrawn), DrawsFrom(None):
         OPERATIONS[name]()
     assert torch.equal(torch.get_rng_state(), before)
     OPERATIONS[name]()  # control: elsewhere it draws
     assert not torch.equal(torch.get_rng_state(), before)
-    with DrawsNothing():
+    with DrawsFrom(None):
         ones.matmul(ones.T).relu()  # control: others draw nothing
+
+
+def values_of(found):
+    return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+
+# These switch gradients off, as a checkpoint does.
+DISTRIBUTIONS = {"gamma", "dirichlet"}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - DISTRIBUTIONS))
+def test_all_operations_draw_from_the_generator_of_the_shard(name):
+    torch.manual_seed(3)
+    wanted = values_of(OPERATIONS[name]())
+    before = torch.get_rng_state()
+    own = torch.Generator().manual_seed(3)
+    with DrawsFrom(own) as drawn:
+        ones.matmul(ones.T).relu()
+        assert not drawn.drew
+        found = values_of(OPERATIONS[name]())
+    assert drawn.drew
+    assert wanted and all(map(torch.equal, found, wanted))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_control_another_seed_draws_other_numbers():
+    with DrawsFrom(torch.Generator().manual_seed(4)):
+        found = torch.rand(9)
+    assert not torch.equal(found, torch.rand(9, generator=torch.Generator().manual_seed(3)))
+
+
+@contextmanager
+def moved():
+    torch.manual_seed(3)
+    yield
+
+
+SEEN = {
+    "another generator": (nullcontext, lambda: torch.rand(2, generator=OWN)),
+    "a tensor without numbers": (nullcontext, lambda: torch.empty(2, device="meta").bernoulli_()),
+    "a generator that was set": (moved, lambda: torch.rand(2)),
+    "gradients switched off": (torch.no_grad, lambda: torch.rand(2)),
+    "hooks": (lambda: saved_tensors_hooks(lambda x: x, lambda x: x), lambda: torch.rand(2)),
+}
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_where_it_would_be_seen_nothing_is_drawn(case):
+    context, draw = SEEN[case]
+    with DrawsFrom(torch.Generator()) as drawn, context(), pytest.raises(HasDrawn):
+        draw()
+    assert not drawn.drew
+
+
+def test_within_another_the_inner_one_counts():
+    outer, inner = (torch.Generator().manual_seed(seed) for seed in (3, 4))
+    wanted = [torch.rand(2, generator=torch.Generator().manual_seed(seed)) for seed in (3, 4)]
+    with DrawsFrom(outer):
+        with DrawsFrom(inner):
+            assert torch.equal(torch.rand(2), wanted[1])
+        assert torch.equal(torch.rand(2), wanted[0])
 
 
 @pytest.mark.parametrize("at_once", [True, False])
