@@ -5,16 +5,24 @@
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <omp.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+// Of torch's OpenMP, if it has this function of OpenMP 5.0.
+extern "C" int omp_pause_resource_all(omp_pause_resource_t) __attribute__((weak));
+
 namespace fastreduce {
 namespace {
+
+// A forked process has none of the threads that its copy of OpenMP would wait for.
+const pid_t kProcess = getpid();
 
 // A key that no tensor has and for which torch has no kernels: a thread has it inside of DrawsFrom. For all operations
 // that take no generator it costs nothing.
@@ -123,6 +131,10 @@ void take_cores(int cores) {
   const int of_others = at::get_num_threads();
   at::set_num_threads(cores);
   std::thread([of_others] { at::set_num_threads(of_others); }).join();
+}
+
+void end_waiting_threads() {
+  if (omp_pause_resource_all && getpid() == kProcess) omp_pause_resource_all(omp_pause_soft);
 }
 
 }  // namespace fastreduce

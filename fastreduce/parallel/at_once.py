@@ -47,7 +47,8 @@ class ShardThreads:
         self._made_for = 0, 0
 
     def get(self) -> list[Worker]:
-        """One for each shard, which has the same in all passes."""
+        """One for each shard, which has the same in all passes. The caller's cores are free then."""
+        _C.end_waiting_threads()
         cores = torch.get_num_threads()
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
             _keep_freed_memory()
