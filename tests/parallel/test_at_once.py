@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import random
 import sys
 import threading
@@ -88,6 +89,23 @@ def test_each_has_a_part_of_the_cores(cores, replicas, each):
     other.start()
     other.join()
     assert found == [cores, cores]
+
+
+def tasks() -> set[str]:
+    return {*os.listdir("/proc/self/task")}
+
+
+def test_threads_of_openmp_do_not_wait_beside_them():
+    model = DataParallel(Noting(), ["cpu"] * 2)
+    assert run_at_once(model)
+    before = tasks()
+    torch.ones(1 << 20).add_(1)
+    others = tasks() - before
+    assert others  # control: one waits for the next operation
+
+    waiting = []
+    step(model, lambda: waiting.append(tasks() & others))
+    assert waiting == [set(), set()]
 
 
 def test_they_follow_another_number_of_cores():
