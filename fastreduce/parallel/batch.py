@@ -68,35 +68,33 @@ def rows_of(tree: Any, batch_dim: int) -> int:
             f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array"
         )
     if len(lengths) > 1:
-        entries = _entries_per_example(tree, lengths, batch_dim)
-        raise ValueError(entries or _differing(named_leaves(tree), batch_dim))
+        advice = _of_lists(tree, lengths, batch_dim)
+        raise ValueError(_differing(named_leaves(tree), batch_dim, advice))
     rows: int = lengths.pop()
     if rows == 0:
         raise ValueError("DataParallel: found no example in the batch, wanted at least one")
     return rows
 
 
-def _entries_per_example(tree: Any, lengths: set[int], batch_dim: int) -> str | None:
-    """Why a tree with tensors of these ``lengths`` cannot be cut, if a list in it is the cause."""
+def _of_lists(tree: Any, lengths: set[int], batch_dim: int) -> str:
+    """What to do if a list is why a tree with tensors of these ``lengths`` cannot be cut."""
     for found in pytree.tree_leaves(tree, is_leaf=lambda x: isinstance(x, list)):
         if isinstance(found, list):
             inside = [x for x in leaves_of(found)[0] if is_cut(x, batch_dim)]
             own = {x.shape[dim_of(x, batch_dim)] for x in inside}
             if len(own) > 1 or len(found) in lengths - own:
                 return (
-                    f"DataParallel: found a list of {len(found)} with tensors of "
-                    f"{' and '.join(map(str, sorted(own)))} along dimension {batch_dim}; wanted as "
-                    "many examples in all tensors of the arguments. A list with an entry per "
-                    "example cannot be cut: stack its tensors, and have forward take them apart"
+                    f". A list with an entry per example, such as this of {len(found)}, cannot be "
+                    "cut: stack its tensors, and have forward take them apart"
                 )
-    return None
+    return ""
 
 
-def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int) -> str:
+def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int, advice: str) -> str:
     cut = [(place.lstrip("."), leaf) for place, leaf in leaves if is_cut(leaf, batch_dim)]
     counts = [leaf.shape[dim_of(leaf, batch_dim)] for _, leaf in cut]
     listed = ", ".join(f"{n} in {place}" for n, (place, _) in zip(counts, cut, strict=True))
-    elsewhere = next(
+    advice = advice or next(
         (
             f". {place} has {counts[0]} in dimension {leaf.shape.index(counts[0])}: pass it with "
             f"these in dimension {batch_dim}, and have forward move them back"
@@ -107,7 +105,7 @@ def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int) -> str:
     )
     return (
         f"DataParallel: found different numbers of examples along dimension {batch_dim} (vectors "
-        f"along their only one): {listed}; wanted as many everywhere{elsewhere}. Mark what every "
+        f"along their only one): {listed}; wanted as many everywhere{advice}. Mark what every "
         "replica shall get whole: fastreduce.Whole(tensor)"
     )
 

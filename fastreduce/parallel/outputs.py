@@ -45,7 +45,7 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
 
 
 def _in_words(output: Any) -> str:
-    """Such as "a list with [0], [1]"."""
+    """Such as "list with [0], [1]"."""
     places = [place for place, _ in named_leaves(output)]
     return f"{type(output).__name__} with {', '.join(places) or 'nothing'}"
 

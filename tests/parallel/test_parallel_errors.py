@@ -192,10 +192,10 @@ STEPS = {
                          r"shard 1 returned list with \[0\], \[1\], but shard 0 list with \[0\], "),
     "an entry per example": (
         linear, lambda m: m([{"boxes": X[:n]} for n in (4, 2)]), ValueError,
-        "a list of 2 with tensors of 2 and 4 along .* entry per example cannot be cut"),
+        r"4 in args\[0\]\[0\]\['boxes'\], 2 in .* an entry per example, such as this of 2, cannot"),
     "an entry per example beside the images": (
         linear, lambda m: m(X, [{"boxes": X[:2]}] * 6), ValueError,
-        "a list of 6 with tensors of 2 along .* entry per example cannot be cut"),
+        r"6 in args\[0\], 2 in .* an entry per example, such as this of 6, cannot be cut"),
     "a shorter list": (linear, lambda m: m(X, [X[:2]] * 2), ValueError,
                        r"6 in args\[0\], 2 in args\[1\]\[0\], 2 in args\[1\]\[1\]; wanted as many"),
     "an entry per example out": (
