@@ -232,6 +232,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<DrawsFrom>(module, "DrawsFrom")
       .def(py::init<std::optional<at::Generator>>(), py::arg("own"))
       .def_property_readonly("drew", &DrawsFrom::drew)
+      .def_static("is_here", &DrawsFrom::is_here)
+      .def_static("refusals", &DrawsFrom::refusals)
       .def("__enter__", [](DrawsFrom& self) { return self.enter(), &self; }, py::return_value_policy::reference)
       .def("__exit__", [](DrawsFrom& self, const py::args&) { self.exit(); });
   module.def("take_cores", &take_cores, py::arg("cores"));

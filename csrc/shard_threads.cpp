@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -31,11 +32,14 @@ const c10::DispatchKeySet kAfterDraws(c10::DispatchKeySet::FULL_AFTER, kDraws);
 
 thread_local DrawsFrom* of_this_thread = nullptr;
 
-at::mt19937_data_pod state_of_torch() {
-  at::Generator torchs = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(torchs.mutex());
-  return torchs.get<at::CPUGeneratorImpl>()->engine().data();
+std::atomic<int64_t> refused{0};
+
+at::mt19937_data_pod state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get<at::CPUGeneratorImpl>()->engine().data();
 }
+
+at::mt19937_data_pod state_of_torch() { return state_of(at::detail::getDefaultCPUGenerator()); }
 
 bool is_equal(const at::mt19937_data_pod& one, const at::mt19937_data_pod& other) {
   return one.seed_ == other.seed_ && one.left_ == other.left_ && one.next_ == other.next_ && one.state_ == other.state_;
@@ -58,6 +62,7 @@ bool is_elsewhere(const c10::IValue& argument) {
 
 void draw(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (DrawsFrom::lend(operation.schema(), *stack)) return operation.redispatchBoxed(keys & kAfterDraws, stack);
+  ++refused;
   const pybind11::gil_scoped_acquire gil;
   PyErr_SetNone(has_drawn());
   python_error error;
@@ -87,7 +92,8 @@ PyObject* has_drawn() {
 }
 
 // Here, not in enter(): while a kernel is registered, other threads of the shards must not look for theirs.
-DrawsFrom::DrawsFrom(std::optional<at::Generator> own) : own_(std::move(own)), torchs_(state_of_torch()) {
+DrawsFrom::DrawsFrom(std::optional<at::Generator> own)
+    : own_(std::move(own)), torchs_(state_of_torch()), begin_(own_ ? state_of(*own_) : torchs_) {
   [[maybe_unused]] static const bool registered = (register_kernels(), true);
 }
 
@@ -103,6 +109,12 @@ void DrawsFrom::exit() {
   of_this_thread = before_;
 }
 
+bool DrawsFrom::drew() const { return own_ && !is_equal(state_of(*own_), begin_); }
+
+bool DrawsFrom::is_here() { return of_this_thread != nullptr; }
+
+int64_t DrawsFrom::refusals() { return refused; }
+
 bool DrawsFrom::lend(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
   DrawsFrom* const own = of_this_thread;
   const auto& arguments = schema.arguments();
@@ -117,7 +129,7 @@ bool DrawsFrom::lend(const c10::FunctionSchema& schema, torch::jit::Stack& stack
     else if (given.toGenerator() != *own->own_)
       return false;
   }
-  return own->drew_ = true;
+  return true;
 }
 
 // Checkpoints keep the state of torch's generator, and are made with hooks or without gradients.

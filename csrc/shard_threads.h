@@ -24,8 +24,12 @@ class DrawsFrom {
   explicit DrawsFrom(std::optional<at::Generator> own);
   void enter();
   void exit();
-  bool drew() const { return drew_; }
+  bool drew() const;
 
+  // Whether this thread is between enter() and exit() of one.
+  static bool is_here();
+  // How often an operation has raised, in all threads: forward may catch it, or say it in other words.
+  static int64_t refusals();
   // For an operation of this thread: puts the generator where none is given, or returns false.
   static bool lend(const c10::FunctionSchema& schema, torch::jit::Stack& stack);
 
@@ -33,8 +37,8 @@ class DrawsFrom {
   bool may_be_repeated() const;
 
   std::optional<at::Generator> own_;
-  at::mt19937_data_pod torchs_;
-  bool with_gradients_ = false, drew_ = false;
+  at::mt19937_data_pod torchs_, begin_;
+  bool with_gradients_ = false;
   DrawsFrom* before_ = nullptr;
   bool included_before_ = false;
 };

@@ -35,6 +35,15 @@ from fastreduce.parallel.worker import Worker
 LEAST_PARAMETERS, LEAST_INPUTS = 1 << 20, 1 << 16
 
 
+# What a forward function that names one of these means is the same for all threads of a process:
+# the state of torch's generator, from which shards do not draw at the same time, and the levels of
+# autograd's forward mode.
+OF_THE_PROCESS = {
+    *("get_rng_state", "set_rng_state", "fork_rng", "initial_seed", "default_generator"),
+    *("jvp", "jacfwd", "hessian", "forward_ad"),
+}
+
+
 class ShardThreads:
     """Threads for so many shards, with equal parts of the calling thread's cores.
 
@@ -97,7 +106,10 @@ class AtOnce:
         self._possible = (
             wanted
             and not own_generators(net)
-            and not any(_is_compiled(x) or hooks_of(x) for x in net.modules())
+            and not any(
+                _is_compiled(x) or hooks_of(x) or _names_what_is_of_the_process(x)
+                for x in net.modules()
+            )
         )
         self._parameters = sum(parameter.numel() for parameter in net.parameters())
         self._ran = False  # whether the shards of the last pass did
@@ -129,12 +141,18 @@ class AtOnce:
         """
         before, written = RandomStates(), _versions(inputs)
         self._in_forward = before.of_torch
-        attributes = [(vars(x), dict(vars(x))) for replica in self._modules for x in replica]
+        refusals = _C.DrawsFrom.refusals()
+        modules = [x for replica in self._modules for x in replica]
+        attributes = [(x, dict(x)) for module in modules for x in (vars(module), module._buffers)]
         try:
             yield self._threads.get()
+            if refusals != _C.DrawsFrom.refusals():  # forward has gone on
+                raise _C.HasDrawn
             if before != RandomStates():  # drawn from Python or NumPy, or set torch's
                 raise _C.HasDrawn
-        except _C.HasDrawn as error:
+        except (Exception, _C.HasDrawn) as error:
+            if refusals == _C.DrawsFrom.refusals() and not isinstance(error, _C.HasDrawn):
+                raise
             self._drew.add(self._net.training)
             before.restore()
             for now, then in attributes:
@@ -146,7 +164,7 @@ class AtOnce:
                     "numbers; the shards have run at the same time, so this cannot be undone. "
                     "Wrap the module with at_once=False, or have forward write to a copy"
                 ) from error
-            raise
+            raise _C.HasDrawn from error
         self._ran = True
 
     def backward(self, losses: Sequence[Tensor]) -> None:
@@ -189,6 +207,11 @@ def _size(inputs: Any) -> int:
 
 def _versions(inputs: Any) -> list[int]:
     return [version(x) for x in leaves_of(inputs)[0] if isinstance(x, Tensor)]
+
+
+def _names_what_is_of_the_process(module: nn.Module) -> bool:
+    code = getattr(module.forward, "__code__", None)
+    return code is not None and not OF_THE_PROCESS.isdisjoint(code.co_names)
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -90,7 +90,7 @@ class Attributes:
             for own in copies:
                 if type(value) in _CONTAINERS:
                     vars(own)[name] = type(value)(value)
-                elif vars(own)[name] is not value:
+                elif vars(own).get(name) is not value and type(vars(own).get(name)) is type(value):
                     _set_settings(vars(own)[name], value, known)
 
     def _follow_tensor(

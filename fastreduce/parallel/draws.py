@@ -38,6 +38,10 @@ class Draws:
 
     def __enter__(self) -> None:
         every = {generator for generators in self._generators for generator in generators}
+        if (
+            every and _C.DrawsFrom.is_here()
+        ):  # torch's generator is that of the outer model's shards
+            raise _C.HasDrawn
         self._before = _states_of(every)
         if every:
             self._seed = _next_seed()

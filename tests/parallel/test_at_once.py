@@ -189,6 +189,19 @@ class Seeded(nn.Module):
             return x + torch.rand(())
 
 
+class Repeating(nn.Module):
+    def forward(self, x):
+        state = torch.get_rng_state()
+        one = F.dropout(x)
+        torch.set_rng_state(state)
+        return one + F.dropout(x)
+
+
+class Derived(nn.Module):
+    def forward(self, x):
+        return torch.func.jvp(torch.sin, (x,), (x,))[1]
+
+
 class Checkpointed(nn.Module):
     def __init__(self, use_reentrant, p=0.5):
         super().__init__()
@@ -226,6 +239,8 @@ ONE_BY_ONE = {
     "dropout in a checkpoint": {"inner": lambda: Checkpointed(False)},
     "dropout in a checkpoint of the older kind": {"inner": lambda: Checkpointed(True)},
     "a seed of its own": {"inner": Seeded},
+    "the same mask twice": {"inner": Repeating},
+    "derivatives in forward mode": {"inner": Derived},
     "NumPy's numbers": {"inner": NumPyNoise},
     "Python's numbers": {"inner": PythonNoise},
     "a generator of its own": {"inner": with_generator},

@@ -112,6 +112,21 @@ def test_numbers_and_strings_of_an_object_that_change(change):
     assert not torch.equal(model(X), before)
 
 
+def test_an_object_that_forward_has_taken_away_from_a_replica_stays_away():
+    class Forgets(Configured):
+        def forward(self, x):
+            if x.sum() < 0:
+                self.config = None
+            return self[0](x)
+
+    model = DataParallel(Forgets(), ["cpu"] * 2)
+    X = torch.cat([torch.ones(2, 3), -torch.ones(2, 3)])
+    model(X)
+    model.config.scale = 5.0
+    model(X)
+    assert model._parallel.replicas.modules[1].config is None
+
+
 def test_replicas_keep_what_forward_counts_in_their_own_objects():
     class Counts(Configured):
         def forward(self, x):

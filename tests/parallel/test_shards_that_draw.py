@@ -48,6 +48,32 @@ class Drawing(nn.Module):
 OWN = torch.Generator()
 
 
+def caught():
+    with torch.no_grad():
+        try:
+            return torch.rand(())
+        except:  # noqa: E722
+            return 0.0
+
+
+def said_in_other_words():
+    with torch.no_grad():
+        try:
+            return torch.rand(())
+        except BaseException as error:
+            raise ValueError("mine") from error
+
+
+@torch.jit.script
+def compiled(x):
+    return F.dropout(x, 0.5, True)
+
+
+def compiled_without_gradients():
+    with torch.no_grad():
+        return compiled(torch.ones(9)).sum()
+
+
 def forked():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -62,6 +88,10 @@ DRAWS = {
     "those of a fork": forked,
     "Python's": lambda: random.random(),
     "NumPy's": lambda: np.random.rand(),
+    "an error that is caught": caught,
+    "an error in other words": said_in_other_words,
+    "those of a compiled function": compiled_without_gradients,
+    "none at all": lambda: F.rrelu(torch.ones(9), training=True).sum(),
     "torch's, then Python's": lambda: torch.rand(()) + random.random(),
 }
 
@@ -86,6 +116,33 @@ def test_a_pass_that_draws_has_the_numbers_of_one_after_the_other(case, training
     (loss, gradient, after), wanted = found
     assert torch.equal(loss, wanted[0]) and torch.equal(gradient, wanted[1])
     assert after == wanted[2]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_model_inside_of_another_that_draws(p):
+    def found(at_once):
+        torch.manual_seed(1)
+        inner = DataParallel(nn.Sequential(nn.Linear(6, 5), nn.Dropout(p)), ["cpu"] * 2)
+        net = nn.Sequential(nn.Dropout(0.5), inner, nn.Dropout(0.5))
+        model = DataParallel(net, ["cpu"] * 2, at_once=at_once)
+        return [step(model) for _ in range(3)], torch.rand(3)
+
+    wanted = found(False)
+    for _ in range(3):
+        torch.testing.assert_close(found(True), wanted)
+
+
+def test_a_buffer_that_a_pass_adds_is_undone_with_it():
+    class Counting(nn.Linear):
+        def forward(self, x):
+            if "calls" not in self._buffers:
+                self.register_buffer("calls", torch.zeros(()))
+            self.calls += 1
+            return super().forward(x) * self.calls + random.random()
+
+    model = DataParallel(Counting(6, 5), ["cpu"] * 2)
+    step(model)
+    assert model.calls == 1
 
 
 def test_what_forward_has_written_to_its_arguments_cannot_be_undone():
