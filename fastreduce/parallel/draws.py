@@ -43,6 +43,7 @@ class Draws:
         ):  # torch's generator is that of the outer model's shards
             raise _C.HasDrawn
         self._before = _states_of(every)
+        self._at_once = []  # those of a pass that was undone do not count
         if every:
             self._seed = _next_seed()
 

@@ -3,7 +3,7 @@ cannot is undone."""
 
 import itertools
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from fastreduce import DataParallel
 from fastreduce._C import DrawsFrom, HasDrawn
+from fastreduce.parallel.draws import Draws
 
 
 @pytest.fixture
@@ -130,6 +131,17 @@ def test_a_model_inside_of_another_that_draws(p):
     wanted = found(False)
     for _ in range(3):
         torch.testing.assert_close(found(True), wanted)
+
+
+def test_numbers_of_a_pass_that_is_undone_move_no_generator():
+    draws, before = Draws([torch.device("cpu")] * 2, only_torch=False), torch.get_rng_state()
+    with suppress(HasDrawn), draws:
+        with draws.at_once(2)[0]:
+            torch.rand(2)
+        raise HasDrawn
+    with draws:
+        pass
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_buffer_that_a_pass_adds_is_undone_with_it():
