@@ -146,9 +146,8 @@ class AtOnce:
         attributes = [(x, dict(x)) for module in modules for x in (vars(module), module._buffers)]
         try:
             yield self._threads.get()
-            if refusals != _C.DrawsFrom.refusals():  # forward has gone on
-                raise _C.HasDrawn
-            if before != RandomStates():  # drawn from Python or NumPy, or set torch's
+            # Forward has gone on after a refusal, drawn from Python or NumPy, or set torch's.
+            if refusals != _C.DrawsFrom.refusals() or before != RandomStates():
                 raise _C.HasDrawn
         except (Exception, _C.HasDrawn) as error:
             if refusals == _C.DrawsFrom.refusals() and not isinstance(error, _C.HasDrawn):

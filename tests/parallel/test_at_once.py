@@ -276,6 +276,19 @@ def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypat
         assert run_at_once(model) == (case in AT_ONCE)
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_dropout_and_checkpoints_have_the_gradient_of_one_after_the_other(use_reentrant):
+    found = []
+    for wanted in (True, False):
+        torch.manual_seed(1)
+        inner = nn.Sequential(Checkpointed(use_reentrant), nn.Dropout(), Checkpointed(False, 0))
+        model = DataParallel(Noting(inner), ["cpu"] * 2, at_once=wanted)
+        for _ in range(3):
+            loss = step(model)
+        found.append((loss, model.linear.weight.grad))
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("sync_batchnorm", [False, True])
 def test_they_run_under_what_the_calling_thread_has_set(sync_batchnorm):
     seen = []
@@ -312,19 +325,6 @@ def train():
 
 threading.Thread(target=train).start()
 """
-
-
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_dropout_and_checkpoints_have_the_gradient_of_one_after_the_other(use_reentrant):
-    found = []
-    for wanted in (True, False):
-        torch.manual_seed(1)
-        inner = nn.Sequential(Checkpointed(use_reentrant), nn.Dropout(), Checkpointed(False, 0))
-        model = DataParallel(Noting(inner), ["cpu"] * 2, at_once=wanted)
-        for _ in range(3):
-            loss = step(model)
-        found.append((loss, model.linear.weight.grad))
-    assert all(map(torch.equal, *found))
 
 
 def test_a_thread_goes_on_when_the_main_thread_has_ended():
