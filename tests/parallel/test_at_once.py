@@ -3,26 +3,20 @@
 import copy
 import gc
 import os
-import random
 import sys
 import threading
 import weakref
-from contextlib import nullcontext
 from contextvars import ContextVar
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from models import assert_same_gradients, batch
+from noting import SEEN, Noting, run_at_once, step
 from subprocesses import output_of
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import checkpoint
 
 from fastreduce import DataParallel
-from fastreduce.parallel import at_once
 
 VARIABLE = ContextVar("VARIABLE", default="nobody's")
 
@@ -30,38 +24,6 @@ VARIABLE = ContextVar("VARIABLE", default="nobody's")
 @pytest.fixture
 def way():
     return "at once"
-
-
-SEEN: list[tuple[threading.Thread, int]] = []  # the thread and the cores of each shard
-
-
-class Noting(nn.Module):
-    """Notes which threads run it, all replicas in the same list; waits first, if it is to."""
-
-    def __init__(self, inner: nn.Module | None = None) -> None:
-        super().__init__()
-        self.linear, self.inner = nn.Linear(6, 5), inner or nn.Identity()
-
-    def forward(self, x, wait=lambda: None):
-        wait()
-        SEEN.append((threading.current_thread(), torch.get_num_threads()))
-        return self.inner(self.linear(x))
-
-
-def step(model, *inputs):
-    X, y = batch()
-    model.zero_grad()
-    SEEN.clear()
-    return model.backward(F.cross_entropy, (X.float(), *inputs), y)
-
-
-def run_at_once(model) -> bool:
-    """In the second step: a first one that draws has run in both ways."""
-    step(model)
-    step(model)
-    names = [thread.name.startswith("fastreduce replica") for thread, _ in SEEN]
-    assert any(names) == all(names)
-    return all(names)
 
 
 def test_all_replicas_run_before_one_ends():
@@ -165,128 +127,6 @@ def test_a_model_that_another_calls_in_forward():
         model.backward(lambda loss: loss, (X.float(), y))
         bare(X.float(), y).backward()
     assert_same_gradients(model.net, bare.net, 1e-5)
-
-
-class Mode(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
-class NumPyNoise(nn.Module):
-    def forward(self, x):
-        return x + np.random.rand()
-
-
-class PythonNoise(nn.Module):
-    def forward(self, x):
-        return x + random.random()
-
-
-class Seeded(nn.Module):
-    def forward(self, x):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            return x + torch.rand(())
-
-
-class Repeating(nn.Module):
-    def forward(self, x):
-        state = torch.get_rng_state()
-        one = F.dropout(x)
-        torch.set_rng_state(state)
-        return one + F.dropout(x)
-
-
-class Derived(nn.Module):
-    def forward(self, x):
-        return torch.func.jvp(torch.sin, (x,), (x,))[1]
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, use_reentrant, p=0.5):
-        super().__init__()
-        self.inner, self.use_reentrant = nn.Dropout(p), use_reentrant
-
-    def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=self.use_reentrant)
-
-
-class Table(nn.Module):
-    def __init__(self, table) -> None:
-        super().__init__()
-        self.table = table
-
-    def forward(self, x):
-        return self.table((x.abs() * 3).long() % 10).reshape(len(x), 5, -1).sum(-1)
-
-
-def hooked() -> nn.Module:
-    inner = nn.Identity()
-    inner.register_forward_hook(lambda *_: None)
-    return inner
-
-
-def with_generator() -> nn.Module:
-    inner = nn.Identity()
-    inner.generator = torch.Generator()
-    return inner
-
-
-ONE_BY_ONE = {
-    "at_once=False": {"at_once": False},
-    "reproducible": {"reproducible": 2},
-    "measuring": {"shares": "measured"},
-    "dropout in a checkpoint": {"inner": lambda: Checkpointed(False)},
-    "dropout in a checkpoint of the older kind": {"inner": lambda: Checkpointed(True)},
-    "a seed of its own": {"inner": Seeded},
-    "the same mask twice": {"inner": Repeating},
-    "derivatives in forward mode": {"inner": Derived},
-    "NumPy's numbers": {"inner": NumPyNoise},
-    "Python's numbers": {"inner": PythonNoise},
-    "a generator of its own": {"inner": with_generator},
-    "a max_norm": {"inner": lambda: Table(nn.Embedding(10, 5, max_norm=1.0))},
-    "a max_norm of bags": {"inner": lambda: Table(nn.EmbeddingBag(10, 5, max_norm=1.0))},
-    "a hook": {"inner": hooked},
-    "compiled": {"inner": lambda: torch.jit.trace(nn.Tanh(), torch.zeros(1, 5))},
-    "a mode": {"context": Mode},
-    "a default device": {"context": lambda: torch.device("cpu")},
-    "hooks of saved tensors": {"context": lambda: saved_tensors_hooks(lambda x: x, lambda x: x)},
-    "one thread": {"cores": 1},
-    "a small model, small inputs": {"parameters": 36, "inputs": 25},
-}
-AT_ONCE = {
-    "nothing of all that": {},
-    "dropout": {"inner": nn.Dropout},
-    "a checkpoint without dropout": {
-        "inner": lambda: nn.Sequential(Checkpointed(False, 0), nn.Dropout())
-    },
-}
-
-
-@pytest.mark.parametrize("case", ONE_BY_ONE | AT_ONCE)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
-def test_where_the_order_would_show_they_run_one_after_the_other(case, monkeypatch):
-    settings = (ONE_BY_ONE | AT_ONCE)[case].copy()
-    inner, context = settings.pop("inner", nn.Identity), settings.pop("context", nullcontext)
-    torch.set_num_threads(settings.pop("cores", 2))
-    monkeypatch.setattr(at_once, "LEAST_PARAMETERS", settings.pop("parameters", 35))
-    monkeypatch.setattr(at_once, "LEAST_INPUTS", settings.pop("inputs", 25))
-    model = DataParallel(Noting(inner()), ["cpu"] * 2, **settings)
-    with context():
-        assert run_at_once(model) == (case in AT_ONCE)
-
-
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_dropout_and_checkpoints_have_the_gradient_of_one_after_the_other(use_reentrant):
-    found = []
-    for wanted in (True, False):
-        torch.manual_seed(1)
-        inner = nn.Sequential(Checkpointed(use_reentrant), nn.Dropout(), Checkpointed(False, 0))
-        model = DataParallel(Noting(inner), ["cpu"] * 2, at_once=wanted)
-        for _ in range(3):
-            loss = step(model)
-        found.append((loss, model.linear.weight.grad))
-    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize("sync_batchnorm", [False, True])
