@@ -56,9 +56,9 @@ class DataParallel(nn.Module):
             rest of the backward pass goes on; False sums all of them after it. The bits are the
             same.
         at_once: run replicas on the CPU at the same time, each in a thread with its part of the
-            cores, where a shard is large and nobody could see the order: the forward pass not if it
-            draws random numbers, nor in modules with hooks; `backward`, but not
-            ``loss.backward()``. False if forward is not fit for several threads.
+            cores, where a shard is large and nobody could see the order: not in modules with hooks,
+            nor where shards draw random numbers that they would not draw in turns; `backward`, but
+            not ``loss.backward()``. False if forward is not fit for several threads.
         record: a new file for a hash of every parameter before each step and after the last, which
             `fastreduce diff` compares with another run's. A copy of the model records nothing.
 

@@ -38,9 +38,8 @@ class Draws:
 
     def __enter__(self) -> None:
         every = {generator for generators in self._generators for generator in generators}
-        if (
-            every and _C.DrawsFrom.is_here()
-        ):  # torch's generator is that of the outer model's shards
+        # Here torch's generator would be that of a shard of an outer model.
+        if every and _C.DrawsFrom.is_here():
             raise _C.HasDrawn
         self._before = _states_of(every)
         self._at_once = []  # those of a pass that was undone do not count

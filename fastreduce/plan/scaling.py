@@ -17,8 +17,10 @@ from fastreduce.simulation.formulas import (
     hierarchical_s,
     hops,
     levels,
+    meshes,
     multi_ring_s,
     ring_s,
+    sharded_s,
 )
 from fastreduce.topology import Topology
 from fastreduce.topology.cluster import cluster
@@ -72,7 +74,7 @@ def in_machines(machine: Topology, network: Network) -> Callable[[int], Seconds]
     """For each number of machines, the time of an allreduce over all their GPUs, by formula.
 
     The fastest counts of a flat ring, of several rings at a time (one for each network card, where
-    there are as many), and of two levels.
+    there are as many), of two levels, and of a shard for each rank.
 
     Raises:
         ValueError: no card, or a rate that is not above zero.
@@ -100,12 +102,13 @@ def formulas(few: Topology, local: int, costs: Costs = EVENTS) -> dict[str, Form
 
     >>> two = cluster("book-pcie4", 2, 100, nics=1)
     >>> {name: round(time_s(2, 160e6) * 1e3) for name, time_s in formulas(two, 4).items()}
-    {'ring': 23, 'rail rings': 23, 'hierarchical': 18}
+    {'ring': 23, 'rail rings': 23, 'hierarchical': 18, 'sharded': 53}
     """
     count = len(few.devices)
     around = hops(few, [(r, (r + 1) % count) for r in range(count)])
     of_rings = _hops_of_rings(few)
     inside, between = levels(few, local)
+    of_shards = meshes(few, local)
 
     def hierarchical(machines: int, nbytes: float) -> float:
         what = machines * local, machines, nbytes, inside, between
@@ -117,6 +120,9 @@ def formulas(few: Topology, local: int, costs: Costs = EVENTS) -> dict[str, Form
             machines * local, nbytes, of_rings, costs
         ),
         "hierarchical": hierarchical,
+        "sharded": lambda machines, nbytes: sharded_s(
+            machines * local, machines, nbytes, *of_shards, costs
+        ),
     }
 
 

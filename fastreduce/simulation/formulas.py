@@ -91,9 +91,38 @@ def levels(topology: Topology, local: int, costs: Costs = EVENTS) -> tuple[Load,
     ['5.3 GB/s', '1.2 GB/s']
     """
     k = len(topology.devices)
-    first = range(0, k, local)
-    inside = [(a + src, a + dst) for a in first for src, dst in permutations(range(local), 2)]
     between = [(rank, (rank + local) % k) for rank in range(k)] if k > local else []
+    return _loads(topology, _in_machines(k, local), between, costs)
+
+
+def meshes(topology: Topology, local: int, costs: Costs = EVENTS) -> tuple[Load, Load]:
+    """The load of `fastreduce.algorithms.sharded` in machines of ``local`` ranks, and between them:
+    each rank reads from every other one.
+
+    Raises:
+        ValueError: a bandwidth is unknown.
+
+    >>> from fastreduce.topology import cluster
+    >>> found = meshes(cluster("book-pcie4", 2, gbit=40, nics=1), 4)
+    >>> [f"{1 / load.s_per_byte.max() / 1e9:.1f} GB/s" for load in found]  # 16 share a card
+    ['5.3 GB/s', '0.3 GB/s']
+    """
+    k = len(topology.devices)
+    between = [(a, b) for a, b in permutations(range(k), 2) if a // local != b // local]
+    return _loads(topology, _in_machines(k, local), between, costs)
+
+
+def _in_machines(k: int, local: int) -> list[tuple[int, int]]:
+    """All pairs of ranks of one machine."""
+    return [(a + i, a + j) for a in range(0, k, local) for i, j in permutations(range(local), 2)]
+
+
+def _loads(
+    topology: Topology,
+    inside: Sequence[tuple[int, int]],
+    between: Sequence[tuple[int, int]],
+    costs: Costs,
+) -> tuple[Load, Load]:
     paths, width, delays_s = _routes(topology, [*inside, *between], costs)
 
     def load(part: slice) -> Load:
@@ -102,6 +131,32 @@ def levels(topology: Topology, local: int, costs: Costs = EVENTS) -> tuple[Load,
         return Load(counts / width, max(delays_s[part], default=0.0))
 
     return load(slice(len(inside))), load(slice(len(inside), None))
+
+
+def sharded_s(
+    k: int,
+    machines: int,
+    nbytes: float,
+    inside: Load,
+    between: Load,
+    costs: Costs = EVENTS,
+) -> float:
+    """Seconds of `fastreduce.algorithms.sharded`: each rank reads its shard from all others, and
+    then the sums of theirs.
+
+    ``inside`` and ``between`` are the `meshes` of one machine or of two; between more of them,
+    links that lead out of a machine carry as much for each other one. The second step reads what
+    the first has written piece by piece, so of latency and data one counts once and one twice.
+
+    >>> inside, between = Load(np.array([0.02e-9, 0]), 0.5e-6), Load(np.array([0, 0.02e-9]), 4e-6)
+    >>> [round(sharded_s(16, 2, nbytes, inside, between) * 1e6) for nbytes in (1e3, 1e9)]
+    [10, 2506]
+    """
+    if k == 1:
+        return 0.0
+    busy_s = float(np.max(inside.s_per_byte + (machines - 1) * between.s_per_byte)) * nbytes / k
+    delay_s = max(inside.delay_s, between.delay_s)
+    return costs.call_s + costs.launch_s + busy_s + delay_s + max(busy_s, delay_s)
 
 
 def ring_s(k: int, nbytes: float, around: Sequence[Hop], costs: Costs = EVENTS) -> float:

@@ -81,7 +81,7 @@ class TestScaling:
     def test_between_machines_the_formula_is_what_is_simulated(self, nbytes):
         seconds = in_machines(preset("book-pcie4"), Network(1, 100))(2)
         two = cluster("book-pcie4", 2, 100)
-        programs = [algorithms.ring(8), algorithms.multi_ring(8, rings(two))]
+        programs = [algorithms.ring(8), algorithms.sharded(8), algorithms.multi_ring(8, rings(two))]
         programs += [algorithms.hierarchical(8, 2, waves=waves) for waves in WAVES]
         simulated_s = [simulate(x, two, nbytes, slices=1).time_s for x in programs]
         assert seconds(nbytes) == pytest.approx(min(simulated_s), rel=0.02)

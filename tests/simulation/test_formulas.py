@@ -7,7 +7,7 @@ import pytest
 from networks import star
 
 from fastreduce import simulate
-from fastreduce.algorithms import hierarchical, ring
+from fastreduce.algorithms import hierarchical, ring, sharded
 from fastreduce.simulation import EVENTS, Costs
 from fastreduce.simulation.formulas import (
     WAVES,
@@ -17,7 +17,9 @@ from fastreduce.simulation.formulas import (
     hierarchical_s,
     hops,
     levels,
+    meshes,
     ring_s,
+    sharded_s,
 )
 from fastreduce.topology import cluster
 
@@ -40,6 +42,13 @@ def hierarchical_by_formula(topology, machines, nbytes, waves=1, costs=EVENTS):
     return hierarchical_s(k, machines, nbytes, inside, between, waves, costs)
 
 
+def sharded_by_formula(preset, machines, nbytes, nics, costs=EVENTS):
+    """From no more than two of the machines."""
+    few = cluster(preset, min(machines, 2), 100, nics=nics)
+    local = len(few.devices) // min(machines, 2)
+    return sharded_s(machines * local, machines, nbytes, *meshes(few, local, costs), costs)
+
+
 class TestFormulas:
     @pytest.mark.parametrize("machines", [1, 2, 5])
     @pytest.mark.parametrize("nbytes", SIZES)
@@ -58,6 +67,24 @@ class TestFormulas:
         simulated_s = simulate(program, topology, nbytes, slices=1, costs=EVENTS).time_s
         found_s = hierarchical_by_formula(topology, machines, nbytes)
         assert found_s == pytest.approx(simulated_s, rel=0.03)
+
+    @pytest.mark.parametrize("machines", [1, 2, 3, 4])
+    @pytest.mark.parametrize(
+        ("preset", "nics", "off"),
+        [
+            ("g4dn.12xlarge", 1, 1e-9),
+            ("dgx1", 4, 1e-9),
+            ("dgx-h100", 8, 1e-9),
+            ("dgx-h100", 1, 0.07),  # GPUs whose way to the card is shorter run ahead
+        ],
+    )
+    @pytest.mark.parametrize("nbytes", [1, 2**16, 2**20, 25 * 2**20])
+    def test_sharded(self, preset, nics, off, machines, nbytes):
+        topology = cluster(preset, machines, 100, nics=nics)
+        program = sharded(len(topology.devices))
+        simulated_s = simulate(program, topology, nbytes, slices=1, costs=EVENTS).time_s
+        found_s = sharded_by_formula(preset, machines, nbytes, nics)
+        assert found_s == pytest.approx(simulated_s, rel=off)
 
     @pytest.mark.parametrize("machines", [2, 4])
     @pytest.mark.parametrize("preset", ["dgx-h100", "dgx1", "g4dn.12xlarge"])
@@ -111,6 +138,7 @@ class TestFormulas:
     def test_one_rank_has_nothing_to_send(self):
         assert ring_s(1, 1e9, []) == 0
         assert hierarchical_by_formula(star(1), 1, 1e9) == 0
+        assert sharded_s(1, 1, 1e9, *meshes(star(1), 1)) == 0
 
     def test_hops_share_links(self):
         assert {h.bytes_per_s for h in hops(star(5), permutations(range(5), 2))} == {0.25e9}
@@ -125,13 +153,15 @@ class TestFormulas:
     def test_every_cost_counts_as_in_a_simulation(self, name, nbytes):
         costs = EVENTS._replace(**{name: 1e6 if name == "ramp_bytes" else 50e-6})
         topology = cluster("g4dn.12xlarge", 2, 100, nics=LOCAL)
-        one_s, two_s = (
+        one_s, two_s, three_s = (
             simulate(x, topology, nbytes, slices=1, costs=costs).time_s
-            for x in (ring(8), hierarchical(8, 2))
+            for x in (ring(8), hierarchical(8, 2), sharded(8))
         )
         assert ring_s(8, nbytes, around(topology, 1, costs), costs) == pytest.approx(one_s, 0.03)
         found_s = hierarchical_by_formula(topology, 2, nbytes, costs=costs)
         assert found_s == pytest.approx(two_s, 0.03)
+        of_shards_s = sharded_by_formula("g4dn.12xlarge", 2, nbytes, LOCAL, costs)
+        assert of_shards_s == pytest.approx(three_s, 0.03)
 
 
 def test_a_ring_of_32_in_slices():
