@@ -136,6 +136,7 @@ class ProcessBackend final : public c10d::Backend {
   void check_peer(const char* call, int peer) const;
   std::string gone_passing(int peer) const;
   std::string failed_passing(int peer, const std::string& gloo) const;
+  std::string last_call_of(int peer, const char* not_done) const;  // empty if it is on another machine
   std::string rank_name(int rank) const;
   std::optional<int> number_here(int rank) const;  // in the group of this machine; none if it is on another
   Work exchange(c10d::OpType type, const Tensors& inputs, const Tensors& outputs, const std::vector<int64_t>& sent,

@@ -204,21 +204,25 @@ std::string Group::call(const std::string& text) const {
 
 std::string Group::who_is_where() const {
   std::ostringstream text;
-  for (int peer = 0; peer < size(); ++peer) {
-    const std::array<Desk, 2>& desks = front(peer).desks;
-    const uint64_t odd = desks[1].round.load(std::memory_order_acquire);
-    const uint64_t even = desks[0].round.load(std::memory_order_acquire);
-    const Desk& last = desks[odd > even];
-    text << (peer ? ", " : "") << "rank " << names_[peer];
-    if (last.round >= round_)
-      text << " has arrived";
-    else if (last.announcement.call == 0)
-      text << " has not arrived, and has made no call yet";
-    else
-      text << " has not arrived: its last call was " << last.announcement.call << ", " << last.announcement.text.data()
-           << (last.caller[0] ? ", at " : "") << last.caller.data();
-  }
+  for (int peer = 0; peer < size(); ++peer)
+    text << (peer ? ", " : "") << "rank " << names_[peer]
+         << (last_desk(peer).round >= round_ ? " has arrived" : " has not arrived" + last_call(peer));
   return text.str();
+}
+
+std::string Group::last_call(int peer) const {
+  const Desk& last = last_desk(peer);
+  if (last.announcement.call == 0) return ", and has made no collective call yet";
+  const std::string caller = last.caller.data();
+  return ": its last collective call was " + std::to_string(last.announcement.call) + ", " + last.announcement.text.data() +
+         (caller.empty() ? "" : ", at " + caller);
+}
+
+const Desk& Group::last_desk(int peer) const {
+  const std::array<Desk, 2>& desks = front(peer).desks;
+  const uint64_t odd = desks[1].round.load(std::memory_order_acquire);
+  const uint64_t even = desks[0].round.load(std::memory_order_acquire);
+  return desks[odd > even];
 }
 
 }  // namespace fastreduce

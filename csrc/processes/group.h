@@ -151,6 +151,8 @@ class Group {
   std::string no_sender(bool all) const;
   // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
   std::string lost_soon(const std::vector<int>& peers) const;
+  // Goes on after a peer's name: which collective it has called last, and where in the script.
+  std::string last_call(int peer) const;
   // What a rank tells its peers of its sends and receives.
   LabelTables& labels(int rank) const;
   // What errors of this rank begin with.
@@ -172,6 +174,7 @@ class Group {
   std::string invitation_of(int peer) const;
   Front& front(int rank) const;
   Desk& desk(int rank) const;
+  const Desk& last_desk(int rank) const;  // of the last round that it has begun
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
   // Words for an error; empty if nothing is wrong.

@@ -71,7 +71,10 @@ class ProcessBackend::PassWork final : public c10d::Work {
     } catch (const std::exception& error) {
       why = backend ? backend->failed_passing(peer_, error.what()) : error.what();
       // Then Gloo has closed all connections of this rank.
-      if (backend && Clock::now() >= end) backend->give_up(call_ + " reached its timeout");
+      if (backend && Clock::now() >= end) {
+        why += backend->last_call_of(peer_, opType_ == OpType::SEND ? "received" : "sent");
+        backend->give_up(call_ + " reached its timeout");
+      }
     }
     return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, call_ + ": " + why));
   }
@@ -120,6 +123,11 @@ std::string ProcessBackend::gone_passing(int peer) const {
   if (peer == kAnyRank) return group_.no_sender(machines_ == nullptr);
   const std::optional<int> here = number_here(peer);
   return here ? group_.lost(*here) : "";
+}
+
+std::string ProcessBackend::last_call_of(int peer, const char* not_done) const {
+  const std::optional<int> here = number_here(peer);
+  return here ? "; rank " + rank_name(peer) + " has not " + not_done + " it" + group_.last_call(*here) : "";
 }
 
 // Gloo's words say only which connection has closed.

@@ -112,7 +112,7 @@ def one_is_stopped(rank, size):
     assert " reached its timeout of 2000 ms, " in words, words
     assert f"waiting for rank {victim}: " in words, words
     assert "rank 0 has arrived" in words, words
-    last = f"rank {victim} has not arrived: its last call was 1, broadcast of float32 [7], root 0"
+    last = f"rank {victim} has not arrived: its last collective call was 1, broadcast of float32 [7], root 0"
     assert last in words, words
     every_later_call_raises()
 
@@ -126,7 +126,7 @@ def one_is_stopped_while_callers_are_known(rank, size):
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     words = raised(lambda: dist.all_reduce(torch.ones(5)))
-    last = "its last call was 1, broadcast of float32 [7], root 0"
+    last = "its last collective call was 1, broadcast of float32 [7], root 0"
     assert f"{last}, at failure_scenarios.py:{called_at}" in words, words
 
 
@@ -138,7 +138,7 @@ def one_has_left(rank, size):
     words = raised(lambda: dist.all_reduce(torch.ones(5), group=group))
     assert "call 2, allreduce (sum) of float32 [5], on rank " in words, words
     assert "rank 1 has left the group" in words, words
-    assert "rank 1 has not arrived: its last call was 1, allreduce" in words, words
+    assert "rank 1 has not arrived: its last collective call was 1, allreduce" in words, words
 
 
 def everyone_may_leave_once_it_is_done(rank, size):

@@ -33,7 +33,7 @@ def timeouts(rank, size):
         if rank == 0:
             words = raised(lambda call=call, group=group: call(group))
             assert " reached its timeout of 150 ms, waiting for rank 1" in words, words
-            assert "rank 1 has not arrived, and has made no call yet" in words, words
+            assert "rank 1 has not arrived, and has made no collective call yet" in words, words
         dist.barrier()
         if rank > 0:  # who comes too late hears of it
             words = raised(lambda group=group: dist.all_reduce(torch.ones(3), group=group))

@@ -152,6 +152,7 @@ def a_timeout_that_was_changed(rank, size):
     if rank == 0:
         said = raised(lambda: dist.recv(torch.zeros(3), 1, group=group))
         assert "Timed out waiting 150ms" in said, said
+        assert "; rank 1 has not sent it, and has made no collective call yet" in said, said
     dist.barrier()
     said = raised(lambda: dist.all_reduce(torch.ones(2), group=group))
     why = "recv of float32 [3], tag 0, on rank 0 from rank 1 reached its timeout"
