@@ -2,9 +2,10 @@
 
 All take a list with one tensor per rank, or one list of tensors per rank (the gradients of a whole
 model in one call), and return None, or with ``async_op=True`` the work to wait for: results are
-written in place. Where the ranks' shapes, dtypes or devices differ, or tensors share memory, a
-ValueError says which rank and tensor, and nothing has been written. While a call runs, Python
-cannot react to Ctrl-C: KeyboardInterrupt is raised when it returns.
+written in place. Where the ranks' shapes or dtypes differ, one rank's tensors lie on two devices,
+some ranks are on GPUs and others on the CPU, or tensors share memory, a ValueError says which rank
+and tensor, and nothing has been written. While a call runs, Python cannot react to Ctrl-C:
+KeyboardInterrupt is raised when it returns.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class Work:
 
         Raises what the call would have raised without ``async_op``; TimeoutError after
         ``timeout_s`` seconds, when the work goes on and may be waited for again; RuntimeError in a
-        callback of another call's future, which has the thread that would do this work.
+        callback of another call's future: callbacks run in the thread that would do this work, so
+        it would wait for ever.
         """
         if timeout_s is None and _is_worker() and not self._done.done():
             raise RuntimeError(

@@ -55,7 +55,8 @@ def run(examples: list[str], page: str) -> None:
 
 def commands(text: str) -> Iterator[list[str]]:
     """What a page tells to type, each as its words."""
-    for line in itertools.chain.from_iterable(x.splitlines() for x in blocks(text, "sh")):
+    whole = (x.replace("\\\n", "") for x in blocks(text, "sh"))
+    for line in itertools.chain.from_iterable(x.splitlines() for x in whole):
         words = shlex.split(line, comments=True)
         for joined, part in itertools.groupby(words, lambda word: word == "&&"):
             if not joined:
@@ -75,6 +76,11 @@ def problem(command: list[str]) -> str | None:
         missing = [path for path in paths if not (ROOT / path).exists()]
         return f"{shlex.join(command)}: there is no {missing[0]}" if missing else None
     return None
+
+
+def long_lines(text: str) -> list[str]:
+    """But rows of tables and pictures, which cannot be broken."""
+    return [x for x in text.splitlines() if len(x) > 100 and not x.startswith(("|", "!["))]
 
 
 def missing_files(text: str) -> list[str]:
@@ -145,6 +151,9 @@ class TestPage:
     def test_files_exist(self, page):
         assert missing_files(PAGES[page]) == []
 
+    def test_lines_are_no_longer_than_those_of_the_code(self, page):
+        assert long_lines(PAGES[page]) == []
+
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "/" not in page])
 def test_links_lead_somewhere(page):
@@ -184,10 +193,14 @@ class TestControl:
             "pip install . && fastreduce fly",
             "X=1 python benchmarks/no_such_file.py -e 64K",
             "pytest tests/no_such_file.py::TestX",
+            "fastreduce plan \\\n  --no-such-option",
         ],
     )
     def test_a_wrong_command_is_noticed(self, line, capsys):
         assert list(filter(None, map(problem, commands(f"```sh\n{line}  # why\n```\n"))))
+
+    def test_a_long_line_is_noticed(self):
+        assert long_lines("a" * 100 + "\n" + "b" * 101 + "\n|" + "c" * 101) == ["b" * 101]
 
     def test_a_missing_file_is_noticed(self):
         assert missing_files("see `csrc/reduce.h` and `csrc/no_such.h`") == ["csrc/no_such.h"]

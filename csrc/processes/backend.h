@@ -1,4 +1,4 @@
-// torch.distributed's backend "fastreduce": collectives between the processes of one machine.
+// torch.distributed's backend "fastreduce": collectives between processes, of one machine or of several.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -214,8 +214,8 @@ std::string Group::last_call(int peer) const {
   const Desk& last = last_desk(peer);
   if (last.announcement.call == 0) return ", and has made no collective call yet";
   const std::string caller = last.caller.data();
-  return ": its last collective call was " + std::to_string(last.announcement.call) + ", " + last.announcement.text.data() +
-         (caller.empty() ? "" : ", at " + caller);
+  return ": its last collective call was " + std::to_string(last.announcement.call) + ", " +
+         last.announcement.text.data() + (caller.empty() ? "" : ", at " + caller);
 }
 
 const Desk& Group::last_desk(int peer) const {

@@ -58,7 +58,8 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
         raise ValueError(
             f"{flags}: found together with --resume {args.resume}, but a run that goes on keeps "
-            "its settings, all but --lr and --skip-nonfinite; leave them out, or start another run"
+            "its settings, all but those that --help lists for --resume; leave them out, or start "
+            "another run"
         )
     if not isinstance(before, Mapping):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The backend "fastreduce" of torch.distributed, for processes of one machine.
+"""The backend "fastreduce" of torch.distributed, for processes of one machine or of several.
 
 >>> import torch, torch.distributed as dist
 >>> import fastreduce.distributed  # before torch 2.15; from then on torch finds the backend itself

@@ -55,10 +55,10 @@ class DataParallel(nn.Module):
         overlap: sum gradients in buckets, each as soon as its last gradient is there, while the
             rest of the backward pass goes on; False sums all of them after it. The bits are the
             same.
-        at_once: run replicas on the CPU at the same time, each in a thread with its part of the
-            cores, where a shard is large and nobody could see the order: not in modules with hooks,
-            nor where shards draw random numbers that they would not draw in turns; `backward`, but
-            not ``loss.backward()``. False if forward is not fit for several threads.
+        at_once: run replicas on the CPU at the same time, each with its part of the cores, where
+            that changes nothing but the time: where shards are large, modules have no hooks, and
+            random numbers come from layers such as `nn.Dropout`. The forward pass and `backward`
+            do so, but not ``loss.backward()``. False if forward is not fit for several threads.
         record: a new file for a hash of every parameter before each step and after the last, which
             `fastreduce diff` compares with another run's. A copy of the model records nothing.
 
@@ -251,7 +251,7 @@ class DataParallel(nn.Module):
 
     @property
     def shares(self) -> list[float]:
-        """Each replica's part of the batch, relative to the others'."""
+        """Each replica's part of the batch, or each micro-shard's, relative to the others'."""
         return list(self._parallel.shares)
 
     def __getattr__(self, name: str) -> Any:

@@ -64,7 +64,10 @@ def test_or_leaves_such_steps_out(capsys, run):
     [
         (["--lr", "-1"], "lr: found -1.0, wanted a number above 0"),
         (["--skip-nonfinite"], "skip-nonfinite: found with kvstore 'local', whose steps are not"),
-        (["--batch-size", "4"], "keeps its settings, all but --lr and --skip-nonfinite; leave"),
+        (
+            ["--batch-size", "4"],
+            "keeps its settings, all but those that --help lists for --resume;",
+        ),
     ],
 )
 def test_what_a_run_cannot_change(capsys, tmp_path, flags, words):
