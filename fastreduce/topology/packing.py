@@ -95,7 +95,7 @@ def pack(links: Links, programs: int = PROGRAMS) -> Packing:
         # Divisions, whose messages go either way.
         for byte_s, prices in pack(links.evened(), programs).pricings:
             search.note(byte_s, links.one_price(prices))
-    for link_prices in search.obvious_prices():
+    for link_prices in search.obvious_prices(of_trees=programs > 0):
         search.add(link_prices)
     search.warm_up()
     if not programs:
@@ -126,16 +126,23 @@ class _Search:
         self.bound_s = 0.0
         self.center = np.full(len(links.bytes_per_s), 1 / len(links.bytes_per_s))
 
-    def obvious_prices(self) -> Iterator[Floats]:
-        """Around each device, between machines or sockets: all links of a kind cost alike."""
-        links = self.links
+    def obvious_prices(self, of_trees: bool) -> Iterator[Floats]:
+        """Around each device, between machines or sockets: all links of a kind cost alike.
+
+        Those around devices with equal links give other trees, but equal bounds.
+        """
+        links, known = self.links, set()
         kinds = [[medium == kind for medium in links.media] for kind in sorted({*links.media})]
         for chosen in ([link[0] in links.devices for link in links.names], *kinds):
             prices = np.array(chosen) * links.bytes_per_s
             yield prices / prices.sum()
         for device in links.devices:
-            prices = np.array([device in link for link in links.names]) * links.bytes_per_s
-            yield prices / prices.sum()
+            around = np.array([device in link for link in links.names])
+            rates = tuple(np.sort(links.bytes_per_s[around]))
+            if of_trees or rates not in known:
+                prices = around * links.bytes_per_s
+                yield prices / prices.sum()
+            known.add(rates)
 
     def add(self, shares: Floats) -> Floats:
         """Add the cheapest tree where a second of link l costs ``shares[l]``, of 1 in all."""

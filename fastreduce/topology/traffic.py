@@ -54,6 +54,7 @@ class Links:
         devices = topology.devices[:k]
         self.k, self.devices = k, devices
         self.pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
+        self._cells = tuple(np.array(self.pairs, dtype=np.intp).reshape(-1, 2).T)  # of a k x k array
         routes = [topology.route(devices[i], devices[j]) for i, j in self.pairs]
         self.names = list(dict.fromkeys(link for route in routes for link in route))
         number = {link: i for i, link in enumerate(self.names)}
@@ -108,7 +109,7 @@ class Links:
     def prices(self, link_prices: Floats) -> Floats:
         """What a message from rank i to rank j costs: the sum over its links."""
         found = np.zeros((self.k, self.k))
-        found[tuple(np.array(self.pairs).T)] = self._uses @ link_prices
+        found[self._cells] = self._uses @ link_prices
         return found
 
     def moved(self, image: Sequence[int]) -> NDArray[np.intp] | None:
@@ -133,7 +134,7 @@ class Links:
         """For each link, how long after its launch the first message on it begins to move."""
         crossed, begins = self._uses.indices, self._uses.indptr[:-1]
         full_rate = np.minimum.reduceat(self.bytes_per_s[crossed], begins)
-        delay_s = self.latency_s[tuple(np.array(self.pairs).T)] + ramp_bytes / full_rate
+        delay_s = self.latency_s[self._cells] + ramp_bytes / full_rate
         found = np.full(len(self.bytes_per_s), math.inf)
         np.minimum.at(found, crossed, np.repeat(delay_s, [len(x) for x in self._routes]))
         return found
