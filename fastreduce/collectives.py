@@ -139,7 +139,7 @@ def reduce_scatter(
     Args:
         outputs: as in `allreduce`; each has one k-th of the elements of its rank's tensor.
         tensors: as in `allreduce`; read, not written. Rank r's output may be its own shard of its
-            own tensor (in place, as NCCL allows).
+            own tensor (in place, as NCCL allows), if both are contiguous.
         op: as in `allreduce`.
 
     Errors as for `allreduce`, and a ValueError where the element counts do not fit.
@@ -160,7 +160,7 @@ def all_gather(outputs: Tensors, tensors: Tensors, *, async_op: bool = False) ->
     Args:
         outputs: as in `allreduce`; each has k times the elements of its rank's tensor.
         tensors: as in `allreduce`; read, not written. Rank r's tensor may be its own shard of its
-            own output (in place, as NCCL allows).
+            own output (in place, as NCCL allows), if both are contiguous.
 
     Errors as for `allreduce`, and a ValueError where the element counts do not fit.
 

@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from fastreduce.thread_modes import modes_of_this_thread
 MAX_IN_FLIGHT = 32
 
 in_flight: set[Future[None]] = set()
-_room = threading.BoundedSemaphore(MAX_IN_FLIGHT)
 _lock = threading.Lock()
 _worker: ThreadPoolExecutor | None = None
 _thread = threading.local()
@@ -99,13 +98,9 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
     Waits where too much is in flight.
     """
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    done: Future[None] = Future()
     if gpus or _is_worker():
-        done: Future[None] = Future()
-        try:
-            call()
-            done.set_result(None)
-        except Exception as error:
-            done.set_exception(error)
+        _settle(done, call)
         return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
     modes = modes_of_this_thread()
 
@@ -113,18 +108,36 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
         with modes():
             call()
 
-    _room.acquire()
+    done.add_done_callback(in_flight.discard)
+    with _lock:
+        while len(in_flight) >= MAX_IN_FLIGHT:
+            wait(list(in_flight), return_when=FIRST_COMPLETED)
+        try:
+            in_flight.add(done)
+            _started_worker().submit(_settle, done, run)
+        except BaseException as error:  # Ctrl-C, too: nobody shall wait for what is not begun
+            if done.cancel():
+                done.set_running_or_notify_cancel()
+            if isinstance(error, RuntimeError):
+                raise RuntimeError(
+                    "async_op=True: Python is ending and starts no thread any more; leave "
+                    "async_op out"
+                ) from error
+            raise
+    return Work(done, [], results)
+
+
+def _settle(done: Future[None], call: Callable[[], object]) -> None:
+    if done.cancelled() or not done.set_running_or_notify_cancel():
+        return
     try:
-        with _lock:
-            submitted = _started_worker().submit(run)
-            in_flight.add(submitted)
-    except RuntimeError as error:
-        _room.release()
-        raise RuntimeError(
-            "async_op=True: Python is ending and starts no thread any more; leave async_op out"
-        ) from error
-    submitted.add_done_callback(_leave)
-    return Work(submitted, [], results)
+        call()
+    except BaseException as error:
+        done.set_exception(error)
+        if not isinstance(error, Exception):  # Ctrl-C, where this is the caller's thread
+            raise
+    else:
+        done.set_result(None)
 
 
 def finish() -> None:
@@ -138,11 +151,6 @@ def _is_worker() -> bool:
     return hasattr(_thread, "is_worker")
 
 
-def _leave(done: Future[None]) -> None:
-    in_flight.discard(done)
-    _room.release()
-
-
 def _started_worker() -> ThreadPoolExecutor:
     global _worker
     if _worker is None:
@@ -153,8 +161,8 @@ def _started_worker() -> ThreadPoolExecutor:
 
 def _forget_worker() -> None:
     # The worker may not have left yet for calls that were done, and it never will here.
-    global _worker, _lock, _room
-    _worker, _lock, _room = None, threading.Lock(), threading.BoundedSemaphore(MAX_IN_FLIGHT)
+    global _worker, _lock
+    _worker, _lock = None, threading.Lock()
     in_flight.clear()
 
 

@@ -53,12 +53,21 @@ def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
             f"set_optimizer: found {found}, wanted a class such as torch.optim.SGD, and its "
             "settings by name"
         )
+    parameter = torch.zeros(1)
     try:
-        kind([torch.zeros(1)], **settings)
+        optimizer = kind([parameter], **settings)
     except Exception as error:
         raise ValueError(
             f"set_optimizer: found settings {shown(dict(settings))}, wanted some that "
             f"{kind.__name__} takes ({error})"
+        ) from error
+    parameter.grad = torch.zeros(1)
+    try:
+        optimizer.step()
+    except Exception as error:
+        raise ValueError(
+            f"set_optimizer: found {kind.__name__}, whose step() of a gradient raises "
+            f"{type(error).__name__} ({error}); wanted one that needs nothing else, such as SGD"
         ) from error
 
 

@@ -69,7 +69,7 @@ class Remote:
         self._wait(answers, self.timeout_s if timeout_s is None else timeout_s)
         for rank, answer in answers.items():
             if error := answer.exception():
-                if str(error).startswith("On WorkerInfo"):  # raised there, by what still runs
+                if "On WorkerInfo(" in str(error):  # raised there, by what still runs
                     raise error
                 self._tell_of(rank)
                 raise RankEnded(str(error), rank) from error
@@ -137,7 +137,7 @@ class Remote:
         """Wait until all other ranks have come here, or have ended; serve them until then."""
         if self._number not in open_servers:
             return
-        for rank in self._running():
+        for rank in {*self._running(), self.rank}:
             self._send(rank, "leave", self.rank, False)
         all_left = self._send(self.rank, "all_left")
         self._wait({self.rank: all_left}, math.inf)

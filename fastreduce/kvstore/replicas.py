@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import fastreduce
 from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.updates import fold_of
+from fastreduce.kvstore.updates import fold_of, unrounded
 
 
 def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
@@ -23,7 +24,7 @@ def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
 def merged(values: Mapping[Key, Sequence[Tensor]], op: str) -> dict[Key, Tensor]:
     """The reduction over the replicas, in memory of its own."""
     columns = zip(*values.values(), strict=True)
-    first, *others = ([x.detach() for x in column] for column in columns)
+    first, *others = ([unrounded(x.detach(), op) for x in column] for column in columns)
     found = [x.clone(memory_format=torch.contiguous_format) for x in first]
     if others:
         fastreduce.reduce([found, *_apart(others)], op=fold_of(op))
@@ -32,11 +33,15 @@ def merged(values: Mapping[Key, Sequence[Tensor]], op: str) -> dict[Key, Tensor]
 
 def _apart(replicas: Iterable[Sequence[Tensor]]) -> Iterator[list[Tensor]]:
     """The same values, no two of which share memory, with each other or within themselves."""
-    seen: set[int] = set()
+    taken: defaultdict[int, list[range]] = defaultdict(list)  # addresses, by storage
     for values in replicas:
-        memories = [x.untyped_storage().data_ptr() for x in values]
-        yield [
-            x.clone(memory_format=torch.contiguous_format) if 0 in x.stride() or m in seen else x
-            for x, m in zip(values, memories, strict=True)
-        ]
-        seen.update(memories)
+        yield [_apart_from(taken[x.untyped_storage().data_ptr()], x) for x in values]
+
+
+def _apart_from(taken: list[range], value: Tensor) -> Tensor:
+    own = range(value.data_ptr(), value.data_ptr() + value.nbytes)
+    shares = any(own.start < other.stop and other.start < own.stop for other in taken)
+    if shares or not value.is_contiguous():
+        return value.clone(memory_format=torch.contiguous_format)
+    taken.append(own)
+    return value

@@ -73,21 +73,26 @@ class Server:
         return push.done
 
     def _update(self, key: Key, step: int) -> None:
-        """Update with all that has been collected for a step."""
+        """Update with all that has been collected for a step; whoever pushed hears of an error."""
         pushed = dict(sorted(self._collected.pop((key, step)).items()))
-        lists = [[rows] for rows, _ in pushed.values()]
+        try:
+            with self._shards.all_or_nothing([key]):
+                self._shards.update(key, self._merged([*pushed.values()]))
+        except BaseException as error:  # an updater may raise SystemExit, which would end nothing
+            words = f"the update of key {key!r} raised {type(error).__name__}: {error}"
+            for push in self._pushes:
+                if push.worker in pushed and push.steps.get(key) == step:
+                    push.errors.append(str(error) if isinstance(error, UpdaterFailed) else words)
+
+    def _merged(self, pushed: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """What workers have pushed, each of so many replicas, as one."""
+        lists = [[rows] for rows, _ in pushed]
         if len(lists) > 1:
             fastreduce.reduce(lists, op=fold_of(self._op))
         [update] = lists[0]
         if self._op == "avg":
-            update /= sum(replicas for _, replicas in pushed.values())
-        try:
-            with self._shards.all_or_nothing([key]):
-                self._shards.update(key, update)
-        except UpdaterFailed as error:
-            for push in self._pushes:
-                if push.worker in pushed and push.steps.get(key) == step:
-                    push.errors.append(str(error))
+            update /= sum(replicas for _, replicas in pushed)
+        return update
 
     def _go_on(self) -> None:
         """Do what waited for a worker that has just taken a step, or left."""

@@ -36,23 +36,25 @@ class Shards:
     def update(self, key: Key, update: Tensor) -> None:
         """Change this rank's rows; if the updater raises, UpdaterFailed is raised."""
         rows = self.entries[key].rows
-        self.updates.apply(key, update.to(rows.device), rows)
+        self.updates.apply(key, update.to(rows), rows)
 
     @contextlib.contextmanager
     def all_or_nothing(self, keys: Collection[Key]) -> Iterator[None]:
         """Whatever is raised in here, keys and their optimizers are as they were before."""
-        rows = {key: self.entries[key].rows for key in keys}
-        before = {key: x.clone() for key, x in rows.items()}
-        undo = self.updates.undo(keys)
-        try:
-            yield
-        except BaseException:
-            for key, x in before.items():
-                rows[key].data = x  # an updater may have changed its shape, too
-            undo()
-            raise
+        with torch.inference_mode(False):  # else what is made in here could not be changed later
+            rows = {key: self.entries[key].rows for key in keys}
+            before = {key: x.clone() for key, x in rows.items()}
+            undo = self.updates.undo(keys)
+            try:
+                yield
+            except BaseException:
+                for key, x in before.items():
+                    rows[key].data = x  # an updater may have changed its shape, too
+                undo()
+                raise
         self.pushes += 1
 
+    @torch.inference_mode(False)
     def add(self, values: Mapping[Key, Tensor]) -> None:
         """Make entries with the values of rank 0."""
         ranks, rank = range(self._peers.size), self._peers.rank
@@ -67,8 +69,11 @@ class Shards:
         self.entries.update(made)
 
     def reduce(self, values: Mapping[Key, Tensor], op: str) -> dict[Key, Tensor]:
-        """This rank's rows of the reduction of what all ranks have, in the order of the ranks."""
-        own = {key: self.entries[key] for key in values}
+        """This rank's rows of the reduction of what all ranks have, in the order of the ranks.
+
+        They have the dtypes of ``values``.
+        """
+        own = {key: Entry(x.shape, self._servers, x) for key, x in values.items()}
         rank, ranks = self._peers.rank, range(self._peers.size)
         parts = [_joined(own[key].part(x, r) for key, x in values.items()) for r in ranks]
         own_bytes = sum(entry.nbytes(rank) for entry in own.values())

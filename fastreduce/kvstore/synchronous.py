@@ -47,10 +47,12 @@ class Synchronous:
             self.agreed("update", updated)
 
     def read(self, keys: Sequence[Key]) -> Iterator[tuple[Key, int, Tensor]]:
-        return self.shards.read(keys)
+        with self.shards.lock:
+            return iter(list(self.shards.read(keys)))
 
     def read_rows(self, key: Key, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.shards.read_rows(key, numbers)
+        with self.shards.lock:
+            return iter(list(self.shards.read_rows(key, numbers)))
 
     def close(self) -> None:
         """Nobody waits for this rank."""

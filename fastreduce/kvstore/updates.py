@@ -22,6 +22,12 @@ def fold_of(op: str) -> str:
     return "sum" if op == "avg" else op
 
 
+def unrounded(value: Tensor, op: str) -> Tensor:
+    """An average is summed and divided in float32, and rounded once, as that of `allreduce`."""
+    narrow = value.is_floating_point() and value.element_size() < 4
+    return value.float() if op == "avg" and narrow else value
+
+
 class UpdaterFailed(RuntimeError):
     """An updater raised, which is ``__cause__`` then, or left no value like the one before; the
     message names the key."""

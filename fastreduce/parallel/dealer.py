@@ -67,7 +67,7 @@ class Dealer:
         self.checked: set[tuple[str, Any]] = set()
         self.not_comparable: set[tuple[str, Any]] = set()
         self.replicas.update()
-        self.recorder = Recorder(record, net) if record else None
+        self.recorder = Recorder(record, net) if record is not None else None
 
     def use(self, replicas: Replicas) -> None:
         self.replicas = replicas

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,21 @@ class Recorder:
 
     The first line names the parameters of each bucket; the others hold one hash per bucket and one
     per parameter. A later line of the same step replaces an earlier one: the parameters were
-    changed between the optimizer's step and the forward pass. Hashing takes about a second per GB
-    (predicted), and waits for GPUs.
+    changed between the optimizer's step and the forward pass. Hashing, in every forward pass, takes
+    about a second per GB (predicted), and waits for GPUs.
     """
 
     def __init__(self, path: str | Path, net: nn.Module):
-        self.path, self._net = Path(path), net
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"DataParallel: found record={path!r}, wanted the path of a new file")
+        self.path, self._net = Path(path).absolute(), net  # programs may change their folder
         names, params = zip(*net.named_parameters(), strict=True)
         # In this order, which all runs share; gradients may come in another.
         buckets = buckets_of(params, list(reversed(range(len(params)))))
         self._buckets = [[names[number] for number in bucket] for bucket in buckets]
         self._watch = Watch(after_step=self._write_state)
         self._step, self._next = 0, 0
+        self._last: list[list[str]] = []
         try:
             self.path.touch(exist_ok=False)  # fails here, and not after the first step
         except OSError as error:
@@ -52,20 +56,23 @@ class Recorder:
         if capturing():
             return  # an optimizer's step is being captured, and changes nothing yet
         params = dict(self._net.named_parameters())
-        if not self._watch.changed(list(params.values())):
-            return
         if params.keys() != {name for bucket in self._buckets for name in bucket}:
             raise ValueError(
                 f"record: the module has other parameters than when {self.path} was begun; wrap it "
                 "again, with another file"
             )
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
+        # A write through parameter.data shows in the bits alone, a step that changes none does not.
+        if not self._watch.changed(list(params.values())) and hashes == self._last:
+            return
+        self._last = hashes
         together = [hashlib.blake2b("".join(x).encode(), digest_size=8).hexdigest() for x in hashes]
         self._write({"step": self._step, "buckets": together, "parameters": hashes})
         self._next = self._step + 1
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
+        with self.path.open("r+") as file:  # one that was removed is not begun anew
+            file.seek(0, os.SEEK_END)
             file.write(json.dumps(line) + "\n")
 
 
@@ -123,11 +130,17 @@ def _unlike(names: list[list[str]], others: list[list[str]]) -> str:
 
 def _read(path: str | Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
     try:
-        lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        header, *lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        names = [[str(name) for name in bucket] for bucket in header["buckets"]]
         states = {
-            x["step"]: {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines[1:]
+            x["step"]: {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines
         }
-        return lines[0]["buckets"], list(states.values())
+        for state in states.values():
+            if len(state["buckets"]) != len(names) or [*map(len, state["parameters"])] != [
+                *map(len, names)
+            ]:
+                raise ValueError("other numbers of buckets or parameters")
+        return names, list(states.values())
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise ValueError(
             f"{path} is not a record; want a file that DataParallel(..., record=FILE) has written"

@@ -30,7 +30,9 @@ def proven(collective: str, algorithm: str, k: int, root: int = 0) -> Program:
     """The program of an algorithm by name, or a ValueError that says what is wrong with it."""
     chosen = program(collective, k, root=root, algorithm=algorithm)
     try:
-        chosen.verify(goal(collective, k, root, chosen.buffers))
+        # Of a plain allreduce `verify` knows the goal, and refuses what is large and wrong at once.
+        plain = collective == "allreduce" and chosen.buffers == k
+        chosen.verify(None if plain else goal(collective, k, root, chosen.buffers))
     except ValueError as error:
         raise ValueError(f"{described(algorithm)} for {k} ranks is wrong: {error}") from None
     return chosen

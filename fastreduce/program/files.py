@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -27,6 +28,10 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 }
 
 
+# Whole numbers may be NumPy's.
+_dumped = partial(json.dumps, default=int)
+
+
 def save(program: Program, path: str | PathLike[str]) -> None:
     _prove(program)
     head = {
@@ -38,8 +43,8 @@ def save(program: Program, path: str | PathLike[str]) -> None:
         "sliced": program.sliced,
     }
     # One instruction per line: rank, shard, sources, destinations.
-    lines = ",\n".join(json.dumps(instruction) for instruction in program.instructions)
-    text = f'{json.dumps(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
+    lines = ",\n".join(_dumped(instruction) for instruction in program.instructions)
+    text = f'{_dumped(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
     path = Path(path)
     write_whole(path, text)
 

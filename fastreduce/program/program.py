@@ -235,9 +235,10 @@ class Program(Drawable):
     def check_form(self) -> None:
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
         check_flags("Program", whole_tensors=self.whole_tensors)
-        if self.sliced is not None and not 1 <= self.sliced <= MOST:
+        whole = isinstance(self.sliced, Integral | None)
+        if not whole or (self.sliced is not None and not 1 <= self.sliced <= MOST):
             raise ValueError(
-                f"sliced is {self.sliced}, want 1 or more, at most {MOST:,}, or None to go by the "
-                "size"
+                f"sliced is {self.sliced!r}, want 1 or more, at most {MOST:,}, or None to go by "
+                "the size"
             )
         _ = self.flat

@@ -54,7 +54,7 @@ class Links:
         devices = topology.devices[:k]
         self.k, self.devices = k, devices
         self.pairs = [(i, j) for i in range(k) for j in range(k) if i != j]
-        self._cells = tuple(np.array(self.pairs, dtype=np.intp).reshape(-1, 2).T)  # of a k x k array
+        self._cells = tuple(np.array(self.pairs, dtype=np.intp).reshape(-1, 2).T)
         routes = [topology.route(devices[i], devices[j]) for i, j in self.pairs]
         self.names = list(dict.fromkeys(link for route in routes for link in route))
         number = {link: i for i, link in enumerate(self.names)}

@@ -141,6 +141,29 @@ def test_as_many_in_flight_as_there_is_room(gate):
     assert not another.is_alive()
 
 
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_interruption_while_a_call_begins_takes_no_room(monkeypatch, queued):
+    """Ctrl-C just before the worker has the call, or just after."""
+    tensors = [torch.ones(3), torch.ones(3)]
+    fastreduce.broadcast(tensors, async_op=True).wait()
+    worker = work_module._worker
+
+    class Interrupted:
+        def submit(self, *call):
+            if queued:
+                worker.submit(*call)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work_module, "_worker", Interrupted())
+        for _ in range(MAX_IN_FLIGHT + 1):
+            with pytest.raises(KeyboardInterrupt):
+                fastreduce.allreduce(tensors, async_op=True)
+            work_module.finish()
+    assert not work_module.in_flight
+    assert fastreduce.broadcast(tensors, async_op=True).wait()
+
+
 BAD = {
     "shapes": (lambda: [torch.ones(3), torch.ones(4)], ValueError, "every rank needs the same sh"),
     "None": (lambda: [torch.ones(3), None], TypeError, "rank 1, tensor 0 is None"),

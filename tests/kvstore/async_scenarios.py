@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from fastreduce import KVStore
 from fastreduce.kvstore import RankEnded
+from fastreduce.kvstore.server import Server
 
 KEYS = ["a", "b", "row"]
 
@@ -180,6 +181,42 @@ def an_updater_raises(rank, staleness):
         store.pull(["a", "b"], outs := [torch.empty(4), torch.empty(4)])
         assert outs[0].tolist() == [2, 2, 2, 2]
         assert outs[1].tolist() == [2, 2, 0, 0]
+
+
+def a_server_fails(rank, staleness):
+    """Rank 1's, in an update; it goes on, as does everybody, and all can take leave."""
+    store = KVStore("dist_async", staleness=staleness, timeout_s=20)
+    with closing(store):
+
+        def updater(key, update, value):
+            if rank == 1:
+                raise SystemExit("enough")
+
+        store.set_updater(updater)
+        store.init("a", torch.zeros(4))
+        words = "push: rank 1: the update of key 'a' raised SystemExit: enough; the key's rows"
+        with pytest.raises(RuntimeError, match=words):
+            store.push("a", torch.ones(4))
+        dist.barrier()
+        if rank == 1:
+            Server._merged = lambda *_: [][0]
+        dist.barrier()
+        with pytest.raises(RuntimeError, match="rank 1: the update of key 'a' raised IndexError: "):
+            store.push("a", torch.ones(4))
+        with pytest.raises(RuntimeError, match=r"KeyError.*no such key") as caught:
+            store._values._remote.ask({1: ("read", ["no such key"])})
+        assert not isinstance(caught.value, RankEnded)
+        store.pull("a", out := torch.ones(4))
+        assert out.tolist() == [0, 0, 0, 0]
+
+
+def half_averages(rank, kind):
+    """The sum of these is too large for a float16."""
+    with closing(KVStore(kind, op="avg", **({"staleness": 0} if "async" in kind else {}))) as store:
+        store.init("x", torch.zeros(3, dtype=torch.float16))
+        store.push("x", [torch.full((3,), 60000.0, dtype=torch.float16)] * (1 + rank))
+        store.pull("x", out := torch.empty(3, dtype=torch.float16))
+        assert out.tolist() == [60000] * 3
 
 
 def an_updater_that_calls_its_own_store(rank):

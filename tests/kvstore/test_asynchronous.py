@@ -47,6 +47,16 @@ def test_an_updater_that_raises(tmp_path, staleness):
     in_a_group(async_scenarios.an_updater_raises, (staleness,), 2, tmp_path)
 
 
+@pytest.mark.parametrize("staleness", one_in(2, [0, None], "cases"))
+def test_a_server_that_fails(tmp_path, staleness):
+    in_a_group(async_scenarios.a_server_fails, (staleness,), 2, tmp_path)
+
+
+@pytest.mark.parametrize("kind", one_in(2, ["dist_sync", "dist_async"], "cases"))
+def test_averages_that_are_rounded_once(tmp_path, kind):
+    in_a_group(async_scenarios.half_averages, (kind,), 2, tmp_path)
+
+
 @pytest.mark.parametrize(
     "name",
     one_in(

@@ -1,5 +1,7 @@
 """`KVStore("local")`: what is pushed, updated and pulled."""
 
+import threading
+
 import pytest
 import torch
 from local_store import ONES, value
@@ -87,6 +89,59 @@ def test_every_operation(op):
     assert torch.equal(out, wanted[0])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.float16, 60000), (torch.bfloat16, 1), (torch.float8_e5m2, 40000), (torch.float64, 1)],
+)
+def test_an_average_has_the_bits_of_an_allreduce(dtype, scale):
+    """Of large values, the sum of which is none of this dtype, too."""
+    values = [(scale * torch.rand(100)).to(dtype) for _ in range(3)]
+    wanted = [x.clone() for x in values]
+    fastreduce.allreduce(wanted, "avg")
+    store = KVStore(op="avg")
+    store.init("x", torch.zeros(100, dtype=dtype))
+    store.pushpull("x", values, out := torch.empty(100, dtype=dtype))
+    assert torch.equal(out.view(torch.uint8), wanted[0].view(torch.uint8))
+
+
+def test_a_pull_beside_a_push_sees_no_half_of_it(store):
+    begun, pulling = threading.Event(), threading.Event()
+
+    def updater(key, update, stored):
+        stored[0] += 1
+        begun.set()
+        pulling.wait(0.2)  # a pull that does not wait comes meanwhile
+        stored[1] += 1
+
+    store.set_updater(updater)
+    pushing = threading.Thread(target=store.push, args=("w", ONES))
+    pushing.start()
+    begun.wait()
+    try:
+        assert torch.equal(value(store, "w"), ONES)
+        store.row_sparse_pull("w", out := torch.zeros(2, 3), torch.tensor([1, 0]))
+        assert torch.equal(out, ONES)
+    finally:
+        pulling.set()
+        pushing.join()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "wanted"), [(None, 1.0), ({}, 2 - 3), ({"momentum": 0.5}, 2 - (1 + 1.5 + 1.75))]
+)
+def test_what_is_made_in_inference_mode_can_be_changed_outside(optimizer, wanted):
+    store = KVStore()
+    if optimizer is not None:
+        store.set_optimizer(torch.optim.SGD, lr=1, **optimizer)
+    with torch.inference_mode():
+        store.init("x", torch.full((3,), 2.0))
+        store.push("x", torch.ones(3))
+    for _ in range(2):
+        store.push("x", torch.ones(3))
+    store.pull("x", out := torch.empty(3))
+    assert out.tolist() == [wanted] * 3
+
+
 def test_a_network_learns_as_without_a_store():
     torch.manual_seed(0)
     bare = nn.Linear(4, 2)
@@ -134,3 +189,16 @@ def test_replicas_that_share_memory(store):
     assert torch.equal(value(store, "w"), torch.full((2, 3), 3.0))
     store.push("w", [ONES] * 4)
     assert torch.equal(value(store, "w"), torch.full((2, 3), 4.0))
+
+
+def test_keys_that_share_memory():
+    """In every replica: one tensor for two keys, parts of one, and one that overlaps itself."""
+    store, other = KVStore(), torch.full((3, 3), 2.0)
+    flat = torch.arange(12.0)
+    values = [other, flat[:9].view(3, 3), flat[3:].view(3, 3), flat.unfold(0, 3, 1)[:3]]
+    keys = ["twice", "once more", "first", "last", "overlaps itself"]
+    store.init(keys, [torch.zeros(3, 3)] * 5)
+    store.push(keys, [[x, x, x] for x in (other, *values)])
+    store.pull(keys, outs := [torch.empty(3, 3) for _ in keys])
+    for out, pushed in zip(outs, (other, *values), strict=True):
+        assert torch.equal(out, 3 * pushed)

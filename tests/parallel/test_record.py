@@ -80,12 +80,62 @@ def test_a_line_per_state_of_the_parameters(files):
     assert len(states) == 1 and len(states[0]["parameters"][0]) == 4
 
 
+def test_writes_that_hide_from_torch_are_recorded(files):
+    def by_hand(path, lr):
+        model = DataParallel(made("mlp"), ["cpu"] * 2, record=path)
+        for _ in range(3):
+            model.zero_grad()
+            model.backward(F.cross_entropy, *batch())
+            for parameter in model.parameters():
+                parameter.data -= lr * parameter.grad
+        return path
+
+    found = first_difference(by_hand(files[0], 0.1), by_hand(files[1], 0.2))
+    assert found.startswith("before step 1 ")
+
+
+def test_a_step_that_changes_nothing_is_a_step(files):
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for _ in range(3):
+        model.backward(F.cross_entropy, *batch())
+        optimizer.step()
+    assert len(files[0].read_text().splitlines()) == 1 + 3 + 1
+
+
+def test_a_program_may_change_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record="a.jsonl")
+    monkeypatch.chdir(tmp_path / "other")
+    model(batch()[0])
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_record_that_is_removed_is_not_begun_anew(files):
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    files[0].unlink()
+    with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
+        model(batch()[0])
+    assert not files[0].exists()
+
+
+@pytest.mark.parametrize("record", [3, b"a.jsonl", True])
+def test_what_is_no_path(record):
+    with pytest.raises(TypeError, match=r"found record=.*, wanted the path of a new file"):
+        DataParallel(made("mlp"), ["cpu"], record=record)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("", "is not a record"),
         ("no json", "is not a record"),
         ('{"buckets": [["other"]]}', "different parameters: .* is in one only"),
+        ('{"buckets": [["a"]]}\n{"step": 0, "buckets": ["1"], "parameters": 5}', "is not a record"),
+        ('{"buckets": [["a"]]}\n{"step": 0, "buckets": [], "parameters": []}', "is not a record"),
+        ('{"buckets": {"a": 1}}\n{"step": 0, "buckets": [], "parameters": 5}', "is not a record"),
     ],
 )
 def test_bad_files(files, capsys, content, words):

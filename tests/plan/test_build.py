@@ -7,7 +7,7 @@ import torch
 from programs import sums
 from reference import assert_same, noise
 
-from fastreduce import _C, Program, allreduce, explain
+from fastreduce import _C, Instruction, Program, allreduce, explain
 from fastreduce.algorithms import leader, names, registry
 from fastreduce.algorithms.collectives import goal, program
 from fastreduce.plan.build import build, proven
@@ -120,6 +120,15 @@ def test_names_reach_their_algorithm(name):
 def test_an_unknown_algorithm_names_the_known():
     with pytest.raises(ValueError, match=r"unknown algorithm 'rnig'; known are auto, .*leader"):
         program("allreduce", 2, algorithm="rnig")
+
+
+def test_a_large_program_that_is_wrong_is_refused_before_it_is_proven():
+    """A proof would take gigabytes."""
+    large = Program(2, 1 << 30, [Instruction(0, 0, (0, 1), (0, 1))])
+    tensors = [torch.ones(4), torch.ones(4)]
+    with pytest.raises(ValueError, match="want every shard of every rank written, which is 2,147"):
+        allreduce(tensors, algorithm=large)
+    assert tensors[0].eq(1).all()
 
 
 def test_each_result_of_leader_is_written_by_one_instruction():

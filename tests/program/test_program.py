@@ -139,6 +139,13 @@ def _order_with_late(waits, late):
     return [i for i in range(len(waits)) if i not in after] + after
 
 
+@pytest.mark.parametrize("sliced", ["3", 2.5, 0])
+def test_wrong_numbers_of_slices_are_refused(sliced):
+    program = Program(2, 1, [I(0, 0, (0, 1), (0, 1))], sliced=sliced)
+    with pytest.raises(ValueError, match=f"sliced is {sliced!r}, want 1 or more, at most 1,073,7"):
+        program.verify()
+
+
 class TestSlices:
     SIZES = st.integers(0, 1 << 40)
 

@@ -3,6 +3,7 @@
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -45,6 +46,14 @@ def test_what_was_saved_is_loaded(randoms, tmp_path_factory):
 def test_so_are_other_forms(program, tmp_path):
     program.save(tmp_path / "form.json")
     assert Program.load(tmp_path / "form.json") == program
+
+
+def test_numbers_of_numpy(tmp_path):
+    """As an algorithm that computes with arrays has them."""
+    two, zero = np.int64(2), np.int64(0)
+    program = Program(two, 1, [Instruction(zero, 0, (zero, 1), (0, zero + 1))], sliced=two)
+    program.save(tmp_path / "numpy.json")
+    assert Program.load(tmp_path / "numpy.json") == program
 
 
 def test_it_runs_under_its_name(saved):
