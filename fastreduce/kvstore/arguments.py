@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,8 @@ def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
         ) from error
     parameter.grad = torch.zeros(1)
     try:
-        optimizer.step()
+        with contextlib.suppress(AssertionError):  # ``capturable`` is for GPUs, where rows may be
+            optimizer.step()
     except Exception as error:
         raise ValueError(
             f"set_optimizer: found {kind.__name__}, whose step() of a gradient raises "

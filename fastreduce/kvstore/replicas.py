@@ -11,7 +11,7 @@ from torch import Tensor
 
 import fastreduce
 from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.updates import fold_of, unrounded
+from fastreduce.kvstore.updates import changeable, fold_of, unrounded
 
 
 def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
@@ -21,6 +21,7 @@ def same_length(call: str, values: Mapping[Key, Sequence[Any]]) -> int:
     return next(iter(counts.values()))
 
 
+@changeable()
 def merged(values: Mapping[Key, Sequence[Tensor]], op: str) -> dict[Key, Tensor]:
     """The reduction over the replicas, in memory of its own."""
     columns = zip(*values.values(), strict=True)

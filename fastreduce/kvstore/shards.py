@@ -15,7 +15,7 @@ import fastreduce
 from fastreduce.kvstore.arguments import about
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.kvstore.peers import Peers
-from fastreduce.kvstore.updates import Updates
+from fastreduce.kvstore.updates import Updates, changeable
 
 
 class Shards:
@@ -41,7 +41,7 @@ class Shards:
     @contextlib.contextmanager
     def all_or_nothing(self, keys: Collection[Key]) -> Iterator[None]:
         """Whatever is raised in here, keys and their optimizers are as they were before."""
-        with torch.inference_mode(False):  # else what is made in here could not be changed later
+        with changeable():
             rows = {key: self.entries[key].rows for key in keys}
             before = {key: x.clone() for key, x in rows.items()}
             undo = self.updates.undo(keys)
@@ -54,7 +54,7 @@ class Shards:
                 raise
         self.pushes += 1
 
-    @torch.inference_mode(False)
+    @changeable()
     def add(self, values: Mapping[Key, Tensor]) -> None:
         """Make entries with the values of rank 0."""
         ranks, rank = range(self._peers.size), self._peers.rank

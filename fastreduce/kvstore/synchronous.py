@@ -10,7 +10,7 @@ from fastreduce.kvstore.arguments import names
 from fastreduce.kvstore.entry import Key
 from fastreduce.kvstore.peers import Made, Peers, agreed
 from fastreduce.kvstore.shards import Shards
-from fastreduce.kvstore.updates import fold_of
+from fastreduce.kvstore.updates import changeable, fold_of
 
 
 class Synchronous:
@@ -27,6 +27,7 @@ class Synchronous:
     def add(self, values: Mapping[Key, Tensor]) -> None:
         self.shards.add(values)
 
+    @changeable()
     def push(self, merged: Mapping[Key, Tensor], replicas: int) -> None:
         with self.shards.lock:
             self._push(merged, replicas)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +27,13 @@ def unrounded(value: Tensor, op: str) -> Tensor:
     """An average is summed and divided in float32, and rounded once, as that of `allreduce`."""
     narrow = value.is_floating_point() and value.element_size() < 4
     return value.float() if op == "avg" and narrow else value
+
+
+@contextlib.contextmanager
+def changeable() -> Iterator[None]:
+    """What is made in here may be changed later, also where the caller is in inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class UpdaterFailed(RuntimeError):

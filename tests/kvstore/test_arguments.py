@@ -98,16 +98,6 @@ REFUSED = {
         ValueError,
         "init: key 'x': found a parameter that no batch has initialized yet, wanted a dense tensor",
     ),
-    "an optimizer that calls the loss": (
-        lambda s: s.set_optimizer(torch.optim.LBFGS),
-        ValueError,
-        r"found LBFGS, whose step\(\) of a gradient raises TypeError .*; wanted one that",
-    ),
-    "an optimizer of other gradients": (
-        lambda s: s.set_optimizer(torch.optim.SparseAdam),
-        ValueError,
-        r"found SparseAdam, whose step\(\) of a gradient raises RuntimeError",
-    ),
     "no state": (lambda s: s.load_state_dict({}), ValueError, "found another thing than what s"),
     "no priority": (
         lambda s: s.push("w", ONES, None),

@@ -142,6 +142,14 @@ def test_what_is_made_in_inference_mode_can_be_changed_outside(optimizer, wanted
     assert out.tolist() == [wanted] * 3
 
 
+def test_an_updater_may_change_its_update_in_inference_mode(store):
+    store.set_updater(lambda key, update, stored: stored.add_(update.mul_(2)))
+    with torch.inference_mode():
+        store.push("w", torch.ones(2, 3))
+        store.push("w", [torch.ones(2, 3)] * 2)
+    assert torch.equal(value(store, "w"), torch.full((2, 3), 6.0))
+
+
 def test_a_network_learns_as_without_a_store():
     torch.manual_seed(0)
     bare = nn.Linear(4, 2)

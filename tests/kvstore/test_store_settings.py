@@ -17,6 +17,16 @@ REFUSED = {
         TypeError,
         "found an optimizer of class SGD, wanted a class such as torch.optim.SGD",
     ),
+    "an optimizer that calls the loss": (
+        lambda s: s.set_optimizer(torch.optim.LBFGS),
+        ValueError,
+        r"found LBFGS, whose step\(\) of a gradient raises TypeError .*; wanted one that",
+    ),
+    "an optimizer of other gradients": (
+        lambda s: s.set_optimizer(torch.optim.SparseAdam),
+        ValueError,
+        r"found SparseAdam, whose step\(\) of a gradient raises RuntimeError",
+    ),
     "nearly a kind": (lambda s: KVStore("dist-sync"), ValueError, "did you mean 'dist_sync'"),
     "kind": (lambda s: KVStore("dist"), ValueError, "found 'dist', wanted one of local, dist_sync"),
     "staleness below 0": (
@@ -93,3 +103,9 @@ def test_settings_that_make_no_sense(store, call, error, words):
     with pytest.raises(error, match=words):
         call(store)
     assert_nothing_changed(store)
+
+
+@pytest.mark.parametrize("settings", [{}, {"capturable": True}, {"fused": True}])
+def test_optimizers_that_are_not_refused(settings):
+    """Capturable ones are for GPUs, where rows may be."""
+    KVStore().set_optimizer(torch.optim.Adam, lr=0.1, **settings)
