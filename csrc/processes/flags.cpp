@@ -122,8 +122,11 @@ class SlicedRun {
   // The whole tensors are one slice, which every rank has copied in by arriving.
   void run_in_place() {
     slices_.slice_elems = slices_.total_elems;
-    for (int rank = 0; rank < group_.size(); ++rank)
-      memories_.push_back(rank == rank_schedule_.rank ? nullptr : group_.announced_memory(rank));
+    // A peer that this rank does not touch may go on, and give up its memory, at any time.
+    memories_.assign(group_.size(), nullptr);
+    for (const RankSchedule::Step& step : rank_schedule_.steps)
+      for (int peer : step.copied)
+        if (!memories_[peer]) memories_[peer] = group_.announced_memory(peer);
     group_.advance_copied(1);
     for (size_t step = 0; step < rank_schedule_.steps.size(); ++step) execute(0, step);
     wait_for(rank_schedule_.touched, 0);

@@ -89,7 +89,8 @@ std::byte* Group::staging(int rank) const {
 std::byte* Group::announced_memory(int rank) {
   const Announcement& peer = announced(rank);
   if (peer.memory.bytes == 0) return nullptr;
-  SharedMemory& memory = opened_[{rank, peer.memory.inode}];
+  auto& [memory, used] = opened_[{rank, peer.memory.inode}];
+  used = round_;
   try {
     if (!memory.data()) memory = SharedMemory::open(peer.memory);
   } catch (const std::runtime_error& error) {
@@ -103,6 +104,8 @@ std::byte* Group::announced_memory(int rank) {
 void Group::begin(std::chrono::milliseconds timeout) {
   check_usable();
   ++round_;
+  if (opened_.size() > kMostOpened)
+    std::erase_if(opened_, [this](const auto& one) { return one.second.round + kMostOpened < round_; });
   timeout_ = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
   deadline_ = Clock::now() + timeout_;
   desk(rank_).copied.store(0, std::memory_order_relaxed);

@@ -42,6 +42,10 @@ using Clock = std::chrono::steady_clock;
 // As good as none. Clocks count nanoseconds in 64 bits, which end after 292 years.
 constexpr std::chrono::hours kLongestTimeout{100 * 365 * 24};
 
+// So much memory of peers may stay mapped though a group has not used it for as many rounds: a process may have 65,530
+// mappings, and where tensors have ever other sizes, their memory does not come again.
+constexpr size_t kMostOpened = 256;
+
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
 struct Announcement {
   uint64_t fingerprint = 0;
@@ -201,9 +205,13 @@ class Group {
   const std::vector<std::string> names_;
   const size_t staging_bytes_;
   const int spins_;
-  std::vector<SharedMemory> memories_;                       // by rank
-  std::map<std::pair<int, uint64_t>, SharedMemory> opened_;  // by rank and inode: announced memory comes again
-  std::vector<FileDescriptor> alive_;                        // by rank: readable once the process has ended
+  std::vector<SharedMemory> memories_;  // by rank
+  struct Opened {
+    SharedMemory memory;
+    uint64_t round = 0;  // that has used it last
+  };
+  std::map<std::pair<int, uint64_t>, Opened> opened_;  // by rank and inode: announced memory comes again
+  std::vector<FileDescriptor> alive_;                  // by rank: readable once the process has ended
   uint64_t round_ = 0, call_ = 0;
   std::optional<std::string> caller_;
   Clock::time_point deadline_;

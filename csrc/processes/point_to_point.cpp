@@ -1,6 +1,8 @@
 // send and recv, as torch names them: Gloo moves the tensor. What is sent is compared with what is received, and if
 // Gloo fails, or waits for what will not come, we say which rank is the cause.
+#include <algorithm>
 #include <exception>
+#include <mutex>
 
 #include "processes/backend.h"
 #include "processes/checks.h"
@@ -34,12 +36,13 @@ class ProcessBackend::PassWork final : public c10d::Work {
         completions_(backend.completions_),
         call_(std::move(call)),
         peer_(peer),
-        timeout_(backend.options_->timeout) {}
+        timeout_(std::min<std::chrono::milliseconds>(backend.options_->timeout, kLongestTimeout)) {}
 
   void begin(const std::function<ProcessBackend::Work()>& begin) { moved_ = begin(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
     const StaysAtTheEnd stays;
+    const std::lock_guard lock(one_waits_);
     if (!isCompleted()) {
       const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait));
       told_.ends();
@@ -69,9 +72,10 @@ class ProcessBackend::PassWork final : public c10d::Work {
       if (!ended_ && waiter) why = waiter->trouble();
       if (why.empty()) return nullptr;
     } catch (const std::exception& error) {
+      const bool late = Clock::now() >= end;  // and not what looking for the cause takes
       why = backend ? backend->failed_passing(peer_, error.what()) : error.what();
       // Then Gloo has closed all connections of this rank.
-      if (backend && Clock::now() >= end) {
+      if (backend && late) {
         why += backend->last_call_of(peer_, opType_ == OpType::SEND ? "received" : "sent");
         backend->give_up(call_ + " reached its timeout");
       }
@@ -100,7 +104,8 @@ class ProcessBackend::PassWork final : public c10d::Work {
   const int peer_;
   const std::chrono::milliseconds timeout_;  // where wait() is told none
   ProcessBackend::Work moved_;
-  bool ended_ = false;  // false if it was aborted
+  bool ended_ = false;    // false if it was aborted
+  std::mutex one_waits_;  // Gloo tells the end of a message once
 };
 
 void ProcessBackend::check_peer(const char* call, int peer) const {

@@ -35,20 +35,24 @@ def comm_hook(
     tensor([[0.3340, 0.3340, 0.3340]])
     >>> dist.destroy_process_group()
     """
-    found = dist.get_backend(group)
-    if NAME not in found:
+    backend = dist.get_backend(group)
+    if NAME not in backend:
         raise ValueError(
-            f"comm_hook: found a group of {found}, wanted one of {NAME}: give register_comm_hook "
+            f"comm_hook: found a group of {backend}, wanted one of {NAME}: give register_comm_hook "
             f'dist.new_group(backend="{NAME}")'
         )
-    gradients = bucket.buffer()
+    gradients: torch.Tensor = bucket.buffer()
     if gradients.is_cpu:
         sent = empty(gradients.numel(), dtype=torch.bfloat16)  # where peers read it
     else:
         sent = torch.empty_like(gradients, dtype=torch.bfloat16)
     sent.copy_(gradients)
     work = dist.all_reduce(sent, dist.ReduceOp.AVG, group=group, async_op=True)
-    averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(
-        lambda _: gradients.copy_(sent)
-    )
-    return averaged
+
+    def averaged(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        done.value()  # raises what the call has raised
+        gradients.copy_(sent)
+        return gradients
+
+    found: torch.futures.Future[torch.Tensor] = work.get_future().then(averaged)
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -183,20 +183,23 @@ class AtOnce:
         before = torch.default_generator.get_state()
         calls = [as_in_this_thread(partial(passes.run, shard)) for shard in range(shards)]
         threads = self._threads.get()[:shards]
-        running = [thread.submit(call) for thread, call in zip(threads, calls, strict=True)]
+        running: list[Future[None]] = [Future() for _ in calls]
         try:
+            for thread, call, shard in zip(threads, calls, running, strict=True):
+                thread.submit(call, shard)
             wait(running)
         finally:  # KeyboardInterrupt leaves no shard behind that still runs
-            for shard in running:
-                shard.cancel()
-            wait(running)
+            wait([shard for shard in running if not shard.cancel()])
             # Checkpoints set torch's generator to where it was in forward, and set it back, here in
             # several threads: as none has drawn in forward, no number depends on it, but that of
             # the forward pass may be the last.
             if torch.equal(torch.default_generator.get_state(), self._in_forward):
                 torch.default_generator.set_state(before)
-        for shard in running:
-            shard.result()
+        try:
+            for shard in running:
+                shard.result()
+        finally:
+            del running, shard  # an error's traceback holds this frame
         passes.sum()
 
 

@@ -63,6 +63,8 @@ class Attributes:
 
     def follow(self) -> bool:
         """Set in the replicas what has changed; False if that takes new replicas."""
+        if not self._held and self._places:  # the last pass was interrupted before `keep`
+            return False
         for number, (module, *copies) in enumerate(self._places):
             now, held = vars(module), self._held[number]
             for name in now.keys() - _REGISTRIES:

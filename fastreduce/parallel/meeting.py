@@ -79,6 +79,8 @@ def together(
     finally:
         for shard in shards:
             shard.stop()
+        for shard in shards:
+            shard.end()
 
 
 def nothing(_: int) -> AbstractContextManager[None]:
@@ -133,8 +135,9 @@ class _Shard:
     def go_on(self, answer: Any) -> None:
         """Begin, or take this answer to the last question."""
         if self._run_as_here is not None:
-            self._running = self._worker.submit(self._run_as_here)
-            self._run_as_here = None  # a cycle would keep all that the shard has had
+            call, self._run_as_here = self._run_as_here, None  # a cycle would keep what it has had
+            self._running = Future()
+            self._worker.submit(call, self._running)
         else:
             self._answers.put(answer)
 
@@ -142,7 +145,10 @@ class _Shard:
         """Wait for the next question, or the end."""
         said = self._said.get()
         if isinstance(said, BaseException):
-            raise said
+            try:
+                raise said
+            finally:
+                del said  # whose traceback holds this frame, and with it all that the shard had
         found: Question | _Result = said
         return found
 
@@ -154,9 +160,13 @@ class _Shard:
         return answer
 
     def stop(self) -> None:
-        if self._running is not None:
-            self._answers.put(_Stop())
+        self._answers.put(_Stop())
+
+    def end(self) -> None:
+        """Wait until it has stopped, if it has begun."""
+        if self._running is not None and not self._running.cancel():
             self._running.result()
+        self._said = SimpleQueue()  # errors hold what the shard had
 
     def _run(self) -> None:
         _this_thread.shard = self

@@ -161,6 +161,7 @@ class Replicas:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
         if structure != self._structure or not self.attributes.follow():
+            self._structure = []  # if what follows raises, the next pass begins it anew
             with torch.inference_mode(False):  # or what is copied now could never be trained
                 self._build()
             self.attributes = Attributes(*(x.modules() for x in self.modules))

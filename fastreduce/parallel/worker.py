@@ -28,8 +28,9 @@ class Worker:
         self._thread.start()
         weakref.finalize(self, self._calls.put, None).atexit = False
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, call: Callable[[], Any], future: Future[Any] | None = None) -> Future[Any]:
+        """Make the call. Who must know of it whenever Ctrl-C comes passes the future."""
+        future = future or Future()
         self._calls.put((future, call))
         return future
 

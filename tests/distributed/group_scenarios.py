@@ -53,6 +53,10 @@ def asynchronous_calls_are_in_order(rank, size):
     assert all(work.is_completed() for work in works)
     assert torch.equal(x, torch.full((20_011,), float(size) ** 21))
     assert works[3].get_future().wait()[0] is not None
+    for _ in range(200):
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        assert work.get_future().done()
 
 
 def a_call_of_another_thread_is_after_those_before(rank, size):

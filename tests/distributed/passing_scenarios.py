@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -139,6 +140,10 @@ def all_peers_have_left(rank, size):
 def a_wait_of_centuries(rank, size):
     """Torch's clocks cannot count so far."""
     wait = timedelta(days=365 * 300)
+    group = dist.new_group()
+    backend(group).set_timeout(timedelta(days=365_000))
+    if rank < 2:
+        (dist.recv if rank else dist.send)(torch.ones(3), 1 - rank, group=group)
     assert dist.all_reduce(torch.ones(3), async_op=True).wait(wait)
     if rank == 0:
         assert dist.isend(torch.ones(3), 1).wait(wait)
@@ -159,7 +164,26 @@ def a_timeout_that_was_changed(rank, size):
     assert why in said, said
 
 
+def two_threads_wait(rank, size):
+    """For one message."""
+    if rank == 0:
+        got, said = torch.zeros(3), []
+        work = dist.irecv(got, 1)
+        threads = [threading.Thread(target=lambda: said.append(work.wait())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        dist.barrier()
+        for thread in threads:
+            thread.join()
+        assert said == [True, True] and got.tolist() == [2, 2, 2]
+    else:
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.full((3,), 2.0), 0)
+
+
 SCENARIOS = [
+    two_threads_wait,
     *(round_the_ring, several_at_once, from_any_rank, gaps_are_sent, what_is_wrong),
 ]
 

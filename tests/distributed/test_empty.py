@@ -1,8 +1,11 @@
 """Tensors in memory that peers can reach."""
 
+from pathlib import Path
+
 import failure_scenarios
 import pytest
 import torch
+import torch.distributed as dist
 from processes import in_a_group
 from subprocesses import output_of
 
@@ -46,6 +49,40 @@ def test_bytes_that_no_number_holds_are_refused(sizes):
 def test_memory_of_a_failed_call_is_not_given_again(tmp_path):
     scenario = failure_scenarios.memory_of_a_failed_call_is_not_given_again
     in_a_group(scenario, (2,), 2, tmp_path, 1, "fastreduce", 300)
+
+
+def mapped(size_bytes=0):
+    """How much shared memory this process has mapped: regions of so many bytes, or more."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ends = [line.split()[0].split("-") for line in lines if "memfd:" in line]
+    return sum(int(end, 16) - int(begin, 16) >= size_bytes for begin, end in ends)
+
+
+def only_what_is_read_is_mapped(rank):
+    """Others may have gone on, and given up their memory, by then."""
+    x = empty(1_000_000).fill_(rank)
+    before = mapped(4_000_000)
+    dist.broadcast(x, 1)
+    assert x.eq(1).all()
+    assert mapped(4_000_000) - before == (rank != 1)
+    dist.all_reduce(x)  # the control: by this, all are read
+    assert mapped(4_000_000) - before == 2
+
+
+def test_a_broadcast_maps_the_memory_of_its_root_only(tmp_path):
+    in_a_group(only_what_is_read_is_mapped, (), 3, tmp_path, backend="fastreduce")
+
+
+def ever_other_sizes(rank, calls):
+    for i in range(calls):
+        x = empty((1 << 21) + 4096 * i, dtype=torch.uint8).fill_(1)  # larger than all before
+        dist.all_reduce(x)
+    assert x.eq(2).all()
+    assert mapped(1 << 21) < 600
+
+
+def test_memory_of_peers_does_not_stay_mapped_for_ever(tmp_path):
+    in_a_group(ever_other_sizes, (800,), 2, tmp_path, backend="fastreduce")
 
 
 @pytest.mark.sweep("processes")

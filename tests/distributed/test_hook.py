@@ -54,6 +54,21 @@ def test_as_near_to_the_mean_as_it_says(tmp_path, size):
     in_a_group(beside_gloo, (size,), size, tmp_path)
 
 
+def a_peer_that_does_something_else(rank):
+    group, (X, y) = dist.new_group(backend="fastreduce"), ddp.batch(rank, 0)
+    model = DDP(ddp.Net())
+    model.register_comm_hook(group, comm_hook)
+    with pytest.raises((ValueError, RuntimeError), match="want the same call on all ranks"):
+        if rank == 0:
+            torch.nn.functional.cross_entropy(model(X), y).backward()
+        else:
+            dist.broadcast(torch.ones(3), 0, group=group)
+
+
+def test_what_goes_wrong_is_raised_by_backward(tmp_path):
+    in_a_group(a_peer_that_does_something_else, (), 2, tmp_path)
+
+
 def of_all_ranks(rank):
     ddp.train(DDP(ddp.Net()), rank)
     gradients(rank, 0, None)

@@ -26,7 +26,7 @@ void run(const Case& test) {
       all.arrive_and_wait();
       if (process.group().rank() == 0) virtual_cuda::take_traffic();
       all.arrive_and_wait();
-      if (!process.call(rank_schedule, milliseconds(20'000))) fail_at_once(test.where() + ": not reached");
+      if (!process.call(rank_schedule, milliseconds(40'000))) fail_at_once(test.where() + ": not reached");
       all.arrive_and_wait();
       const bool at_once = process.group().rank() > 0 || virtual_cuda::take_traffic().kernels == test.ranks();
       // In the first round nobody knows before the ranks have met, and the first slice is copied in.
@@ -44,7 +44,7 @@ void run(const Case& test) {
 void one_stops(const Case& test, bool leaves, const std::string& words) {
   as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     process.fill(0);
-    process.call(rank_schedule, milliseconds(20'000));  // who has not met the others does nothing at once
+    process.call(rank_schedule, milliseconds(40'000));  // who has not met the others does nothing at once
     all.arrive_and_wait();
     if (process.group().rank() != 1) {
       try {
@@ -57,7 +57,7 @@ void one_stops(const Case& test, bool leaves, const std::string& words) {
     } else {
       Announcement mine = process.announcement();
       mine.at_once = true;
-      process.group().agree(mine, milliseconds(20'000));
+      process.group().agree(mine, milliseconds(40'000));
       if (leaves) process.group().leave();
     }
     all.arrive_and_wait();
@@ -77,7 +77,7 @@ void nobody_reaches(const Case& test) {
     Warnings warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     process.fill(0);
-    if (process.call(rank_schedule, milliseconds(20'000))) fail_at_once(test.where() + ": reached without peer access");
+    if (process.call(rank_schedule, milliseconds(40'000))) fail_at_once(test.where() + ": reached without peer access");
     process.wait();
     const bool warned =
         warnings.words.size() == 1 && warnings.words[0].find("cudaIpcOpenMemHandle: ") != std::string::npos;
