@@ -73,11 +73,8 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
     TORCH_CHECK(cv_.wait_for(lock, std::min(timeout, kLongestWait), [this] { return completed_; }),
                 "wait timed out: ", title_, ", call ", sequence_, " of rank ", rank_, "'s group, has not ended within ",
                 timeout.count(), " ms and goes on; wait again, or longer");
-  } else {
-    std::unique_lock lock(mutex_);
-    cv_.wait(lock, [this] { return completed_; });
   }
-  future_->wait();  // who has waited may ask it for its value; it is done before its callbacks run
+  future_->wait();  // the last to end: who has waited may ask it for its value; it is done before its callbacks run
   return Work::wait(kNoTimeout);
 }
 

@@ -135,10 +135,10 @@ def _read(path: str | Path) -> tuple[list[list[str]], list[dict[str, Any]]]:
         states = {
             x["step"]: {"buckets": x["buckets"], "parameters": x["parameters"]} for x in lines
         }
+        sizes = [len(bucket) for bucket in names]
         for state in states.values():
-            if len(state["buckets"]) != len(names) or [*map(len, state["parameters"])] != [
-                *map(len, names)
-            ]:
+            found = [len(bucket) for bucket in state["parameters"]]
+            if len(state["buckets"]) != len(sizes) or found != sizes:
                 raise ValueError("other numbers of buckets or parameters")
         return names, list(states.values())
     except (ValueError, KeyError, IndexError, TypeError) as error:

@@ -235,10 +235,9 @@ class Program(Drawable):
     def check_form(self) -> None:
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
         check_flags("Program", whole_tensors=self.whole_tensors)
-        whole = isinstance(self.sliced, Integral | None)
-        if not whole or (self.sliced is not None and not 1 <= self.sliced <= MOST):
+        sliced = self.sliced
+        if sliced is not None and not (isinstance(sliced, Integral) and 1 <= sliced <= MOST):
             raise ValueError(
-                f"sliced is {self.sliced!r}, want 1 or more, at most {MOST:,}, or None to go by "
-                "the size"
+                f"sliced is {sliced!r}, want 1 or more, at most {MOST:,}, or None to go by the size"
             )
         _ = self.flat

@@ -1,4 +1,4 @@
-"""`async_op=True`: what is returned, errors, order, and the ends of threads and processes."""
+"""`async_op=True`: what is returned, errors, and order."""
 
 import threading
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from reference import assert_same, noise, reduced
-from subprocesses import output_of
 
 import fastreduce
 from fastreduce import work as work_module
@@ -141,29 +140,6 @@ def test_as_many_in_flight_as_there_is_room(gate):
     assert not another.is_alive()
 
 
-@pytest.mark.parametrize("queued", [False, True])
-def test_an_interruption_while_a_call_begins_takes_no_room(monkeypatch, queued):
-    """Ctrl-C just before the worker has the call, or just after."""
-    tensors = [torch.ones(3), torch.ones(3)]
-    fastreduce.broadcast(tensors, async_op=True).wait()
-    worker = work_module._worker
-
-    class Interrupted:
-        def submit(self, *call):
-            if queued:
-                worker.submit(*call)
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(work_module, "_worker", Interrupted())
-        for _ in range(MAX_IN_FLIGHT + 1):
-            with pytest.raises(KeyboardInterrupt):
-                fastreduce.allreduce(tensors, async_op=True)
-            work_module.finish()
-    assert not work_module.in_flight
-    assert fastreduce.broadcast(tensors, async_op=True).wait()
-
-
 BAD = {
     "shapes": (lambda: [torch.ones(3), torch.ones(4)], ValueError, "every rank needs the same sh"),
     "None": (lambda: [torch.ones(3), None], TypeError, "rank 1, tensor 0 is None"),
@@ -251,70 +227,3 @@ def test_calls_from_several_threads():
     for work, tensors, total in zip(begun, ranks, wanted, strict=True):
         work.wait()
         assert_same(tensors[0], total)
-
-
-MANY = """
-import torch, fastreduce
-x = [torch.ones(3_000_000), torch.ones(3_000_000)]
-begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(20)]
-"""
-
-
-def test_python_ends_with_work_in_flight():
-    assert output_of(MANY + "print('end')").strip() == "end"
-
-
-@pytest.mark.sweep("processes")
-def test_python_that_ends_begins_nothing_more():
-    code = (
-        MANY
-        + """
-import atexit
-def late():
-    try:
-        fastreduce.allreduce(x, "max", async_op=True)
-    except RuntimeError as error:
-        print(error)
-    fastreduce.allreduce(x)
-    print(x[0][0].item())
-atexit.register(late)
-"""
-    )
-    assert output_of(code).splitlines() == [
-        "async_op=True: Python is ending and starts no thread any more; leave async_op out",
-        "2.0",
-    ]
-
-
-@pytest.mark.sweep("processes")
-def test_a_forked_child_has_the_results_and_a_worker_of_its_own():
-    code = (
-        MANY
-        + """
-import os
-torch.set_num_threads(1)
-child = os.fork()
-if child == 0:
-    assert all(work.is_completed() for work in begun)
-    y = [torch.ones(2), torch.ones(2)]
-    assert fastreduce.allreduce(y, async_op=True).wait(30)
-    os._exit(7 if y[0][0] == 2 else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    )
-    assert output_of("import torch; torch.set_num_threads(1)\n" + code).strip() == "7"
-
-
-def test_ctrl_c_ends_the_wait_and_not_the_work():
-    code = """
-import os, signal, threading, torch, fastreduce
-x = [torch.ones(20_000_000), torch.ones(20_000_000)]
-begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(30)]
-try:
-    threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
-    begun[-1].wait()
-except KeyboardInterrupt:
-    begun[-1].wait()
-    print("interrupted", all(work.is_completed() for work in begun))
-"""
-    assert output_of(code).strip() == "interrupted True"
