@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -141,9 +141,10 @@ class Passes:
             functools.partial(self._call, replicas.modules[owner], args, kwargs)
             for owner, (args, kwargs) in zip(owners, inputs, strict=True)
         ]
-        replicas.attributes.let_go()
+        leave = functools.partial(replicas.leave, owners, parameters)
         try:
-            with draws, restored_if_it_raises(held), replicas.synchronized or nullcontext():
+            replicas.enter()
+            with draws, restored_if_it_raises(held):
                 if at_once:
                     with replicas.at_once.running(inputs) as threads:
                         alone = functools.partial(turn_at_once, draws.at_once(len(owners)))
@@ -153,11 +154,14 @@ class Passes:
             buffers[0] = held
             raise
         finally:
-            replicas.leave(owners, parameters, buffers[0])
-            replicas.attributes.keep()
+            try:
+                leave(buffers[0])
+            except KeyboardInterrupt:  # one Ctrl-C raises one, and half of this must not stay
+                leave(buffers[0])
+                raise
 
     def _one_by_one(self, calls: Sequence[Callable[[], Any]], turn: Turn) -> list[Any]:
-        if self._replicas.synchronized is None:
+        if not self._replicas.sync_batchnorm:
             return one_by_one(calls, turn)
         workers = [Worker("fastreduce shard") for _ in calls]
         try:

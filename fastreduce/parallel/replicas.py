@@ -69,7 +69,7 @@ class Replicas:
         self.net, self.devices, self.share = net, list(devices), share
         self.modules: list[nn.Module] = []
         self.attributes = Attributes()
-        self._sync_batchnorm, self._overlap = sync_batchnorm, overlap
+        self.sync_batchnorm, self._overlap = sync_batchnorm, overlap
         self._at_once = at_once and all(device.type == "cpu" for device in devices)
         self._threads = ShardThreads(len(self.devices), meet=sync_batchnorm)
         self._structure: list[Any] = []
@@ -79,21 +79,31 @@ class Replicas:
         """For shards of these replicas, the parameters that they run with."""
         return self._buckets.join([self._memories[owner] for owner in owners])
 
+    def enter(self) -> None:
+        """A forward pass begins."""
+        self.attributes.let_go()
+        if self._synchronized:
+            self._synchronized.enter()
+
     def leave(
         self, owners: Sequence[int], parameters: Sequence[list[Tensor]], buffers: Sequence[Tensor]
     ) -> None:
         """A forward pass has ended: the module gets its own parameters back, and these buffers.
 
         The other replicas keep their parameters of the last pass with gradients, because
-        checkpointing runs modules again in the backward pass.
+        checkpointing runs modules again in the backward pass. What has been interrupted may be
+        done again.
         """
         self.put(0, self._params, buffers)
+        if self._synchronized:
+            self._synchronized.leave()
         last = {x: own for x, own in zip(owners, parameters, strict=True) if x}
         if torch.is_grad_enabled():
             self._left.update(last)
-            return
-        for owner in last:
-            self._put_parameters(owner, self._left[owner])
+        else:
+            for owner in last:
+                self._put_parameters(owner, self._left[owner])
+        self.attributes.keep()
 
     def forget_last_pass(self) -> None:
         """Drop the parameters that `leave` has left, which hold an autograd graph."""
@@ -193,7 +203,7 @@ class Replicas:
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
         self.at_once = AtOnce(self._at_once, self.modules, self._threads)
-        self.synchronized = SyncBatchNorm(self.modules) if self._sync_batchnorm else None
+        self._synchronized = SyncBatchNorm(self.modules) if self.sync_batchnorm else None
         self._holders = [[x._parameters for x in module.modules()] for module in self.modules]
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self.modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self.modules]

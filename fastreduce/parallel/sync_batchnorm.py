@@ -32,18 +32,22 @@ class SyncBatchNorm:
             for name, norm in module.named_modules()
             if isinstance(norm, _BatchNorm)
         }
+        self._before: dict[nn.Module, Any] = {}  # what `enter` has replaced
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
         """From here on, layers in threads of `meeting.together` look at all shards."""
         self._before = {norm: vars(norm).get("forward") for norm in self._forwards}
         for norm, forward in self._forwards.items():
             vars(norm)["forward"] = forward
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
+        """Undo what `enter` has done, if only in part; also if it has been undone in part."""
         for norm, forward in self._before.items():
-            del vars(norm)["forward"]
-            if forward is not None:
+            if forward is None:
+                vars(norm).pop("forward", None)
+            else:
                 vars(norm)["forward"] = forward
+        self._before = {}
 
 
 def sums(parts: Sequence[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:

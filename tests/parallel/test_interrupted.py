@@ -1,12 +1,18 @@
 """Ctrl-C at bad moments: the module is as it was, and the next step is right."""
 
+import contextlib
+import itertools
+import operator
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from fastreduce import DataParallel
+from fastreduce.parallel import replicas, sync_batchnorm
 from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.worker import Worker
 
@@ -51,9 +57,9 @@ def test_when_a_thread_has_just_been_given_its_shard(interrupt, way, last):
     with pytest.raises(KeyboardInterrupt):
         model(X)
     time.sleep(0.2)  # a shard that nobody has stopped would go on meanwhile
-    assert all(one is other for one, other in zip(net.parameters(), own, strict=True))
+    assert all(map(operator.is_, net.parameters(), own))
     model(X).sum().backward()
-    assert all(one is other for one, other in zip(net.parameters(), own, strict=True))
+    assert all(map(operator.is_, net.parameters(), own))
     assert net[0].weight.is_leaf and net[0].weight.grad is not None
 
 
@@ -65,6 +71,64 @@ def test_at_the_end_of_forward(interrupt):
     with pytest.raises(KeyboardInterrupt):
         model(X)
     assert torch.equal(model(X), wanted)
+
+
+class CtrlC:
+    """For sys.settrace: raises KeyboardInterrupt where Python would look for Ctrl-C the n-th time.
+
+    That is where a function of fastreduce.parallel or of contextlib begins; and, in the files that
+    change the module, before every line.
+    """
+
+    PARALLEL = str(Path(replicas.__file__).parent)
+    BY_LINE = replicas.__file__, sync_batchnorm.__file__
+
+    def __init__(self, number):
+        self._left, self.where = number, None
+
+    def __call__(self, frame, event, _):
+        file = frame.f_code.co_filename
+        begins = event == "call" and (file.startswith(self.PARALLEL) or file == contextlib.__file__)
+        if begins or (event == "line" and file in self.BY_LINE):
+            self._left -= 1
+            if self._left == 0:
+                self.where = f"{file}:{frame.f_lineno}, {event}"
+                raise KeyboardInterrupt
+        return self
+
+
+# Where it comes while a generator is let go, Python says so and goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("sync", "every"), [(False, 1), (True, 7)])
+def test_anywhere_in_forward(way, sync, every):
+    if way == "one by one":
+        torch.set_num_threads(1)  # thousands of small operations would wait for a busy core
+    norm = nn.BatchNorm1d(4, track_running_stats=False)  # whose outputs are the same in all passes
+    net = nn.Sequential(nn.Linear(8, 4), norm, nn.Dropout(0.1))
+    model = DataParallel(net, ["cpu", "cpu"], sync_batchnorm=sync)
+    X, own = torch.randn(6, 8), list(net.parameters())
+
+    def seeded():
+        torch.manual_seed(0)
+        return model(X)
+
+    wanted = seeded()
+    for number in itertools.count(1, every):
+        ctrl_c = CtrlC(number)
+        sys.settrace(ctrl_c)
+        try:
+            model(X)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if ctrl_c.where is None:
+            break
+        for _ in range(2):
+            assert all(map(operator.is_, net.parameters(), own)), ctrl_c.where
+            assert all("forward" not in vars(layer) for layer in net), ctrl_c.where
+            assert torch.equal(seeded(), wanted), ctrl_c.where
+    assert number > 300
 
 
 def test_parameters_that_are_refused_do_not_stay():
