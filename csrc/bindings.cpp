@@ -2,6 +2,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/dlpack.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
@@ -31,7 +32,7 @@ py::object python(const char* module, const char* name) { return py::module_::im
 std::shared_ptr<const Schedule> build(const Question& question) {
   const py::gil_scoped_acquire gil;
   return python("fastreduce.plan.build", "build")(name_of(question.collective), question.algorithm, question.ranks,
-                                                  question.root, question.place, question.nbytes)
+                                                  question.root, question.place, question.nbytes, question.variable)
       .cast<std::shared_ptr<Schedule>>();
 }
 
@@ -42,15 +43,16 @@ std::string folder_for_caches() {
 
 // ---- arguments
 
-bool add_if_tensor(py::handle item, Tensors& tensors) {
+bool add_if_tensor(py::handle item, int64_t rank, int64_t index, Tensors& tensors) {
   py::detail::make_caster<at::Tensor> tensor;
   if (!tensor.load(item, /*convert=*/false)) return false;
+  if (!THPVariable_CheckExact(item.ptr())) python("fastreduce.arguments", "check_initialized")(item, rank, index);
   tensors.push_back(std::move(py::detail::cast_op<at::Tensor&>(tensor)));
   return true;
 }
 
 void add(py::handle item, int64_t rank, int64_t index, bool written, Tensors& tensors) {
-  if (!add_if_tensor(item, tensors))
+  if (!add_if_tensor(item, rank, index, tensors))
     tensors.push_back(python("fastreduce.arguments", "as_tensor")(item, rank, index, written).cast<at::Tensor>());
 }
 
@@ -78,7 +80,7 @@ TensorLists read_lists(py::handle items, const char* name, bool written) {
   for (int64_t rank = 0; rank < lists.ranks; ++rank) {
     const py::handle item = PyTuple_GET_ITEM(ranks.ptr(), rank);
     int64_t count = 1;
-    if (add_if_tensor(item, lists.flat)) {
+    if (add_if_tensor(item, rank, 0, lists.flat)) {
       // The usual case comes first, since each further look at an item costs part of every small call.
     } else if (!is_list_of_tensors(item)) {
       add(item, rank, 0, written, lists.flat);
@@ -167,9 +169,9 @@ Exported exported(const DLTensor& tensor, bool read_only) {
 
 // `capsule` is what an array's __dlpack__ returned.
 Exported look_at(const py::capsule& capsule) {
-  if (std::string_view(capsule.name()) == "dltensor")
-    return exported(capsule.get_pointer<DLManagedTensor>()->dl_tensor, false);
-  if (std::string_view(capsule.name()) != "dltensor_versioned") throw py::type_error("no capsule of an array");
+  const std::string name = capsule.name() ? capsule.name() : "";
+  if (name == "dltensor") return exported(capsule.get_pointer<DLManagedTensor>()->dl_tensor, false);
+  if (name != "dltensor_versioned") throw py::type_error("no capsule of an array");
   const auto& versioned = *capsule.get_pointer<DLManagedTensorVersioned>();
   return exported(versioned.dl_tensor, (versioned.flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
 }

@@ -47,8 +47,9 @@ void check_tensor(const TensorLists& lists, int64_t rank, int64_t index) {
                     "; every rank needs the same dtype");
   TORCH_CHECK_VALUE(tensor.sizes() == first.sizes(), lists.where(rank, index), " has shape ", tensor.sizes(), " but ",
                     lists.where(0, index), " has shape ", first.sizes(), "; every rank needs the same shape");
-  TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.data_ptr() != nullptr, lists.where(rank, index),
-                    " has no memory behind it");
+  TORCH_CHECK_VALUE(has_memory(tensor), lists.where(rank, index),
+                    " has no memory behind it: its storage was freed, or is too small for it; keep a .clone() made "
+                    "before that");
 }
 
 void check_lists(const TensorLists& lists) {
@@ -92,10 +93,31 @@ Arithmetic arithmetic_of(const Call& call, int64_t index) {
   return *found;
 }
 
-void check(const Call& call) {
+int64_t span_elems(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor.numel();
+  int64_t last = 0;  // strides are never negative in torch
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return last + 1;
+}
+
+bool has_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  const auto end = static_cast<size_t>(tensor.storage_offset() + span_elems(tensor));
+  return tensor.data_ptr() != nullptr && end * tensor.element_size() <= tensor.storage().nbytes();
+}
+
+void check_arguments(const Call& call) {
   TORCH_CHECK_VALUE(call.ranks() > 0, "no ranks: want a list with one tensor, or one list of tensors, per rank");
   TORCH_CHECK_VALUE(call.root >= 0 && call.root < call.ranks(), "root ", call.root, " is not a rank: there are ",
                     call.ranks(), ", numbered from 0");
+  TORCH_CHECK_VALUE(by_shard(call.collective) || call.inputs.flat.empty(), name_of(call.collective), " has ",
+                    call.inputs.flat.size(),
+                    " inputs; want none, because it works in place: pass its tensors as "
+                    "outputs");
+}
+
+void check(const Call& call) {
+  check_arguments(call);
   check_lists(call.outputs);
   check_lists(call.inputs);
   for (int64_t rank = 0; rank < call.inputs.ranks && call.inputs.ranks == call.ranks(); ++rank)
@@ -111,16 +133,22 @@ void check(const Call& call) {
   check_overlap(call);
 }
 
+void check_inference(const TensorLists& lists, const std::vector<bool>& written) {
+  if (c10::InferenceMode::is_enabled()) return;
+  for (int64_t rank = 0; rank < lists.ranks; ++rank)
+    for (int64_t i = 0; i < lists.per_rank; ++i)
+      TORCH_CHECK(!written[rank] || !lists.at(rank, i).is_inference(),
+                  "Inplace update to inference tensor outside InferenceMode is not allowed (", lists.where(rank, i),
+                  ")");
+}
+
 void check_autograd(const TensorLists& lists, const std::vector<bool>& written) {
+  check_inference(lists, written);
   const bool grad_mode = c10::GradMode::is_enabled();
-  const bool inference_mode = c10::InferenceMode::is_enabled();
   for (int64_t rank = 0; rank < lists.ranks; ++rank) {
     if (!written[rank]) continue;
     for (int64_t i = 0; i < lists.per_rank; ++i) {
       const at::Tensor& tensor = lists.at(rank, i);
-      TORCH_CHECK(inference_mode || !tensor.is_inference(),
-                  "Inplace update to inference tensor outside InferenceMode is not allowed (", lists.where(rank, i),
-                  ")");
       TORCH_CHECK(!tensor._fw_grad(0).defined(), lists.where(rank, i),
                   " has a forward-mode tangent, which a reduction across ranks would leave as it is");
       if (!grad_mode || !tensor.requires_grad()) continue;

@@ -24,8 +24,6 @@ Call make_call(std::string_view collective, at::TensorList outputs, at::TensorLi
   TORCH_CHECK_VALUE(ranks > 0 && outputs.size() % ranks == 0 && inputs.size() % ranks == 0, outputs.size(),
                     " tensors cannot belong to ", ranks, " ranks");
   const Collective kind = parse_collective(std::string(collective));
-  TORCH_CHECK_VALUE(by_shard(kind) || inputs.empty(), collective, " has ", inputs.size(),
-                    " inputs; want none, because it works in place: pass its tensors as outputs");
   const auto per_rank = [&](at::TensorList list) { return static_cast<int64_t>(list.size()) / ranks; };
   // Not in the list below: if it throws there, behind the tensors, g++ 12 destroys them twice.
   const Op parsed = parse_op(std::string(op));
@@ -68,6 +66,7 @@ void dispatch(const Call& call) {
 // Tensors may be fake here, without sizes or devices, so "auto" cannot choose. Any choice writes all outputs, as
 // leader does.
 std::vector<bool> written_by(Call call) {
+  check_arguments(call);
   if (call.algorithm == "auto") call.algorithm = "leader";
   return written_outputs(call, *schedule_of(question_of(call)));
 }
@@ -83,18 +82,20 @@ void under_autograd(std::string_view collective, at::TensorList outputs, at::Ten
 void in_place_or_view(std::string_view collective, at::TensorList outputs, at::TensorList inputs, int64_t ranks,
                       std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
   const Call call = make_call(collective, outputs, inputs, ranks, op, root, algorithm, engine);
+  const std::vector<bool> written = written_by(call);
+  check_inference(call.outputs, written);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     dispatch(call);
   }
-  bump_versions(call.outputs, written_by(call));
+  bump_versions(call.outputs, written);
 }
 
 }  // namespace
 
 void run_for_torch(const Call& call) {
   RECORD_FUNCTION(std::string("fastreduce::") + name_of(call.collective), std::vector<c10::IValue>());
-  needs_dispatcher(call) ? dispatch(call) : run(call);
+  needs_dispatcher(call) && !call.outputs.flat.empty() ? dispatch(call) : run(call);
 }
 
 TORCH_LIBRARY(fastreduce, library) { library.def(kSchema); }

@@ -26,13 +26,7 @@ struct ByteSpan {
 ByteSpan span_of(const TensorLists& lists, int64_t rank, int64_t index) {
   const at::Tensor& tensor = lists.at(rank, index);
   const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-  int64_t last = 0;  // strides are never negative in torch
-  if (tensor.is_contiguous()) {
-    last = tensor.numel() - 1;
-  } else {
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  }
-  return {begin, begin + (last + 1) * tensor.element_size(), &lists, rank, index};
+  return {begin, begin + span_elems(tensor) * tensor.element_size(), &lists, rank, index};
 }
 
 // A rank's own shard of its whole tensor: the in-place form of reduce_scatter and all_gather.

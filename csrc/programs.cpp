@@ -1,5 +1,7 @@
 #include "programs.h"
 
+#include <pthread.h>
+
 #include <bit>
 #include <cstdlib>
 #include <map>
@@ -11,6 +13,10 @@ namespace {
 std::mutex schedules_mutex;
 std::map<Question, std::shared_ptr<const Schedule>> schedules;
 int64_t generation = 0;
+
+// A fork may be made while another thread has the lock, which the new process then finds free.
+[[maybe_unused]] const int is_free_in_forks =
+    pthread_atfork([] { schedules_mutex.lock(); }, [] { schedules_mutex.unlock(); }, [] { schedules_mutex.unlock(); });
 
 // The other collectives have one program for all sizes.
 bool is_to_be_chosen(const Question& question) {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.dlpack import from_dlpack
 
 from fastreduce import _C
@@ -62,6 +63,15 @@ def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str | None:
                         f"memory of its own; pass {instead}"
                     )
     return None
+
+
+def check_initialized(tensor: torch.Tensor, rank: int, index: int) -> None:
+    """Raise ValueError for a parameter of a lazy module, which looks like an empty tensor."""
+    if is_lazy(tensor):
+        raise ValueError(
+            f"rank {rank}, tensor {index} is an uninitialized parameter, which has no values yet; "
+            "run one batch through its module first"
+        )
 
 
 def by_rank(tensors: Tensors) -> list[list[Any]]:

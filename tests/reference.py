@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from expected import FOLD
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
 
@@ -174,7 +175,7 @@ def bytes_of(item: object) -> list[bytes]:
         return [memory for part in item for memory in bytes_of(part)]
     if isinstance(item, np.ndarray):
         return [item.tobytes()]
-    if not isinstance(item, Tensor) or item.is_meta:
+    if not isinstance(item, Tensor) or item.is_meta or is_lazy(item):
         return []
     if item.is_nested:
         item = item.to_padded_tensor(0)

@@ -33,7 +33,7 @@ at::ScalarType check_tensors(const Tensors& tensors) {
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors.front().scalar_type(), "tensors have dtypes ",
                       name_of(tensors.front().scalar_type()), " and ", name_of(tensor.scalar_type()),
                       "; want one dtype for each call");
-    TORCH_CHECK_VALUE(tensor.numel() == 0 || tensor.data_ptr() != nullptr, "a tensor of sizes ", tensor.sizes(),
+    TORCH_CHECK_VALUE(has_memory(tensor), "a tensor of sizes ", tensor.sizes(),
                       " has no memory behind it; keep a .clone() and pass that");
   }
   return tensors.front().scalar_type();

@@ -14,15 +14,24 @@ on_change(_C.forget_schedules)
 
 
 def build(
-    collective: str, algorithm: str, k: int, root: int, place: str = "cpu", nbytes: int = 0
+    collective: str,
+    algorithm: str,
+    k: int,
+    root: int,
+    place: str = "cpu",
+    nbytes: int = 0,
+    variable: str = "",
 ) -> _C.Schedule:
-    """Choose and verify. The extension calls this once per combination and keeps the answer."""
+    """Choose and verify. The extension calls this once per combination and keeps the answer.
+
+    ``variable`` is the value of FASTREDUCE_ALGORITHM that it has seen, which may change meanwhile.
+    """
     if _C.cuda_engines:
         tuned()  # its sizes for the copy engine hold for every algorithm
     if algorithm in INTERNAL:  # named in a call
         find(algorithm)  # raises
     if algorithm == "auto":
-        algorithm = choose(place, k, nbytes, collective)
+        algorithm = choose(place, k, nbytes, collective, variable)
     return compiled(proven(collective, algorithm, k, root))
 
 

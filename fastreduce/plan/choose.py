@@ -15,7 +15,9 @@ from fastreduce.plan.table_files import tuned
 VARIABLE = "FASTREDUCE_ALGORITHM"
 
 
-def choose(place: str, k: int, nbytes: int, collective: str = "allreduce") -> str:
+def choose(
+    place: str, k: int, nbytes: int, collective: str = "allreduce", variable: str | None = None
+) -> str:
     """The algorithm that "auto" stands for: the environment's, the tuned table's, or the default.
 
     Collectives other than allreduce have one algorithm each for a place, and nothing changes it.
@@ -25,6 +27,7 @@ def choose(place: str, k: int, nbytes: int, collective: str = "allreduce") -> st
             (several others), or "processes" (each rank a process of its own).
         k: ranks.
         nbytes: bytes of one rank's tensors; sizes up to the next power of two are treated alike.
+        variable: the value of ``FASTREDUCE_ALGORITHM``; None: what it is now.
 
     Raises:
         ValueError: the environment names an unknown algorithm.
@@ -34,7 +37,7 @@ def choose(place: str, k: int, nbytes: int, collective: str = "allreduce") -> st
     """
     if collective != "allreduce":
         return "pull" if place == "processes" else "direct"
-    named = os.environ.get(VARIABLE) or "auto"
+    named = (os.environ.get(VARIABLE) if variable is None else variable) or "auto"
     if named not in ("auto", *registry) and not named.startswith(FILE):
         known = listed(["auto", *names()], named)
         raise ValueError(f"{VARIABLE} is {named!r}; known are {known}")

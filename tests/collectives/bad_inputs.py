@@ -44,9 +44,10 @@ def quantized():
     return torch.quantize_per_tensor(ones(3), 0.1, 0, torch.qint8)
 
 
-def freed():
-    tensor = ones(3)
-    tensor.untyped_storage().resize_(0)
+def freed(begin=0, left_bytes=0):
+    """Three elements of a storage of which so much is left."""
+    tensor = ones(3 + begin)[begin:]
+    tensor.untyped_storage().resize_(left_bytes)
     return tensor
 
 

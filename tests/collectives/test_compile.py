@@ -1,5 +1,7 @@
 """The dispatcher's way: torch.compile, fake tensors, opcheck, and the profiler."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from reference import assert_same, noise, origin, reduced
@@ -210,6 +212,31 @@ def test_dispatch_modes_see_the_operator():
     assert seen == ["fastreduce.collective_.default"]
     assert_same(tensors[1], wanted)
     assert tensors[1]._version == 1
+
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+# What is asked for, and the error; None for none.
+UNDER_A_MODE = {
+    "inference tensors": (lambda: allreduce(inferred), "Inplace update to inference tensor"),
+    "a root beyond": (lambda: reduce([torch.ones(1)], root=1), "root 1 is not a rank: there are 1"),
+    "a root below": (lambda: reduce([torch.ones(1)], root=-1), "root -1 is not a rank"),
+    "no tensors": (lambda: allreduce([[], []]), None),
+}
+with torch.inference_mode():
+    inferred = [torch.ones(3), torch.ones(3)]
+
+
+@pytest.mark.parametrize("name", UNDER_A_MODE)
+@pytest.mark.parametrize("mode", [Mode, nullcontext])
+def test_errors_are_those_of_the_plain_call(name, mode):
+    call, words = UNDER_A_MODE[name]
+    with pytest.raises((RuntimeError, ValueError), match=words) if words else nullcontext(), mode():
+        call()
+    assert [x.tolist() for x in inferred] == [[1.0] * 3] * 2
 
 
 def test_tensors_made_of_tensors():

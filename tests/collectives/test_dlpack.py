@@ -1,5 +1,6 @@
 """Arrays that speak __dlpack__ are taken beside tensors, without a copy."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -85,6 +86,21 @@ def test_read_only_arrays_are_refused():
     with pytest.raises(ValueError, match=r"rank 1, tensor 0 is a read-only ndarray.*reduce a copy"):
         allreduce(arrays)
     assert [x.tolist() for x in arrays] == [[1.0] * 3] * 2
+
+
+def test_a_capsule_without_a_name_is_refused():
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
+
+    class Nameless:
+        def __dlpack__(self, **_):
+            return new(1, None, None)
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+    with pytest.raises(ValueError, match="rank 1, tensor 0 cannot be taken"):
+        allreduce([torch.ones(1), Nameless()])
 
 
 def test_read_only_arrays_are_read():

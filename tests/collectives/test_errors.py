@@ -33,6 +33,7 @@ from bad_inputs import (
     windows,
 )
 from reference import bytes_of
+from torch import nn
 
 from fastreduce import all_gather, allreduce, broadcast, reduce_scatter
 
@@ -137,6 +138,14 @@ ROWS = {
         "rank 1, tensor 0 is Wrapper"),
     # memory
     "freed": (allreduce, lambda: [[ones(3), freed()]], V, "rank 1, tensor 0 has no memory"),
+    "freed behind a view": (
+        allreduce, lambda: [[ones(3), freed(40)]], V, "rank 1, tensor 0 has no memory", "freed"),
+    "storage made smaller": (
+        allreduce, lambda: [[ones(3), freed(4, left_bytes=27)]], V,
+        "rank 1, tensor 0 has no memory behind it", "too small"),
+    "uninitialized parameter": (
+        broadcast, lambda: [[[ones(3), nn.LazyLinear(2).weight], [ones(3), ones(0)]]], V,
+        "rank 0, tensor 1 is an uninitialized parameter", "run one batch"),
     "one tensor twice": (
         allreduce, lambda: [[ones(3)] * 2], V,
         "rank 1, tensor 0 shares memory with rank 0, tensor 0", "clone"),

@@ -83,7 +83,7 @@ SIZES = {
 def test_auto_is_asked_for_the_bytes_of_a_rank(name, asked):
     tensors, nbytes = SIZES[name]
     allreduce(tensors)
-    assert asked == [("allreduce", "auto", len(tensors), 0, "cpu", nbytes)]
+    assert asked == [("allreduce", "auto", len(tensors), 0, "cpu", nbytes, "")]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_auto_is_asked_for_the_bytes_of_a_rank(name, asked):
 )
 def test_nobody_else_is_asked_for_bytes(call, asked):
     call()
-    assert [question[4:] for question in asked] == [("", 0)]
+    assert [question[4:] for question in asked] == [("", 0, "")]
 
 
 # What follows a call of two ranks with 600 floats in two tensors; whether its program serves.
@@ -138,7 +138,7 @@ def test_a_program_is_kept_for_its_root(asked):
 
 def test_each_size_class_has_its_own_choice(monkeypatch):
     """By their bits: tree and leader sum in different orders."""
-    monkeypatch.setattr(build, "choose", lambda place, k, n, call: "tree" if n > 4096 else "leader")
+    monkeypatch.setattr(build, "choose", lambda place, k, n, *_: "tree" if n > 4096 else "leader")
     _C.forget_schedules()
     for elems in [(200, 100), (2000, 100), (200, 100), (100, 2000)]:
         of_all = [noise(4, (n,), torch.float32) for n in elems]

@@ -143,6 +143,44 @@ def test_a_forked_child_can_call():
     assert output_of(FORKED) == "7"
 
 
+FORKED_DURING_CALLS = """
+    import os, signal, threading, torch, fastreduce
+
+    ends, tensors = threading.Event(), [torch.ones(1) for _ in range(2)]
+
+    def call():
+        fastreduce.allreduce(tensors)
+
+    def call_until_it_ends():
+        own = [torch.ones(1) for _ in range(2)]
+        while not ends.is_set():
+            fastreduce.allreduce(own)
+
+    call()
+    thread = threading.Thread(target=call_until_it_ends)
+    thread.start()
+    found = set()
+    for _ in range(400):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(100)  # a hang is a failure
+            call()
+            os._exit(7)
+        found.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        if found != {7}:
+            break
+    ends.set()
+    thread.join()
+    print(found)
+"""
+
+
+@pytest.mark.sweep("processes")
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_child_that_was_forked_during_calls_can_call():
+    assert output_of(FORKED_DURING_CALLS) == "{7}"
+
+
 LOADER = """
     import torch, fastreduce
     from torch.utils.data import DataLoader, Dataset

@@ -78,10 +78,10 @@ class TestAuto:
         monkeypatch.setattr(build, "choose", lambda *question: asked.append(question) or "leader")
         for _ in range(2):
             fastreduce.allreduce([torch.ones(300), torch.ones(300)])
-        assert asked == [("cpu", 2, 2048, "allreduce")]
+        assert asked == [("cpu", 2, 2048, "allreduce", "")]
         save(table())
         fastreduce.allreduce([torch.ones(300), torch.ones(300)])
-        assert asked == [("cpu", 2, 2048, "allreduce")] * 2
+        assert asked == [("cpu", 2, 2048, "allreduce", "")] * 2
 
     def test_import_reads_no_table_and_the_first_call_does(self):
         code = """

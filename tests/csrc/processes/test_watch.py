@@ -1,5 +1,6 @@
 """The thread that wakes those who wait in Gloo in vain, under sanitizers, and mutants of it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,12 @@ MUTANTS = {
         "      waiter->trouble_ = waiter->look_();\n",
         "",
     ),
-    "looks for who has gone": ("  watch_.waiters_.erase(this);\n", "", "ThreadSanitizer"),
+    # A race, unless what has gone has been overwritten before.
+    "looks for who has gone": (
+        "  watch_.waiters_.erase(this);\n",
+        "",
+        "ThreadSanitizer|bad_function_call",
+    ),
 }
 
 
@@ -39,4 +45,4 @@ MUTANTS = {
 def test_mutants_are_found(name, tmp_path):
     text, other, words = MUTANTS[name]
     done = run(built(tmp_path, mutated(tmp_path, FILE, text, other)))
-    assert done.returncode != 0 and words in done.stderr
+    assert done.returncode != 0 and re.search(words, done.stderr)
