@@ -119,9 +119,7 @@ class IpcStaging::OnStream final : public Executor {
 
   bool idle() override {
     const DeviceGuard guard(staging_.device_);
-    const cudaError_t status = cudaStreamQuery(stream_);
-    if (status != cudaErrorNotReady) cuda_check(status, "cudaStreamQuery");
-    return status == cudaSuccess;
+    return is_done(stream_);
   }
 
   bool may_run_at_once(int64_t bytes) override {

@@ -75,6 +75,18 @@ inline Event make_event() {
   return Event(event);
 }
 
+// Whether all work on the stream is done. CUDA's programming guide says that "not ready" is not kept as the last
+// error, but there are versions that keep it (pytorch#18584), and a later launch would be blamed for it.
+inline bool is_done(cudaStream_t stream) {
+  const cudaError_t status = cudaStreamQuery(stream);
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  cuda_check(status, "cudaStreamQuery");
+  return true;
+}
+
 struct Capture {
   unsigned long long id;
   cudaGraph_t graph;

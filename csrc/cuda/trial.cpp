@@ -66,9 +66,7 @@ class Trial {
 
   void finish(const Side& side) const {
     const double end_s = clock_s() + kDeadline_s;
-    for (cudaError_t status; (status = cudaStreamQuery(side.stream.get())) != cudaSuccess;) {
-      if (status != cudaErrorNotReady) cuda_check(status, "cudaStreamQuery");
-      cudaGetLastError();  // that it is not ready is kept as an error
+    while (!is_done(side.stream.get())) {
       if (clock_s() > end_s) throw Hangs();
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }

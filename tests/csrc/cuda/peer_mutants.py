@@ -19,8 +19,8 @@ PEER_MUTANTS = {
     ),
     "a trial waits inside CUDA": Mutant(
         "cuda/trial.cpp",
-        "cudaStreamQuery(side",
-        "cudaStreamSynchronize(side",
+        "!is_done(side.stream.get())",
+        "cudaStreamSynchronize(side.stream.get()) != cudaSuccess",
         "copies hang",
         "hang:",
     ),

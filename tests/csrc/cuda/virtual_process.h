@@ -88,6 +88,7 @@ class Process {
     FlagsCall call{rank_schedule, DType::f32, Op::sum, 4, items(), announcement(), timeout};
     try {
       const bool reached = devices_.run(call, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+      if (cudaPeekAtLastError() != cudaSuccess) fail_at_once(test_.where() + ": left an error to a later launch");
       if (reached != devices_.reach()) fail_at_once(test_.where() + ": wrong about whether GPUs reach each other");
       return reached;
     } catch (const GroupError&) {
