@@ -1,11 +1,12 @@
 // Finds tensors that share memory. For dense tensors it is enough to compare their first and last addresses (spans).
-// The spans of strided views may overlap although the views do not (columns of one matrix on different ranks); for
-// these, the bytes of every element are marked.
+// The spans of strided views may overlap although the views do not (columns of one matrix on different ranks); of
+// these, every part is looked at.
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <functional>
+#include <queue>
 
 #include "check.h"
 
@@ -52,20 +53,69 @@ std::vector<ByteSpan> spans_of(const Call& call) {
   return spans;
 }
 
-template <class Visit>  // visit(address of an element) -> whether to go on
-void for_each_element(const at::Tensor& tensor, const Visit& visit) {
-  std::vector<int64_t> at(tensor.dim(), 0);
-  auto address = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-  for (int64_t left = tensor.numel(); left > 0 && visit(address); --left) {
-    for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
-      const int64_t step = tensor.stride(d) * static_cast<int64_t>(tensor.element_size());
-      address += step;
-      if (++at[d] < tensor.size(d)) break;
-      address -= step * tensor.size(d);
-      at[d] = 0;
-    }
+// A tensor's bytes as runs without gaps, from the lowest address to the highest.
+class Runs {
+ public:
+  explicit Runs(const ByteSpan& span) : span_(span), address_(span.begin), bytes_(span.tensor().element_size()) {
+    const at::Tensor& tensor = span.tensor();
+    for (int64_t d = 0; d < tensor.dim(); ++d)
+      if (tensor.size(d) > 1) dims_.push_back({tensor.size(d), static_cast<uintptr_t>(tensor.stride(d)) * bytes_});
+    std::sort(dims_.begin(), dims_.end(), [](const Dim& a, const Dim& b) { return a.step_bytes > b.step_bytes; });
+    for (; !dims_.empty() && dims_.back().step_bytes == bytes_; dims_.pop_back()) bytes_ *= dims_.back().size;
+    if (!ascend()) sort();
   }
-}
+
+  const ByteSpan& span() const { return span_; }
+  uintptr_t begin() const { return sorted_.empty() ? address_ : sorted_.back(); }
+  uintptr_t end() const { return begin() + bytes_; }
+
+  // True for slices and transposes of contiguous tensors: there each step leads beyond what all smaller ones together
+  // can reach, so no two runs meet.
+  bool ascend() const {
+    uintptr_t reach_bytes = bytes_;
+    for (auto dim = dims_.rbegin(); dim != dims_.rend(); ++dim) {
+      if (dim->step_bytes < reach_bytes) return false;
+      reach_bytes += (dim->size - 1) * dim->step_bytes;
+    }
+    return true;
+  }
+
+  // False behind the last one.
+  bool advance() {
+    if (!sorted_.empty()) {
+      sorted_.pop_back();
+      return !sorted_.empty();
+    }
+    for (auto dim = dims_.rbegin(); dim != dims_.rend(); ++dim) {
+      address_ += dim->step_bytes;
+      if (++dim->at < dim->size) return true;
+      address_ -= dim->size * dim->step_bytes;
+      dim->at = 0;
+    }
+    return false;
+  }
+
+ private:
+  struct Dim {
+    int64_t size;
+    uintptr_t step_bytes;
+    int64_t at = 0;
+  };
+
+  void sort() {
+    std::vector<uintptr_t> begins;
+    do begins.push_back(address_);
+    while (advance());
+    std::sort(begins.begin(), begins.end(), std::greater<>());
+    sorted_ = std::move(begins);
+  }
+
+  const ByteSpan& span_;
+  std::vector<Dim> dims_;  // from the largest step to the smallest
+  uintptr_t address_;
+  uintptr_t bytes_;
+  std::vector<uintptr_t> sorted_;  // what is left, the lowest last, where steps lead back
+};
 
 [[noreturn]] void refuse(const ByteSpan& one, const ByteSpan& other) {
   TORCH_CHECK_VALUE(one.lists != other.lists || one.rank != other.rank || one.index != other.index, one.where(),
@@ -76,47 +126,25 @@ void for_each_element(const at::Tensor& tensor, const Visit& visit) {
                     "of one of them and reduce that");
 }
 
-const ByteSpan& owner_of(const std::vector<ByteSpan>& cluster, uintptr_t wanted) {
-  for (const ByteSpan& span : cluster) {
-    bool found = false;
-    const uintptr_t bytes = span.tensor().element_size();
-    for_each_element(span.tensor(), [&](uintptr_t address) {
-      found = address <= wanted && wanted < address + bytes;
-      return !found;
-    });
-    if (found) return span;
+// Goes through the runs of all tensors at once, by their addresses: two that meet come one after the other.
+void check_exactly(const std::vector<ByteSpan>& cluster) {
+  std::vector<Runs> all(cluster.begin(), cluster.end());
+  if (all.size() == 1 && all.front().ascend()) return;
+  const auto later = [](const Runs* a, const Runs* b) { return a->begin() > b->begin(); };
+  std::priority_queue<Runs*, std::vector<Runs*>, decltype(later)> next(later);
+  for (Runs& runs : all) next.push(&runs);
+  const Runs* before = &all.front();
+  for (uintptr_t end = 0; !next.empty();) {
+    Runs* const lowest = next.top();
+    next.pop();
+    if (lowest->begin() < end) {
+      const auto [one, other] = std::minmax<const Runs*>({before, lowest});
+      refuse(one->span(), other->span());
+    }
+    before = lowest;
+    end = lowest->end();
+    if (lowest->advance()) next.push(lowest);
   }
-  return cluster.front();
-}
-
-void check_exactly(const std::vector<ByteSpan>& cluster, uintptr_t begin, uintptr_t end) {
-  std::vector<bool> taken(end - begin, false);
-  for (const ByteSpan& span : cluster) {
-    const uintptr_t bytes = span.tensor().element_size();
-    for_each_element(span.tensor(), [&](uintptr_t address) {
-      for (uintptr_t byte = address; byte < address + bytes; ++byte) {
-        if (taken[byte - begin]) refuse(owner_of(cluster, byte), span);
-        taken[byte - begin] = true;
-      }
-      return true;
-    });
-  }
-}
-
-// True for slices and transposes of contiguous tensors: there each stride is larger than the distance that all
-// smaller strides together can cover.
-bool surely_apart_from_itself(const at::Tensor& tensor) {
-  if (tensor.is_non_overlapping_and_dense()) return true;
-  std::vector<int64_t> dims(tensor.dim());
-  std::iota(dims.begin(), dims.end(), 0);
-  std::sort(dims.begin(), dims.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) < tensor.stride(b); });
-  int64_t reach = 0;
-  for (int64_t d : dims) {
-    if (tensor.size(d) == 1) continue;
-    if (tensor.stride(d) <= reach) return false;
-    reach += (tensor.size(d) - 1) * tensor.stride(d);
-  }
-  return true;
 }
 
 }  // namespace
@@ -131,10 +159,9 @@ void check_overlap(const Call& call) {
     uintptr_t end = spans[first].end;
     for (next = first + 1; next < spans.size() && spans[next].begin < end; ++next) end = std::max(end, spans[next].end);
     const auto dense = [](const ByteSpan& span) { return span.tensor().is_non_overlapping_and_dense(); };
-    if (next == first + 1 && surely_apart_from_itself(spans[first].tensor())) continue;
-    if (next > first + 1 && std::all_of(spans.begin() + first, spans.begin() + next, dense))
-      refuse(spans[first], spans[first + 1]);
-    check_exactly({spans.begin() + first, spans.begin() + next}, spans[first].begin, end);
+    const bool all_dense = std::all_of(spans.begin() + first, spans.begin() + next, dense);
+    if (all_dense && next > first + 1) refuse(spans[first], spans[first + 1]);
+    if (!all_dense) check_exactly({spans.begin() + first, spans.begin() + next});
   }
 }
 
