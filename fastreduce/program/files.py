@@ -60,8 +60,14 @@ def load(path: str | PathLike[str]) -> Program:
 
 
 class _Stamp(NamedTuple):
-    """Of a file: when it was changed, in nanoseconds, and its bytes."""
+    """Of a file: which one it is, when it was changed, in nanoseconds, and its bytes.
 
+    The change time is set by the system alone. The modification time is not: whatever copies a
+    file may set it to that of another.
+    """
+
+    device: int
+    inode: int
     changed_ns: int
     nbytes: int
 
@@ -75,7 +81,7 @@ def cached(path: str, when_changed: Callable[[], None]) -> Program:
     ``when_changed`` is called where the file held another program the last time.
     """
     status = os.stat(path)
-    stamp = _Stamp(status.st_mtime_ns, status.st_size)
+    stamp = _Stamp(status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
     known = _cache.get(path)
     if known and known[0] == stamp:
         return known[1]

@@ -13,6 +13,7 @@ from programs import right_program
 import fastreduce
 from fastreduce import Instruction, Program, explain, simulate
 from fastreduce.algorithms import by_parameter, host, leader, ring, sharded, tree
+from fastreduce.algorithms.registration import find
 from fastreduce.cli import main
 from fastreduce.plan.choose import VARIABLE, choose
 
@@ -71,6 +72,41 @@ def test_a_file_that_changed_is_read_again(saved, monkeypatch):
     assert x[0].eq(111).all()
     with pytest.raises(ValueError, match=r"its program is for 3 ranks .* the call has 4 ranks"):
         fastreduce.allreduce(ranks(4), algorithm=name)
+
+
+@pytest.fixture
+def two_alike(tmp_path):
+    """Files of one name, one size and one modification time, whose programs are not the same."""
+    paths = [tmp_path / folder / "mine.json" for folder in ("one", "other")]
+    for rank, path in enumerate(paths):
+        path.parent.mkdir()
+        Program(2, 1, [Instruction(rank, 0, (0, 1), (0, 1))]).save(path)
+        os.utime(path, (1e9, 1e9))
+    assert paths[0].stat().st_size == paths[1].stat().st_size
+    return paths
+
+
+def test_another_file_of_the_same_size_and_time_is_read(two_alike):
+    one, other = two_alike
+    assert find(f"file:{one}")(2).instructions[0].rank == 0
+    os.replace(other, one)
+    assert find(f"file:{one}")(2).instructions[0].rank == 1
+
+
+def test_a_file_that_was_written_over_with_its_old_time_is_read_again(two_alike):
+    one, other = two_alike
+    assert find(f"file:{one}")(2).instructions[0].rank == 0
+    before = one.stat().st_ctime_ns
+    one.write_bytes(other.read_bytes())
+    while one.stat().st_ctime_ns == before:  # some systems count in steps of milliseconds
+        os.utime(one, (1e9, 1e9))
+    assert find(f"file:{one}")(2).instructions[0].rank == 1
+
+
+def test_a_relative_path_is_that_of_the_folder_now(two_alike, monkeypatch):
+    for rank, path in enumerate(two_alike):
+        monkeypatch.chdir(path.parent)
+        assert find("file:mine.json")(2).instructions[0].rank == rank
 
 
 def test_a_file_that_did_not_change_is_not(saved, monkeypatch):
