@@ -21,8 +21,9 @@ py::tuple as_tuple(std::span<const int> items) {
   return found;
 }
 
-// False if the object is no integer from `least` up to `end`, without `end`.
+// False if the object is no integer from `least` up to `end`, without `end`. Python counts True and False as integers.
 bool read_int(PyObject* item, int least, int end, int& found) {
+  if (PyBool_Check(item)) return false;
   const Py_ssize_t value = PyNumber_AsSsize_t(item, nullptr);  // what is too large becomes the largest
   if (value == -1 && PyErr_Occurred()) {
     PyErr_Clear();

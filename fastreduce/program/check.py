@@ -1,13 +1,58 @@
-"""What makes an instruction malformed."""
+"""What makes a program or an instruction malformed."""
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from fastreduce.instruction import HOST, Instruction
 
 if TYPE_CHECKING:
     from fastreduce.program.program import Program
+
+# Ranks, shards, buffers or slices: the extension counts in 32 bits.
+MOST = 2**30
+# So many ranks or shards, shards of ranks, or pairs of ranks, take a few MB.
+SMALL = 1 << 20
+
+
+def is_whole(found: object) -> bool:
+    """Whether it is a whole number: Python takes True and False for some."""
+    return isinstance(found, Integral) and not isinstance(found, bool)
+
+
+def check_counts(program: Program) -> None:
+    """Raise a ValueError if there can be no such numbers of ranks, shards and buffers."""
+    k, shards, buffers = program.k, program.shards, program.buffers
+    if not (is_whole(k) and is_whole(shards) and is_whole(buffers)):
+        raise ValueError(
+            f"k is {k!r}, shards is {shards!r}, buffers is {buffers!r}: want whole numbers"
+        )
+    if min(k, shards, buffers) < 1 or max(k, shards, buffers) > MOST:
+        raise ValueError(
+            f"{k} ranks, {shards} shards, {buffers} buffers: want at least one of each, at most "
+            f"{MOST:,}"
+        )
+    if buffers not in (k, 2 * k):
+        raise ValueError(
+            f"{k} ranks, {buffers} buffers: want one buffer for each rank, or two where results "
+            "lie in other tensors"
+        )
+
+
+def check_size(program: Program) -> None:
+    """Raise a ValueError if it has far more ranks or shards than its instructions use.
+
+    Before anything takes memory for each of them: a file may hold any numbers.
+    """
+    if max(program.k, program.shards) <= SMALL:
+        return
+    used = sum(len(x.srcs) + len(x.dsts) for x in program.instructions)
+    if used < max(program.k, program.shards):
+        raise ValueError(
+            f"{program.k} ranks, {program.shards} shards: want each of them read or written, but "
+            f"the instructions read and write {used:,} shards in all"
+        )
 
 
 def check_instruction(index: int, instruction: Instruction, program: Program) -> None:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastreduce import _C
@@ -20,13 +19,10 @@ from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
 from fastreduce.names import counted
 from fastreduce.program import proof
-from fastreduce.program.check import check_instruction
+from fastreduce.program.check import MOST, check_counts, check_instruction, check_size, is_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# Ranks, shards or slices: the extension counts in 32 bits, and there are two buffers for a rank.
-MOST = 2**30
 
 # From (buffer, shard) to the ranks whose contributions it must hold in the end; None where it may
 # hold anything.
@@ -103,12 +99,7 @@ class Program(Drawable):
     @cached_property
     def flat(self) -> _C.KnownProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
-        if not (isinstance(self.k, Integral) and isinstance(self.shards, Integral)):
-            raise ValueError(f"k is {self.k!r}, shards is {self.shards!r}: want whole numbers")
-        if not (1 <= self.k <= MOST and 1 <= self.shards <= MOST):
-            raise ValueError(
-                f"{self.k} ranks, {self.shards} shards: want at least one of each, at most {MOST:,}"
-            )
+        check_counts(self)
         found = _C.flatten(self.instructions, Instruction, self.k, self.shards, self.buffers)
         if isinstance(found, int):
             check_instruction(found, self.instructions[found], self)
@@ -116,6 +107,7 @@ class Program(Drawable):
                 f"instruction {found} is {self.instructions[found]!r}, want integers and tuples of "
                 "integers"
             )
+        check_size(self)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +140,7 @@ class Program(Drawable):
         return self.flat.launches()
 
     def verify(self, goal: Goal | None = None) -> None:
-        """Prove that the program reaches its goal (default: allreduce) for any data.
+        """Prove that the program reaches its goal (default: allreduce in place) for any data.
 
         Every instruction is carried out on sets of contributions instead of numbers. Two
         instructions that conflict always run in the program's order, because `dependencies` orders
@@ -236,7 +228,7 @@ class Program(Drawable):
         """Raise a ValueError if an instruction is malformed, whatever the goal."""
         check_flags("Program", whole_tensors=self.whole_tensors)
         sliced = self.sliced
-        if sliced is not None and not (isinstance(sliced, Integral) and 1 <= sliced <= MOST):
+        if sliced is not None and not (is_whole(sliced) and 1 <= sliced <= MOST):
             raise ValueError(
                 f"sliced is {sliced!r}, want 1 or more, at most {MOST:,}, or None to go by the size"
             )

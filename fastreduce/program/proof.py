@@ -6,18 +6,18 @@ from array import array
 from typing import TYPE_CHECKING
 
 from fastreduce import _C
+from fastreduce.program.check import SMALL
 
 if TYPE_CHECKING:
     from fastreduce.program.program import Goal, Program
 
 ANYTHING = -1
-# So many shards of ranks, or pairs of ranks, are proven in a few MB.
-SMALL = 1 << 20
 
 
 def check_goal(program: Program, flat: _C.KnownProgram, goal: Goal | None) -> None:
     """Raise a ValueError if a shard of a buffer ends with anything but its goal."""
     if goal is None:
+        _check_in_place(program)
         _check_size(program)
     goals, goal_of = _cells(program, goal)
     wrong = flat.first_wrong([sorted(ranks) for ranks in goals], goal_of)
@@ -26,6 +26,14 @@ def check_goal(program: Program, flat: _C.KnownProgram, goal: Goal | None) -> No
         wanted = goals[goal_of[buffer * program.shards + shard]]
         found = int.from_bytes(once, "little"), int.from_bytes(twice, "little")
         raise ValueError(_in_words(program, buffer, shard, *found, wanted))
+
+
+def _check_in_place(program: Program) -> None:
+    if program.buffers != program.k:
+        raise ValueError(
+            f"{program.k} ranks, {program.buffers} buffers: want one buffer for each rank, because "
+            "an allreduce leaves its results where its data was"
+        )
 
 
 def _check_size(program: Program) -> None:

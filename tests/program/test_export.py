@@ -136,6 +136,7 @@ LONG = Program(2, 1, [*leader(2).instructions, *[Instruction(0, 0, (0,), (1,))] 
         (host(2), "MSCCL has no host"),
         (by_parameter(2), "cannot say whole_tensors"),
         (Program(2, 4, []), "without the contribution"),
+        (Program(2, 1, [Instruction(0, 0, (0, 1), (0, 1, 2, 3))], 4), "one buffer for each rank"),
         (LONG, "too long for MSCCL"),
     ],
 )

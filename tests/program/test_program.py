@@ -16,7 +16,7 @@ from programs import (
     sums,
 )
 
-from fastreduce import Instruction, Program
+from fastreduce import Instruction, Program, draw
 from fastreduce.algorithms import leader, names, registry, ring, sharded, tree
 
 randoms = st.randoms(use_true_random=False)
@@ -256,10 +256,32 @@ def test_instructions_that_are_no_list_are_refused():
         Program(2, 1, 0)
 
 
-@pytest.mark.parametrize("numbers", [("2", 1), (2.0, 1), (2, None)])
+@pytest.mark.parametrize("numbers", [("2", 1), (2.0, 1), (2, None), (True, 1)])
 def test_ranks_and_shards_are_whole_numbers(numbers):
     with pytest.raises(ValueError, match="want whole numbers"):
         Program(*numbers, [I(0, 0, (0,), (1,))]).verify()
+
+
+@pytest.mark.parametrize("numbers", [(2, 1 << 30), (1 << 30, 1)])
+@pytest.mark.parametrize("ask", [Program.dependencies, Program.launches, Program.completes, draw])
+def test_far_more_ranks_or_shards_than_are_used_are_refused(ask, numbers):
+    """Each would take gigabytes."""
+    with pytest.raises(ValueError, match=r"want each of them read or written, .* write 4 shards"):
+        ask(Program(*numbers, [I(0, 0, BOTH, BOTH)]))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        I(False, 0, BOTH, BOTH),
+        I(0, False, BOTH, BOTH),
+        I(0, 0, (False, 1), BOTH),
+        I(0, 0, BOTH, (0, True)),
+    ],
+)
+def test_a_flag_in_an_instruction_is_no_number(step):
+    with pytest.raises(TypeError, match=r"instruction 0 .* want integers and tuples of integers"):
+        Program(2, 1, [step]).verify()
 
 
 def test_the_form_is_checked_whatever_the_goal():

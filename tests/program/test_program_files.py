@@ -149,8 +149,11 @@ WRONG = {
     "with a rank that is none": (dict(instructions=[[9, 0, [0], [1]]]), "rank 9 is not one of 4"),
     "of no shards": (dict(shards=0), "want at least one of each"),
     "of more ranks than it writes": (
-        dict(k=10**9), "1000000000 ranks of 4 shards: want every .* but the instructions write 24"),
-    "of more shards than it writes": (dict(shards=10**9), "want every shard of every rank written"),
+        dict(k=10**6), "1000000 ranks of 4 shards: want every .* but the instructions write 24"),
+    "of more shards than it writes": (dict(shards=10**6), "want every shard of every rank written"),
+    "of far more ranks than it uses": (
+        dict(k=10**9), "1000000000 ranks, 4 shards: want each of them read .* write 60 shards"),
+    "of far more shards than it uses": (dict(shards=10**9), "4 ranks, 1000000000 shards: want ea"),
     "of ranks that nobody counts": (dict(k=10**30), "want at least one of each, at most 1,073,74"),
     "of slices that nobody counts": (dict(sliced=10**30), "sliced is 1000.*at most 1,073,741,824"),
     "of no slices": (dict(sliced=0), "sliced is 0, want 1 or more"),
@@ -177,10 +180,19 @@ def test_a_file_cut_short_is_refused(kept, tmp_path_factory):
         Program.load(path)
 
 
-def test_a_wrong_program_is_not_saved(saved):
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program(2, 1, [Instruction(0, 0, (0, 1), (0,))]),
+        Program(2, 1, [Instruction(0, 0, (0, 1), (0, 1, 2, 3))], buffers=4),
+        Program(2, 1, [], buffers=-1),
+        Program(2, 1, [Instruction(0, 0, (0, 1), (0, 1))], sliced=True),
+    ],
+)
+def test_a_wrong_program_is_not_saved(saved, program):
     before = saved.read_bytes()
     with pytest.raises(ValueError, match="no allreduce"):
-        Program(2, 1, [Instruction(0, 0, (0, 1), (0,))]).save(saved)
+        program.save(saved)
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
 

@@ -150,6 +150,28 @@ REFUSED = {
     "no shards": (Program(2, 0, []), "shard"),
     "fewer than no shards": (Program(2, -1, []), "shard"),
     "no ranks": (Program(0, 1, []), "rank"),
+    "outputs, where results go back": (
+        Program(2, 1, [I(0, 0, BOTH, (0, 1, 2, 3))], 4),
+        "2 ranks, 4 buffers: want one buffer for each rank, because an allreduce leaves its",
+    ),
+    "a buffer more than two for each rank": (
+        Program(2, 1, [I(0, 0, BOTH, BOTH)], 5),
+        "2 ranks, 5 buffers: want one buffer for each rank, or two where results lie in other",
+    ),
+    "fewer buffers than ranks": (Program(2, 1, [I(0, 0, (0,), (0,))], 1), "2 ranks, 1 buffers: wa"),
+    "fewer than no buffers": (Program(2, 1, [], -1), "-1 buffers: want at least one of each"),
+    "more buffers than are counted": (
+        Program(1 << 30, 1, [], 1 << 31),
+        "2147483648 buffers: want at least one of each, at most",
+    ),
+    "flags for numbers": (
+        Program(True, True, [I(0, 0, (0,), (0,))]),
+        "k is True, shards is True, buffers is True: want whole numbers",
+    ),
+    "a flag for a number of slices": (
+        Program(2, 1, [I(0, 0, BOTH, BOTH)], sliced=True),
+        "sliced is True, want 1 or more",
+    ),
 }
 
 
