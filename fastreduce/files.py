@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the file cannot be written; what was there before is there still.
     """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with naming(path):  # nobody knows the other one
             yield unfinished
@@ -98,4 +99,4 @@ def check_kind(what: str, found: object, kind: type) -> None:
     ValueError: nodes is 3, want a list
     """
     if not isinstance(found, kind):
-        raise ValueError(f"{what} is {found!r}, want {KINDS[kind]}")
+        raise ValueError(f"{what} is {shown(found)}, want {KINDS[kind]}")

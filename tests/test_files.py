@@ -1,10 +1,11 @@
-"""What JSON files of ours begin with: an error says what was found, what was wanted, what to do."""
+"""JSON files of ours: how they are written, and what errors say: found, wanted, what to do."""
 
 import json
+import os
 
 import pytest
 
-from fastreduce.files import parse
+from fastreduce.files import check_kind, parse, replacing
 
 WANTED = "fastreduce program"
 RIGHT = {"format": WANTED, "version": 1, "k": 4}
@@ -45,3 +46,19 @@ def test_another_format_or_version_is_refused(change, words):
     with pytest.raises(ValueError) as error:
         parse(json.dumps(RIGHT | change).encode(), WANTED, 1)
     assert str(error.value).startswith(words)
+
+
+def test_an_error_shows_only_the_beginning_of_what_is_long():
+    with pytest.raises(ValueError, match=r"nodes is \[1, 1, .*\.\.\.\], want an object") as error:
+        check_kind("nodes", [1] * 300_000, dict)
+    assert len(str(error.value)) < 200
+
+
+def test_writers_of_one_name_have_a_file_each_whatever_their_process(tmp_path):
+    """Two containers may have the same number of a process."""
+    path = tmp_path / "mine.json"
+    with replacing(path) as one, replacing(path) as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one" and os.listdir(tmp_path) == ["mine.json"]

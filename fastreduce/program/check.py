@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from numbers import Integral
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from fastreduce.instruction import HOST, Instruction
+from fastreduce.names import shown
 
 if TYPE_CHECKING:
     from fastreduce.program.program import Program
@@ -76,17 +78,19 @@ def check_instruction(index: int, instruction: Instruction, program: Program) ->
         else None
     )
     if problem:
-        raise ValueError(f"instruction {index} ({instruction}): {problem}")
+        raise ValueError(f"instruction {index} ({shorten(str(instruction), 200)}): {problem}")
 
 
 def _check_types(index: int, instruction: object) -> None:
     if not isinstance(instruction, Instruction):
         raise ValueError(
-            f"instruction {index} is {instruction!r}, want an Instruction(rank, shard, srcs, dsts)"
+            f"instruction {index} is {shown(instruction)}, want an "
+            "Instruction(rank, shard, srcs, dsts)"
         )
     for name in ("srcs", "dsts"):
         found = getattr(instruction, name)
         if not isinstance(found, tuple):
             raise ValueError(
-                f"instruction {index}: {name} is {found!r}, want a tuple of buffers, such as (0,)"
+                f"instruction {index}: {name} is {shown(found)}, want a tuple of buffers, "
+                "such as (0,)"
             )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from fastreduce.files import parse, write_whole
 from fastreduce.instruction import Instruction
+from fastreduce.names import shown
 from fastreduce.program.program import Program
 
 FORMAT = "fastreduce program"
@@ -102,11 +103,11 @@ def _prove(program: Program) -> None:
 def _program(found: dict[str, Any]) -> Program:
     if wrong := set(found) ^ set(KEYS):
         what = "with" if min(wrong) in found else "without"
-        raise ValueError(f"the file is {what} {min(wrong)!r}; want {', '.join(KEYS)}")
+        raise ValueError(f"the file is {what} {shown(min(wrong))}; want {', '.join(KEYS)}")
     for key, kind in KEYS.items():
         is_flag = isinstance(found[key], bool)  # which Python takes for a number
         if not isinstance(found[key], kind) or is_flag != (kind is bool):
-            raise ValueError(f"{key} is {found[key]!r}, want {_in_words(kind)}")
+            raise ValueError(f"{key} is {shown(found[key])}, want {_in_words(kind)}")
     steps = [_instruction(index, step) for index, step in enumerate(found["instructions"])]
     return Program(
         found["k"],
@@ -128,8 +129,8 @@ def _instruction(index: int, step: Any) -> Instruction:
         if _are_numbers([rank, shard]) and _are_numbers(srcs) and _are_numbers(dsts):
             return Instruction(rank, shard, tuple(srcs), tuple(dsts))
     raise ValueError(
-        f"instruction {index} is {step!r}, want [rank, shard, [sources], [destinations]] in whole "
-        "numbers"
+        f"instruction {index} is {shown(step)}, want [rank, shard, [sources], [destinations]] in "
+        "whole numbers"
     )
 
 

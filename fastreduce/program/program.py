@@ -17,7 +17,7 @@ from fastreduce.arguments import check_flags
 from fastreduce.drawing import Drawable, Picture, at_a_glance
 from fastreduce.instruction import Instruction
 from fastreduce.listing import Listing
-from fastreduce.names import counted
+from fastreduce.names import counted, shown
 from fastreduce.program import proof
 from fastreduce.program.check import MOST, check_counts, check_instruction, check_size, is_whole
 
@@ -57,7 +57,9 @@ class Program(Drawable):
 
     def __post_init__(self) -> None:
         if not isinstance(self.instructions, Iterable):
-            raise TypeError(f"instructions is {self.instructions!r}, want a list of Instruction")
+            raise TypeError(
+                f"instructions is {shown(self.instructions)}, want a list of Instruction"
+            )
         object.__setattr__(self, "instructions", Listing(self.instructions))
         object.__setattr__(self, "buffers", self.buffers or self.k)
 
@@ -104,8 +106,8 @@ class Program(Drawable):
         if isinstance(found, int):
             check_instruction(found, self.instructions[found], self)
             raise TypeError(
-                f"instruction {found} is {self.instructions[found]!r}, want integers and tuples of "
-                "integers"
+                f"instruction {found} is {shown(self.instructions[found])}, want integers and "
+                "tuples of integers"
             )
         check_size(self)
         return found

@@ -133,6 +133,8 @@ def test_no_other_algorithm_has_such_a_name():
         fastreduce.algorithm("file:mine")(leader)
 
 
+LONG = [1] * 300_000
+
 WRONG = {
     "of another version": (dict(version=2), "version is 2, want 1; write it again"),
     "of something else": (
@@ -168,6 +170,22 @@ def test_a_wrong_file_says_what_is_wrong(saved, keys, message):
     with pytest.raises(ValueError, match=message) as error:
         Program.load(saved)
     assert str(error.value).startswith(f"{saved}: ")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        dict(k=LONG),
+        dict(instructions=[LONG]),
+        dict(instructions=[[0, 0, LONG, [1]]]),
+        dict(colour=1) | {"a" * 300_000: 1},
+    ],
+)
+def test_an_error_shows_only_the_beginning_of_what_is_long(saved, keys):
+    replaced(saved, **keys)
+    with pytest.raises(ValueError) as error:
+        Program.load(saved)
+    assert len(str(error.value)) < 800
 
 
 @given(kept=st.floats(0, 0.999))
