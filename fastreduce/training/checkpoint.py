@@ -10,11 +10,13 @@ Source of the file format: https://github.com/huggingface/safetensors, "Format".
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,16 @@ from torch import Tensor
 
 from fastreduce.names import shown
 
-from .state import bytes_of, flatten, misfit, on_all_ranks, restorer, state_of, unflatten
+from .state import (
+    bytes_of,
+    flatten,
+    misfit,
+    on_all_ranks,
+    restorer,
+    shapes_of,
+    state_of,
+    unflatten,
+)
 
 FORMAT = "fastreduce checkpoint"
 VERSION = "1"
@@ -46,11 +57,15 @@ class DamagedCheckpoint(CheckpointError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds: the number of steps taken, and the state of each part, by name."""
+    """What a file holds: the number of steps taken, and the state of each part, by name.
+
+    ``shapes`` are those of the parameters of each optimizer, which are checked when it is restored.
+    """
 
     path: Path
     step: int
     state: Mapping[str, Any]
+    shapes: Mapping[str, Any]
 
     def restore(self, parts: Mapping[str, Any]) -> None:
         """Put the state into ``parts``, as `load` does."""
@@ -66,7 +81,9 @@ class Checkpoint:
                 f"{self.path}: found {', '.join(self.state)}, wanted {', '.join(parts)}"
             )
         for name, part in parts.items():
-            if restorer(part) and (words := misfit(part, self.state[name])):
+            if not restorer(part):
+                continue
+            if words := misfit(part, self.state[name], self.shapes.get(name)):
                 raise CheckpointError(f"{self.path}: {name}: {words}; nothing was restored")
 
 
@@ -102,7 +119,8 @@ def save(
     _check_named("save", parts)
     tensors: dict[str, Tensor] = {}
     state = {name: flatten(state_of(part), name, tensors) for name, part in parts.items()}
-    text = json.dumps({"step": step, "state": state})
+    shapes = {name: found for name, part in parts.items() if (found := shapes_of(part))}
+    text = json.dumps({"step": step, "state": state, "shapes": shapes})
     about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
     path = Path(folder) / f"step-{step:09}.safetensors"
     _write(path, safetensors.torch.save(tensors, about))
@@ -196,7 +214,8 @@ def _read(path: Path) -> Checkpoint:
         raise DamagedCheckpoint(f"{path}: damaged (its SHA-256 is another), wanted a whole file")
     content = json.loads(text)
     state = {name: unflatten(value, tensors) for name, value in content["state"].items()}
-    return Checkpoint(path, content["step"], state)
+    shapes = content.get("shapes", {})  # the first files had none
+    return Checkpoint(path, content["step"], state, shapes)
 
 
 def _sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -212,10 +231,12 @@ def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _unfinished(path) as unfinished:
         with unfinished.open("wb") as file:
+            with contextlib.suppress(OSError):  # where the file system has no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+            os.replace(unfinished, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # the name, too
@@ -225,14 +246,22 @@ def _write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
-    for left in path.parent.glob("step-*.unfinished"):  # by a process that was killed
-        if not left.is_dir():  # which is nothing of ours
-            left.unlink(missing_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+    _remove_abandoned(path.parent)
+    unfinished = path.with_suffix(f".{secrets.token_hex(4)}.unfinished")
     try:
         yield unfinished
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         reason = error.strerror or error
         raise OSError(f"{path}: could not be written ({reason}); earlier ones are kept") from error
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Files of processes that were killed: a process that lives has locked its own."""
+    for left in folder.glob("step-*.unfinished"):
+        # It may be a folder, which is nothing of ours, or be gone by now.
+        with contextlib.suppress(OSError), left.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fastreduce.kvstore import KVStore
+from fastreduce.names import shown
 
 Made = TypeVar("Made")
 
@@ -37,6 +38,19 @@ def state_of(part: Any) -> Any:
     if isinstance(part, torch.Generator):
         return part.get_state()
     return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def shapes_of(part: Any) -> list[list[list[int] | None]] | None:
+    """Of an optimizer, the shapes of its parameters by group, which its state does not tell.
+
+    A parameter that no batch has initialized yet has none. None for what is no optimizer.
+    """
+    if not isinstance(part, torch.optim.Optimizer):
+        return None
+    return [
+        [None if is_lazy(x) else list(x.shape) for x in group["params"]]
+        for group in part.param_groups
+    ]
 
 
 def restorer(part: Any) -> Callable[[Any], object] | None:
@@ -91,8 +105,10 @@ def flatten(value: Any, path: str, tensors: dict[str, Tensor], depth: int = 0) -
         )
     for kind in MAPPINGS:
         if isinstance(value, MAPPINGS[kind]):
-            if other := next((key for key in value if not isinstance(key, PLAIN)), None):
-                raise TypeError(f"{path}: found the key {other!r}, wanted strings or numbers")
+            others = [key for key in value if not isinstance(key, PLAIN)]
+            if others:
+                found = shown(others[0])
+                raise TypeError(f"{path}: found the key {found}, wanted strings or numbers")
             items = value.items()
             return {
                 kind: [[key, flatten(x, f"{path}.{key}", tensors, depth + 1)] for key, x in items]
@@ -142,8 +158,11 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return SEQUENCES[kind](unflatten(x, tensors) for x in content)
 
 
-def misfit(part: Any, found: Any) -> str | None:
-    """Why ``found``, a state, cannot be put into ``part``; None if it can be."""
+def misfit(part: Any, found: Any, shapes: Any = None) -> str | None:
+    """Why ``found``, a state, cannot be put into ``part``; None if it can be.
+
+    ``shapes`` is what `shapes_of` said of the part that had the state.
+    """
     if isinstance(part, KVStore):
         return part.misfit(found)
     own = state_of(part)
@@ -152,7 +171,8 @@ def misfit(part: Any, found: Any) -> str | None:
     if isinstance(part, torch.optim.Optimizer):
         if not _of_optimizer(found):
             return "found the state of something else, wanted that of an optimizer"
-        return _misfit_of_optimizer(own["param_groups"], found["param_groups"])
+        words = _misfit_of_optimizer(own["param_groups"], found["param_groups"])
+        return words or _misfit_of_shapes(shapes_of(part), shapes)
     if isinstance(part, torch.Generator):
         return _misfit_of_generator(part, own, found)
     if isinstance(own, Tensor) or isinstance(found, Tensor):
@@ -195,6 +215,19 @@ def _misfit_of_optimizer(own: list[Any], found: list[Any]) -> str | None:
                 f"found the settings {', '.join(sorted(unknown))} of another optimizer, wanted "
                 f"{', '.join(sorted(missing))}"
             )
+    return None
+
+
+def _misfit_of_shapes(own: Any, found: Any) -> str | None:
+    """The tensors of an optimizer's state may have other shapes than its parameters, so these are
+    compared. They are not known where no optimizer was saved, but a state alone."""
+    for number, groups in enumerate(zip(own, found or [], strict=False)):
+        for index, (mine, other) in enumerate(zip(*groups, strict=True)):
+            if None not in (mine, other) and mine != other:
+                return (
+                    f"group {number}: found the state of a parameter {index} of shape "
+                    f"{tuple(other)}, wanted {tuple(mine)}"
+                )
     return None
 
 

@@ -1,6 +1,7 @@
 """Checkpoints: what comes back, of damaged ones too, and what a writer that is stopped leaves."""
 
 import errno
+import fcntl
 import os
 import random
 from functools import partial
@@ -171,17 +172,40 @@ class TestWriting:
                 save(tmp_path, {"x": 2}, step=2)
         assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.safetensors"]
 
-    def test_what_a_killed_writer_left_is_removed(self, tmp_path, monkeypatch):
-        def killed(*_):
+    @pytest.mark.parametrize("call", ["fsync", "replace"])
+    def test_ctrl_c_leaves_nothing_unfinished(self, tmp_path, monkeypatch, call):
+        def interrupted(*_):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoint.os, "replace", killed)
+            patch.setattr(checkpoint.os, call, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 save(tmp_path, {"x": 1}, step=1)
-        assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
-        save(tmp_path, {"x": 2}, step=2)
-        assert [path.name for path in tmp_path.iterdir()] == ["step-000000002.safetensors"]
+        assert not any(tmp_path.iterdir())
+
+    def test_what_a_killed_writer_left_is_removed_and_not_what_another_writes(self, tmp_path):
+        left, written = (tmp_path / f"step-000000001.{x}.unfinished" for x in ("left", "written"))
+        left.touch()
+        with written.open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # as `save` does, in any process
+            save(tmp_path, {"x": 2}, step=2)
+            assert {x.name for x in tmp_path.iterdir()} == {
+                written.name,
+                "step-000000002.safetensors",
+            }
+        save(tmp_path, {"x": 3}, step=3)
+        assert not written.exists()
+
+    def test_what_is_being_written_is_locked(self, tmp_path, monkeypatch):
+        def other_saves(*_):
+            [written] = tmp_path.glob("*.unfinished")
+            with written.open("r+b") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            real(*_)
+
+        real = os.replace
+        monkeypatch.setattr(checkpoint.os, "replace", other_saves)
+        assert save(tmp_path, {"x": 1}, step=1).exists()
 
     def test_a_folder_that_was_removed_is_made_again(self, tmp_path):
         save(tmp_path / "a" / "b", {"x": 1}, step=1)

@@ -1,6 +1,7 @@
 """Checkpoints: what does not fit is refused, and nothing has changed."""
 
 import copy
+from functools import partial
 
 import pytest
 import safetensors.torch
@@ -58,6 +59,10 @@ def of_another_kind_of_optimizer(folder):
     save(folder, {**parts, "optimizer": adagrad}, step=1)
 
 
+def of_an_optimizer_of_a_wider_model(folder):
+    save(folder, {**made(), "optimizer": made(4)["optimizer"]}, step=1)
+
+
 def without_a_part(folder):
     parts = made()
     del parts["draws"]
@@ -75,6 +80,28 @@ def of_no_optimizer(folder):
 
 def of_a_number(folder):
     save(folder, {**made(), "model": 3}, step=1)
+
+
+class Preconditioned(torch.optim.Optimizer):
+    """As Shampoo, it has a matrix for each dimension."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self, closure):
+        closure()
+        for x in self.param_groups[0]["params"]:
+            self.state[x] = {"factors": [torch.eye(n) for n in x.shape], "step": torch.ones(1)}
+
+
+def stepped(net, optimizer):
+    def closure():
+        optimizer.zero_grad()
+        loss = net(torch.ones(1, 2)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
 
 
 REFUSED = {
@@ -95,6 +122,10 @@ REFUSED = {
         of_another_kind_of_optimizer,
         "optimizer: found the settings initial_accumulator_value, lr_decay of another optimizer, "
         "wanted amsgrad, betas, ",
+    ),
+    "optimizer's shapes": (
+        of_an_optimizer_of_a_wider_model,
+        r"optimizer: group 0: found the state of a parameter 0 of shape \(4, 2\), wanted \(3, 2\)",
     ),
     "no optimizer": (
         of_no_optimizer,
@@ -127,6 +158,25 @@ def test_settings_that_only_a_later_torch_has_are_no_other_optimizer(tmp_path):
         group["param_names"] = list("abcdef")
     save(tmp_path, {**parts, "optimizer": state}, step=1)
     load(tmp_path, parts)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        partial(torch.optim.Adafactor, lr=0.1),
+        torch.optim.LBFGS,
+        Preconditioned,
+    ],
+)
+def test_state_of_other_shapes_than_the_parameters_is_no_misfit(tmp_path, kind):
+    """Before and after the optimizer that gets it has a state of its own."""
+    net, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    optimizer, fresh = kind(net.parameters()), kind(other.parameters())
+    stepped(net, optimizer)
+    save(tmp_path, {"optimizer": optimizer}, step=1)
+    for _ in range(2):
+        load(tmp_path, {"optimizer": fresh})
+        assert str(fresh.state_dict()) == str(optimizer.state_dict())
 
 
 def test_no_checkpoint_at_all(tmp_path):

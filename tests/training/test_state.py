@@ -76,6 +76,8 @@ def test_a_name_that_files_have_for_themselves(tmp_path):
         (lambda: 1, r"x\.a: found a function, wanted tensors"),
         (object(), r"x\.a: found a object"),
         ({(1, 2): 3}, r"x\.a: found the key \(1, 2\), wanted strings or numbers"),
+        ({(): 3}, r"x\.a: found the key \(\), wanted strings or numbers"),
+        ({None: 1, b"": 3}, r"x\.a: found the key b'', wanted strings or numbers"),
         (torch.eye(2).to_sparse(), r"x\.a: found a sparse tensor, wanted a dense tensor"),
         (
             torch.ones(2, dtype=torch.complex128),
