@@ -7,6 +7,8 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
+from fastreduce.names import shown
+
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGTPE")}}
 _SCALES |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGTPE")}
 
@@ -38,12 +40,15 @@ def seconds_of(duration: float | str) -> float:
         seconds = float(found[1]) / _IN_A_SECOND[found[2].lower()] if found else math.nan
     else:
         number = isinstance(duration, Real) and not isinstance(duration, bool)
-        seconds = float(duration) if number else math.nan
+        try:
+            seconds = float(duration) if number else math.nan
+        except OverflowError:  # of a whole number or a fraction
+            seconds = math.inf
     if not 0 < seconds < math.inf:
         # A number in words may be of milliseconds as well as of seconds.
         raise ValueError(
-            f"{duration!r} is no duration; want seconds above zero, in words with their unit (us, "
-            "ms or s), such as '350ms'"
+            f"{shown(duration)} is no duration; want seconds above zero, in words with their unit "
+            "(us, ms or s), such as '350ms'"
         )
     return seconds
 
@@ -116,12 +121,13 @@ def parse_size(text: str) -> int:
             "and KiB to EB and EiB, or none"
         )
     nbytes = Fraction(found[1]) * _SCALES[prefix]
+    whole_bytes = _countable(int(nbytes))
     if nbytes.denominator != 1:
         raise ValueError(
             f"{text!r} is {float(nbytes):,} bytes; want a whole number of bytes, such as "
-            f"{max(int(nbytes), 1)}"
+            f"{max(whole_bytes, 1)}"
         )
-    return _countable(int(nbytes))
+    return whole_bytes
 
 
 def nbytes_of(size: int | str) -> int:
@@ -144,5 +150,5 @@ def nbytes_of(size: int | str) -> int:
 
 def _countable(nbytes: int) -> int:
     if nbytes >= 2**63:
-        raise ValueError(f"found {nbytes} bytes, want fewer than 2**63")
+        raise ValueError(f"found {shown(nbytes)} bytes, want fewer than 2**63")
     return nbytes

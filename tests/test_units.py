@@ -1,5 +1,7 @@
 """Bytes and seconds as people write them."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +76,8 @@ def test_what_is_neither_is_refused(found):
         ("8388608TiB", "found 9223372036854775808 bytes, want fewer than 2"),
         ("9223372036854775808", "found 9223372036854775808 bytes, want fewer than 2"),
         (2**63, "found 9223372036854775808 bytes, want fewer than 2"),
+        ("9" * 400 + ".5", r"found 999.*\.\.\.9*9 bytes, want fewer than 2"),
+        (10**400, r"found 1000.*\.\.\.0* bytes, want fewer than 2"),
     ],
 )
 def test_what_is_no_number_of_bytes_is_refused(found, words):
@@ -110,7 +114,11 @@ def test_durations_as_numbers_or_in_words(found, seconds):
 
 @pytest.mark.parametrize(
     "found",
-    ["350", "0ms", "-1ms", "1 minute", "ms", "", 0, -1, float("nan"), float("inf"), True, None],
+    [
+        *("350", "0ms", "-1ms", "1 minute", "ms", "", "9" * 400 + "s"),
+        *(0, -1, float("nan"), float("inf"), 10**400, -(10**400), Fraction(1, 10**400)),
+        *(True, None),
+    ],
 )
 def test_what_is_no_duration_is_refused(found):
     with pytest.raises(ValueError, match="is no duration; want seconds above zero"):
