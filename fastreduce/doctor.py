@@ -120,12 +120,15 @@ def _missing() -> list[tuple[str, str]]:
 
 def _missing_data() -> list[tuple[str, str]]:
     try:
-        from fastreduce.training.data import DEBIAN, VARIABLE
+        from fastreduce.training.data import folder_here
     except ImportError:  # of a package that is missing, which has its own line
         return []
-    if DEBIAN.exists() or VARIABLE in os.environ:
-        return []
-    wanted = "`fastreduce train` will fetch it; or: apt-get install dataset-fashion-mnist"
+    try:
+        if folder_here():
+            return []
+        wanted = "`fastreduce train` will fetch it; or: apt-get install dataset-fashion-mnist"
+    except FileNotFoundError as error:  # of a folder that the environment names
+        wanted = str(error)
     return [("Fashion-MNIST", wanted)]
 
 

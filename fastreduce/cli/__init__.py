@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["train", "--data", "/no/such/folder"])
     1
     """
+    _write_whatever_is_said()
     args = _parser().parse_args(argv)
     status_of_errors: int = args.status_of_errors
     try:
@@ -39,6 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, RuntimeError, ValueError) as error:
         print(f"fastreduce: error: {in_words(error)}", file=sys.stderr)
         return status_of_errors
+
+
+def _write_whatever_is_said() -> None:
+    """A name that the terminal cannot show is written as Python's stderr writes it, and is no
+    error: a run may have begun by then."""
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):  # it may be any object, or None
+        reconfigure(errors="backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:

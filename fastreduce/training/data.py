@@ -97,16 +97,11 @@ def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:
     >>> find_folder(SAMPLE) == SAMPLE
     True
     """
-    if folder:
-        return _named_folder(Path(folder), "--data")
-    if named := os.environ.get(VARIABLE):
-        return _named_folder(Path(named), f"${VARIABLE}")
-    cache = folders.cache()
-    found = _folder_with_files(DEBIAN) or _folder_with_files(cache)
-    if found:
+    if found := folder_here(folder):
         return found
+    fetched = folders.cache() / TORCHVISION_LAYOUT
     try:
-        download(cache / TORCHVISION_LAYOUT)
+        download(fetched)
     except OSError as error:
         logger.warning(
             "Training on a sample of Fashion-MNIST, 10,000 images of 60,000, so expect a lower "
@@ -115,7 +110,16 @@ def find_folder(folder: str | os.PathLike[str] | None = None) -> Path:
             error,
         )
         return SAMPLE
-    return cache / TORCHVISION_LAYOUT
+    return fetched
+
+
+def folder_here(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """What `find_folder` returns where it downloads nothing; None where it would."""
+    if folder:
+        return _named_folder(Path(folder), "--data")
+    if named := os.environ.get(VARIABLE):
+        return _named_folder(Path(named), f"${VARIABLE}")
+    return _folder_with_files(DEBIAN) or _folder_with_files(folders.cache())
 
 
 def _named_folder(folder: Path, source: str) -> Path:

@@ -1,5 +1,6 @@
 """The command line as a whole: one file per command, each with its help, and errors in words."""
 
+import io
 import pkgutil
 
 import pytest
@@ -50,6 +51,20 @@ def test_errors_on_the_way_are_a_line_without_numbers(monkeypatch, capsys, error
     said = capsys.readouterr().err
     assert said.startswith(f"fastreduce: error: {words}")
     assert "Errno" not in said and len(said.splitlines()) == 1
+
+
+def of_ascii():
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+
+@pytest.mark.parametrize("stdout", [of_ascii(), io.StringIO(), None])
+def test_words_that_the_output_cannot_show_are_no_error(monkeypatch, stdout):
+    monkeypatch.setattr(fastreduce.doctor, "report", lambda: "ünï")
+    monkeypatch.setattr("sys.stdout", stdout)
+    assert main(["doctor"]) == 0
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.flush()
+        assert stdout.buffer.getvalue() == rb"\xfcn\xef" + b"\n"
 
 
 def test_control_a_mistake_of_ours_is_not_hidden(monkeypatch):

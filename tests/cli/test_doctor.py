@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from subprocesses import run_python
 
 from fastreduce.algorithms import built_in
@@ -11,6 +12,7 @@ from fastreduce.doctor import PACKAGES
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import Table
 from fastreduce.plan.table_files import save
+from fastreduce.training import data
 
 
 def lines(text):
@@ -40,6 +42,39 @@ def test_tells_what_is_missing_and_what_that_costs(monkeypatch, capsys):
     said = lines(capsys.readouterr().out)
     for name, (_, cost) in PACKAGES.items():
         assert f"{cost}; pip install {name}" in said[name]
+
+
+class TestData:
+    @pytest.fixture(autouse=True)
+    def nowhere(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("FASTREDUCE_DATA", raising=False)
+        monkeypatch.setattr(data, "DEBIAN", tmp_path / "debian")
+        monkeypatch.setattr(data.folders, "cache", lambda: tmp_path / "cache")
+
+    @staticmethod
+    def said(capsys):
+        assert main(["doctor"]) == 0
+        return lines(capsys.readouterr().out).get("Fashion-MNIST", "")
+
+    def test_that_is_nowhere_will_be_fetched(self, capsys):
+        assert "`fastreduce train` will fetch it" in self.said(capsys)
+
+    def test_of_debian_that_is_not_whole_is_not_there(self, capsys, tmp_path):
+        (tmp_path / "debian").mkdir()
+        assert "`fastreduce train` will fetch it" in self.said(capsys)
+
+    @pytest.mark.parametrize("folder", ["debian", "cache"])
+    def test_that_is_there_is_not_missing(self, capsys, tmp_path, folder):
+        (tmp_path / folder).symlink_to(data.SAMPLE)
+        assert not self.said(capsys)
+
+    def test_of_the_environment_is_not_missing(self, capsys, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_DATA", str(data.SAMPLE))
+        assert not self.said(capsys)
+
+    def test_that_the_environment_names_in_vain_is_said_as_train_says_it(self, capsys, monkeypatch):
+        monkeypatch.setenv("FASTREDUCE_DATA", "/no/such")
+        assert "$FASTREDUCE_DATA /no/such: found no train-images" in self.said(capsys)
 
 
 def test_without_pynvml_the_cpu_works():
