@@ -81,9 +81,10 @@ def _named_parameters(replica: Any, rank: int) -> Named:
 
 def _check_names(ranks: Sequence[Named]) -> None:
     for rank, parameters in enumerate(ranks):
-        pairs = itertools.zip_longest(parameters, ranks[0], fillvalue=("missing", None))
-        for index, ((own, _), (first, _)) in enumerate(pairs):
-            if own != first:
+        pairs = itertools.zip_longest(*([name for name, _ in x] for x in (parameters, ranks[0])))
+        for index, pair in enumerate(pairs):
+            own, first = ("no parameter" if name is None else name for name in pair)
+            if pair[0] != pair[1]:
                 raise ValueError(
                     f"grads: parameter {index}: found {own} on rank {rank} and {first} on rank 0, "
                     "wanted replicas of one model, with the same parameters in the same order"

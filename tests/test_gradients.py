@@ -138,10 +138,10 @@ DIFFERENCES = {
         "parameter body.weight: found dtype torch.float32 on ranks 0, 2; torch.bfloat16 on rank 1",
     ),
     "another order": (swap, "parameter 0: found head.weight on rank 1 and body.weight on rank 0"),
-    "one more": (extend, "parameter 6: found extra.weight on rank 1 and missing on rank 0"),
+    "one more": (extend, "parameter 6: found extra.weight on rank 1 and no parameter on rank 0"),
     "one less": (
         lambda model: delattr(model, "spare"),
-        "parameter 4: found missing on rank 1 and spare.weight on rank 0",
+        "parameter 4: found no parameter on rank 1 and spare.weight on rank 0",
     ),
 }
 
@@ -160,6 +160,13 @@ def test_lists_without_names_tell_the_place_of_a_parameter():
     drop("body.bias")(models[0])
     with pytest.raises(ValueError, match=r"parameter 1: found gradient None on rank 0"):
         grads([model.parameters() for model in models])
+
+
+@pytest.mark.parametrize("name", ["missing", "None", ""])
+def test_a_rank_without_parameters_is_refused_whatever_their_names(name):
+    one = [(name, torch.nn.Parameter(torch.ones(1)))]
+    with pytest.raises(ValueError, match=f"found no parameter on rank 1 and {name} on rank 0"):
+        grads([one, []])
 
 
 def test_a_missing_gradient_says_what_to_do_and_that_helps():
