@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import http.client
 import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -52,8 +54,9 @@ def download(
 
     A file that exists is left alone. A new file gets its name only when it is complete and its
     SHA-256 is right; until then it is ``NAME.part``, which the next try resumes, even in another
-    process. Raises DownloadError after the last try, or after the first if it does not reach the
-    server, and OSError if nothing can be written.
+    process. Several processes may call this at the same time: one of them fetches a file, and the
+    others wait. Raises DownloadError after the last try, or after the first if it does not reach
+    the server, and OSError if nothing can be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     reached = False
@@ -83,25 +86,53 @@ def _tries_after(error: Exception, reached: bool) -> int:
 
 def _fetch(url: str, path: Path, sha256: str) -> None:
     part = path.with_name(f"{path.name}.part")
-    _append_rest(url, part)
-    found = hashlib.sha256(part.read_bytes()).hexdigest()
-    if found != sha256:
-        part.unlink()
-        raise DownloadError(f"found SHA-256 {found}, wanted {sha256}")
-    os.replace(part, path)
+    # Asked for before it may be written: where nobody reaches the server, nobody waits in turn.
+    have_bytes = _bytes_of(part)
+    response = _rest(url, have_bytes)
+    with response or contextlib.nullcontext(), _alone_in(path.parent):
+        if path.exists():  # another process has brought it meanwhile
+            return
+        if _bytes_of(part) != have_bytes:  # or some of it
+            have_bytes = _bytes_of(part)
+            response = _rest(url, have_bytes)
+        if response is not None:
+            _append(response, part, have_bytes)
+        found = hashlib.sha256(part.read_bytes()).hexdigest()
+        if found != sha256:
+            part.unlink()
+            raise DownloadError(f"found SHA-256 {found}, wanted {sha256}")
+        os.replace(part, path)
 
 
-def _append_rest(url: str, part: Path) -> None:
-    have_bytes = part.stat().st_size if part.exists() else 0
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Of all processes, as those that torchrun starts: each would append to the same file."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # where the file system has no locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _bytes_of(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _rest(url: str, have_bytes: int) -> Any:
+    """The server's answer; None if there is nothing after what we have."""
     headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
     try:
-        response = _open(Request(url, headers=headers))
+        return _open(Request(url, headers=headers))
     except HTTPError as error:
-        # There is nothing after what we have: it is complete, or wrong, and its hash will tell
-        # which.
+        # What we have is complete, or wrong, and its hash will tell which.
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have_bytes:
-            return
+            return None
         raise
+
+
+def _append(response: Any, part: Path, have_bytes: int) -> None:
     resumed = response.headers.get("Content-Range", "").startswith(f"bytes {have_bytes}-")
     start_bytes = have_bytes if resumed else 0
     rest_bytes = response.headers.get("Content-Length")

@@ -4,9 +4,11 @@ import hashlib
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from time import sleep
 from urllib.error import URLError
 
 import pytest
@@ -27,6 +29,10 @@ class Server(ThreadingHTTPServer):
         self.behaviours = list(behaviours) or ["serve"]
         self.ranges: list[str | None] = []
         self.url = f"http://127.0.0.1:{self.server_port}/"
+
+    def await_requests(self, count: int) -> None:
+        while len(self.ranges) < count:
+            sleep(0.001)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -50,7 +56,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[:100_000] if behaviour == "break off" else body)
+        self.wfile.write(body[:100_000])
+        if behaviour == "wait for another":
+            self.server.await_requests(2)
+        if behaviour != "break off":
+            self.wfile.write(body[100_000:])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -152,6 +162,43 @@ def test_a_server_that_never_answers_is_an_error(monkeypatch, tmp_path):
         url = f"http://127.0.0.1:{mute.getsockname()[1]}/"
         with pytest.raises(DownloadError, match=r"no answer within 0\.05 s.*after 1 try"):
             download(tmp_path, url=url, files=FILES)
+
+
+class TestTwoAtOnce:
+    """Threads here, which lock as processes do: each opens the folder for itself."""
+
+    @staticmethod
+    def begin(server, folder):
+        pool = ThreadPoolExecutor(1)
+        begun = pool.submit(download, folder, url=server.url, files=FILES)
+        pool.shutdown(wait=False)
+        return begun
+
+    def test_one_fetches_and_the_other_has_it_too(self, serve, tmp_path):
+        server = serve("wait for another", "serve")
+        one = self.begin(server, tmp_path)
+        server.await_requests(1)
+        other = self.begin(server, tmp_path)
+        one.result(), other.result()
+        assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(NAME, CONTENT)]
+        assert len(server.ranges) == 2
+
+    def test_what_the_other_has_begun_is_resumed(self, serve, tmp_path):
+        server, part = serve(), tmp_path / f"{NAME}.part"
+        with module._alone_in(tmp_path):
+            one = self.begin(server, tmp_path)
+            server.await_requests(1)
+            part.write_bytes(HALF)
+        one.result()
+        assert (tmp_path / NAME).read_bytes() == CONTENT
+        assert server.ranges == [None, f"bytes={len(HALF)}-"]
+
+    def test_who_cannot_reach_the_server_waits_for_nobody(self, serve, tmp_path):
+        with (
+            module._alone_in(tmp_path),
+            pytest.raises(DownloadError, match=r"404.*after 1 try"),
+        ):
+            download(tmp_path, url=serve("404").url, files=FILES)
 
 
 @pytest.mark.parametrize("files_before", [0, 1])
