@@ -12,7 +12,7 @@ from fastreduce.cli.paths import to_write
 
 # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
 MOST_RANKS = 1024
-MOST_NICS = 1024  # of a machine; each is a node of the graph
+MOST_NICS = 1024  # of a machine; more are most likely a mistake
 MOST_MACHINES = 1 << 20
 SLOWEST_GBIT, FASTEST_GBIT = 0.001, 1e6  # beyond all networks, so most likely a mistake
 

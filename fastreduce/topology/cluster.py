@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import count
 from numbers import Real
 
 import networkx as nx
@@ -19,8 +21,9 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
 
     Machine i's nodes are named "m{i}/..."; its ranks follow those of machine i - 1. A machine's
     cards are spread over its PCIe switches in turn, or over its CPUs where it has no switch. A
-    card's link is as fast as the fastest PCIe link of its switch. One network switch joins all
-    cards and can carry the full rate of all of them at once.
+    card's link is as fast as the fastest PCIe link of its switch. Cards of one switch are one node,
+    whose links carry what those of all of them would. One network switch joins all cards and can
+    carry the full rate of all of them at once. Cards that the machine has already are not joined.
 
     Raises:
         ValueError: an unknown machine, no machine, no card, or a rate that is not above zero.
@@ -38,18 +41,23 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
     if not isinstance(gbit, Real) or isinstance(gbit, bool) or not gbit > 0:
         raise ValueError(f"cluster of {one.name!r}: gbit is {gbit!r}, want a rate above zero")
     bytes_per_s = gbit * 1e9 / 8 * EFFICIENCY["network"]
-    inside = _with_nics(one.name, one.graph, nics)
+    inside, cards = _with_nics(one.name, one.graph, nics)
     graph = nx.DiGraph()
     for index in range(machines):
         graph.update(nx.relabel_nodes(inside, lambda node, i=index: f"m{i}/{node}"))
     graph.add_node("network", kind="switch")
-    for node in [node for node, kind in graph.nodes(data="kind") if kind == "nic"]:
-        connect(graph, node, "network", "network", bytes_per_s)
+    for index in range(machines):
+        for nic, together in cards.items():
+            connect(graph, f"m{index}/{nic}", "network", "network", together * bytes_per_s)
     network = f"{nics} x {gbit:g} Gbit/s"
     source = f"{machines} x {one.name}, {network} each; {one.source}"
     name = f"{machines} x {one.name}"
     unused = one.unused + one.calibrations
-    return Topology(name, source, graph, published(f"{name}, {network}"), unused)
+    # A machine that only has the name of one whose cluster others measured may have other links.
+    known = published(one.name)
+    as_measured = bool(known) and all(x in one.calibrations for x in known)
+    curves = published(f"{name}, {network}") if as_measured else ()
+    return Topology(name, source, graph, curves, unused)
 
 
 def machines(topology: Topology | str) -> list[list[str]]:
@@ -82,7 +90,11 @@ def equal_machines(topology: Topology) -> list[list[str]]:
     return parts if in_order and len({len(part) for part in parts}) == 1 else []
 
 
-def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> nx.DiGraph:
+def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> tuple[nx.DiGraph, dict[str, int]]:
+    """The machine with nodes for its cards, and how many cards each of these stands for.
+
+    One node for each card would not do: a route takes one card, so the others would stay idle.
+    """
     graph = nx.DiGraph(machine)
     pcie = [link for link in graph.edges if graph.edges[link]["medium"] == "pcie"]
     nodes = list(dict.fromkeys(node for link in pcie for node in link))
@@ -93,10 +105,12 @@ def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> nx.DiGraph:
             f"cluster of {name!r}: no switch and no CPU has a link of medium 'pcie', want one that "
             "a network card can be attached to"
         )
-    for index in range(nics):
-        port, nic = ports[index % len(ports)], f"nic{index}"
+    cards = {}
+    names = (nic for nic in map("nic{}".format, count()) if nic not in machine)
+    for port, together in Counter(ports[i % len(ports)] for i in range(nics)).items():
         rates = [graph.edges[link]["bytes_per_s"] for link in pcie if port in link]
-        bytes_per_s = None if None in rates else max(rates)
+        nic, each = next(names), None if None in rates else max(rates)
+        cards[nic] = together
         graph.add_node(nic, kind="nic")
-        connect(graph, nic, port, "pcie", bytes_per_s)
-    return graph
+        connect(graph, nic, port, "pcie", None if each is None else together * each)
+    return graph, cards

@@ -39,8 +39,9 @@ def rings(topology: Topology | str) -> list[Ring]:
     bounded (`STEPS`); on DGX-1 no rings carry more than those it finds. If switches or CPUs join
     the GPUs, any order is a ring: the result goes on to the nearest GPU that is left, and its rate
     is that of its slowest step while all steps run. On several machines there are as many rings as
-    the machines have network cards, where that carries more: each enters a machine by another card
-    (rail rings). A single GPU's ring has no step and an infinite rate.
+    the machines have network cards (those of one switch count as one), where that carries more:
+    each enters a machine by another card (rail rings). A single GPU's ring has no step and an
+    infinite rate.
 
     *Dive into Deep Learning*, section 12.7.2, finds these on DGX-1 (its GPU 1 is rank 0):
 
