@@ -214,6 +214,7 @@ def measure(case: Case, args: argparse.Namespace, failures: list[Row]) -> list[R
     return [
         {
             **case.columns(),
+            "devices": min(case.k, len(contest.buffers.devices)),
             "working_set_bytes": contest.buffers.working_set_bytes,
             "from_memory": contest.buffers.from_memory,
             "engine": x.engine,

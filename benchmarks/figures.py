@@ -124,11 +124,16 @@ def events_over_tiles(rows: list[Row]) -> dict[str, float]:
 
 
 def behind(rows: list[Row]) -> list[str]:
-    """Where something that is not fastreduce was faster than tiles auto, called or captured."""
+    """Where something that is not fastreduce was faster than tiles auto, called or captured, on as
+    many devices."""
+
+    def case(row: Row) -> tuple[Any, ...]:
+        return row["size_bytes"], row["type"], row["k"], row.get("devices", 1)
+
     found = []
-    autos = {(x["size_bytes"], x["type"], x["k"]): x for x in filter(is_auto, rows)}
+    autos = {case(row): row for row in filter(is_auto, rows)}
     for row in rows:
-        auto = autos.get((row["size_bytes"], row["type"], row["k"]))
+        auto = autos.get(case(row))
         for how in ("called", "captured") if auto and row["engine"] not in OURS else ():
             if row[how] and auto[how] and row[how]["time_s"] < auto[how]["time_s"]:
                 what = f"{row['engine']} {row['algorithm']}, {how}, {row['type']}"

@@ -140,11 +140,10 @@ def _published(found: Any) -> Iterator[Measured]:
 
 
 def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
-    """Rows of float32 in one tensor, by medium, contender and number of ranks."""
+    """Rows of float32 sums in one tensor, by medium, contender and number of ranks."""
     grouped: defaultdict[tuple[str, str, int], list[tuple[int, float]]] = defaultdict(list)
     machine = found.get("machine")
     machine = machine if isinstance(machine, dict) else {}
-    # The tiles engine is for ranks in one memory, whose times say nothing of links.
     memory = "gpu" if machine.get("gpu") else "cpu"
     for number, row in enumerate(found["rows"]):
         where = f"row {number}"
@@ -152,19 +151,44 @@ def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
             raise ValueError(f"{where} is {row!r}, want an object with k, nbytes and time_s")
         called = row.get("called") or row
         nbytes = row.get("size_bytes", row.get("nbytes"))
-        other = row.get("collective", "all_reduce") != "all_reduce" or "k" not in row
-        if other or nbytes is None or not isinstance(called, dict) or "time_s" not in called:
+        other = any(row.get(key, usual) != usual for key, usual in _USUAL.items())
+        other |= "k" not in row or nbytes is None
+        if other or not isinstance(called, dict) or "time_s" not in called:
             continue
-        if row.get("tensors", 1) == 1 and row.get("type", "float32") == "float32":
-            own = OURS if row.get("engine") in ("tiles", "events") else row.get("engine", "")
-            name = row.get("contender") or f"{own} {row.get('algorithm', '')}".strip()
-            seconds = _seconds(where, called["time_s"])
-            k = _ranks(where, _get(where, row, "k", int))
-            on = memory if row.get("engine") == "tiles" else medium
-            grouped[on, str(name), k].append((_positive(where, "the size", nbytes), seconds))
+        if wrong := row.get("wrong_elems"):
+            raise ValueError(
+                f"{where}: {wrong} results are wrong (wrong_elems), want times of a machine that "
+                "works"
+            )
+        k = _ranks(where, _get(where, row, "k", int))
+        on = _place(row, memory, medium)
+        if on:
+            engine = str(row.get("engine", ""))
+            name = f"{_ENGINES.get(engine, engine)} {row.get('algorithm', '')}".strip()
+            point = _positive(where, "the size", nbytes), _seconds(where, called["time_s"])
+            grouped[on, str(row.get("contender") or name), k].append(point)
     device = str(machine.get("gpu") or machine.get("cpu") or path)
     for (on, name, k), points in grouped.items():
         yield Measured(device, on, name, k, _sorted(points), str(path))
+
+
+# What a row is of where it does not say.
+_USUAL = {"collective": "all_reduce", "tensors": 1, "type": "float32", "redop": "sum"}
+
+# The contenders of benchmarks/allreduce.py that are ours. A plan predicts what "gpus" runs, as a
+# call does; "flags" run the same programs in other times, and "events" those of one GPU.
+_ENGINES = {"tiles": OURS, "events": f"{OURS} events", "flags": f"{OURS} flags"}
+_ENGINES |= {"gpus": OURS, "gpus-flags": f"{OURS} flags"}
+
+
+def _place(row: dict[str, Any], memory: str, medium: str) -> str | None:
+    """What moved a row's bytes. Ranks in one memory say nothing of links, whatever the engine, and
+    several ranks on each of several GPUs nothing of either."""
+    engine = row.get("engine")
+    devices = row.get("devices", 0 if str(engine).startswith("gpus") else 1)
+    if engine is None or devices == row["k"]:
+        return medium
+    return memory if devices == 1 else None
 
 
 _WORDS = {str: "words", int: "a whole number", list: "a list", dict: "an object"}

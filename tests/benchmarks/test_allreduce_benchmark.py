@@ -178,6 +178,7 @@ def test_on_a_gpu(args, gpu, capsys):
     assert not failures and not conclude(rows, failures)
     assert {row["engine"] for row in rows} >= {"tiles", "events", "torch"}
     assert all(row["host_s"] > 0 and row["wrong_elems"] == 0 for row in rows)
+    assert {row["devices"] for row in rows} == {1}
     # Each set has a graph for "events" and for "flags", with two algorithms: 64 are room for 16.
     assert {x["working_set_bytes"] for x in rows if x["size_bytes"] == 1024} == {16 * 2048}
     assert {row["size_bytes"] for row in rows if row["from_memory"]} > {4096}

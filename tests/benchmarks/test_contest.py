@@ -9,6 +9,7 @@ import torch
 from buffers import GRAPHS_KEPT
 from contenders import ours
 from contest import MOST_HOST_BYTES, Case, contenders_of, most_sets
+from figures import behind
 from nets import GRADIENTS
 from report import about_auto
 
@@ -60,3 +61,9 @@ def test_auto_is_held_against_the_best_and_against_the_noise():
     assert noise.endswith(": 1.500 to 1.500")
     assert "1.050 OK" in about_auto([timed("auto", 3.0, 1.05)])[0]
     assert about_auto([timed("auto", 3.0, None)]) == []
+
+
+@pytest.mark.parametrize(("devices", "named"), [({}, 1), ({"devices": 1}, 1), ({"devices": 2}, 0)])
+def test_auto_is_behind_only_what_ran_on_as_many_devices(devices, named):
+    faster = timed("loop", 1.0, None, engine="torch", captured=None, **devices)
+    assert len(behind([timed("auto", 2.0, 1.0, captured=None), faster])) == named

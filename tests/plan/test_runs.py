@@ -136,6 +136,7 @@ class TestNcclTests:
         assert str(path) in str(refused.value)
 
 
+ROW_OF_JSON = {"k": 2, "nbytes": 4096, "time_s": 1e-5}
 TABLE = {"format": "fastreduce table", "device": "4 x T4"}
 PUBLISHED = {"format": "fastreduce published"}
 RUN = {"machine": "a", "medium": "b", "engine": "NCCL", "source": "c", "ranks": 8, "points": []}
@@ -165,20 +166,45 @@ class TestJson:
         assert found[0].points[0].nbytes == 1024
 
     @pytest.mark.parametrize(
-        ("engine", "machine", "medium"),
+        ("engine", "devices", "medium", "name"),
         [
-            ("tiles", {"cpu": "Zen"}, "cpu"),
-            ("tiles", {"cpu": "Zen", "gpu": "H100"}, "gpu"),
-            ("events", {"gpu": "H100"}, "two_h100"),
+            ("tiles", {}, "gpu", "fastreduce ring"),
+            ("events", {}, "gpu", "fastreduce events ring"),
+            ("flags", {"devices": 1}, "gpu", "fastreduce flags ring"),
+            ("gpus", {"devices": 2}, "two_h100", "fastreduce ring"),
+            ("gpus-flags", {"devices": 2}, "two_h100", "fastreduce flags ring"),
+            ("torch", {}, "gpu", "torch ring"),
+            ("torch", {"devices": 2}, "two_h100", "torch ring"),
         ],
     )
-    def test_rows_of_ranks_in_one_memory_are_of_that_medium(
-        self, tmp_path, engine, machine, medium
+    def test_rows_are_of_links_only_where_each_rank_has_a_gpu(
+        self, tmp_path, engine, devices, medium, name
     ):
-        """Else a plan would take them for times of links."""
-        row = {"k": 2, "engine": engine, "algorithm": "ring", "nbytes": 4096, "time_s": 1e-5}
-        (run,) = read(write(tmp_path, json.dumps({"machine": machine, "rows": [row]})))
-        assert (run.medium, run.engine) == (medium, "fastreduce ring")
+        """Else a plan would take what several ranks on one GPU took for times of links."""
+        row = ROW_OF_JSON | {"engine": engine, "algorithm": "ring"} | devices
+        (run,) = read(write(tmp_path, json.dumps({"machine": {"gpu": "H100"}, "rows": [row]})))
+        assert (run.medium, run.engine) == (medium, name)
+
+    def test_rows_of_ranks_on_the_cpu_are_of_its_memory(self, tmp_path):
+        row = ROW_OF_JSON | {"engine": "tiles", "algorithm": "ring"}
+        (run,) = read(write(tmp_path, json.dumps({"machine": {"cpu": "Zen"}, "rows": [row]})))
+        assert (run.medium, run.engine) == ("cpu", "fastreduce ring")
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"redop": "max"},
+            {"type": "float16"},
+            {"tensors": 2},
+            {"collective": "broadcast"},
+            {"engine": "gpus", "k": 4, "devices": 2},  # two ranks on each GPU
+            {"engine": "gpus"},  # on how many GPUs is not said
+        ],
+    )
+    def test_other_rows_are_passed_over(self, tmp_path, other):
+        rows = [ROW_OF_JSON, ROW_OF_JSON | {"time_s": 1} | other]
+        (run,) = read(write(tmp_path, json.dumps({"rows": rows})))
+        assert run.points == (Point(4096, 1e-5),)
 
     @pytest.mark.parametrize(
         ("found", "words"),
@@ -188,6 +214,7 @@ class TestJson:
             ({"rows": [{"k": 1, "nbytes": 4, "time_s": 1}]}, "ranks is 1, want 2 or more"),
             ({"rows": [{"k": 2, "nbytes": 0, "time_s": 1}]}, "row 0: the size is 0, want a whole"),
             ({"rows": [{"k": 2, "nbytes": 4, "time_s": True}]}, "row 0: the time is True"),
+            ({"rows": [ROW_OF_JSON | {"wrong_elems": 5}]}, r"row 0: 5 results are wrong \(wrong"),
             ({"format": "fastreduce table"}, "the table is without 'device'"),
             (TABLE | {"times_s": []}, r"the table: times_s is \[\], want an object"),
             (TABLE | {"times_s": {"gpu": 3}}, "gpu: found 3, want an object"),
