@@ -16,8 +16,8 @@ from fastreduce.algorithms import multi_ring
 from fastreduce.plan.sizes import over_sizes
 from fastreduce.plan.step import what_if
 from fastreduce.simulation.busy import Busy
-from fastreduce.topology import preset, rings
-from fastreduce.topology.rings import both_ways
+from fastreduce.topology import preset
+from fastreduce.topology.rings import directed
 
 MACHINE = "dgx-h100"
 
@@ -30,7 +30,7 @@ def main() -> None:
     sizes = over_sizes("1KB:8GB", topology=MACHINE, progress=True)
     step = what_if("llama-8b", "350ms", topology=MACHINE)
     broken = preset("dgx1").without(("gpu0", "gpu1"))
-    timeline = simulate(multi_ring(8, both_ways(rings(broken))), broken, "160MB")
+    timeline = simulate(multi_ring(8, directed(broken)), broken, "160MB")
     print(sizes, step, timeline, sep="\n\n")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -6,9 +6,9 @@ from fastreduce.algorithms import hierarchical, multi_ring
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.program import Program
 from fastreduce.simulation.formulas import best_waves, levels
-from fastreduce.topology import Topology, machines, rings
+from fastreduce.topology import Topology
 from fastreduce.topology.cluster import equal_machines
-from fastreduce.topology.rings import both_ways
+from fastreduce.topology.rings import directed
 
 # A plan should not take long: with more, one takes seconds on 2 cores.
 MOST_INSTRUCTIONS = 25_000
@@ -26,7 +26,7 @@ def fitted(found: Program, name: str, topology: Topology, nbytes: int) -> Progra
     if found.k == 1:
         return found
     if name == "multi-ring":
-        return _rings_both_ways(topology)
+        return multi_ring(found.k, directed(topology))
     if name == "hierarchical" and (parts := equal_machines(topology)):
         whole = hierarchical(found.k, len(parts))
         return in_waves(whole, _waves(whole, len(parts), topology, nbytes))
@@ -39,12 +39,3 @@ def _waves(whole: Program, machines: int, topology: Topology, nbytes: int) -> in
     most = max(1, MOST_INSTRUCTIONS // len(whole.instructions))
     inside, between = levels(topology, whole.k // machines)
     return min(most, best_waves(whole.k, machines, nbytes, inside, between))
-
-
-def _rings_both_ways(topology: Topology) -> Program:
-    """Each ring in both directions, because links carry data both ways at once. Rail rings go one
-    way: together they use both directions of every card."""
-    each, parts = rings(topology), machines(topology)
-    if len(each) > 1 and len(parts) > 1:
-        return multi_ring(len(topology.devices), each)
-    return multi_ring(len(topology.devices), both_ways(each))

@@ -53,19 +53,33 @@ def rings(topology: Topology | str) -> list[Ring]:
     Raises:
         ValueError: the bandwidth of a link that is needed is unknown.
     """
-    topology = as_topology(topology)
-    found = _direct(topology) or max([[_nearest(topology)], *_rails(topology)], key=_total)
-    check(topology, found)
-    return found
+    return _found(as_topology(topology))[0]
+
+
+def directed(topology: Topology) -> list[Ring]:
+    """The rings in the directions in which they run: rail rings one way, because together they use
+    both directions of every card; all others both ways."""
+    found, one_way = _found(topology)
+    return found if one_way else both_ways(found)
 
 
 def both_ways(found: Sequence[Ring]) -> list[Ring]:
     """Each ring in both directions, because links carry data both ways at once."""
-    return [*found, *(Ring(order[::-1], bytes_per_s) for order, bytes_per_s in found)]
+    return [*found, *(Ring((0, *order[:0:-1]), bytes_per_s) for order, bytes_per_s in found)]
+
+
+def _found(topology: Topology) -> tuple[list[Ring], bool]:
+    """The rings, and whether they are rail rings."""
+    direct = _direct(topology)
+    found = direct or max([[_nearest(topology)], *_rails(topology)], key=_total)
+    # The ring of two devices uses both directions of their only link by itself.
+    check(topology, both_ways(found) if direct and len(topology.devices) > 2 else found)
+    return found, len(found) > 1 and not direct
 
 
 def check(topology: Topology, found: Sequence[Ring]) -> None:
-    """Check that each ring holds every device once, and that together they fit on the links.
+    """Check that each ring holds every device once, and that together they fit on the links, each
+    in its direction.
 
     Raises:
         ValueError: a ring is not one, or a link would carry more than it can; which, and how much.
@@ -80,9 +94,6 @@ def check(topology: Topology, found: Sequence[Ring]) -> None:
         for link, uses in _uses(topology, order).items():
             load[link] = load.get(link, 0) + uses * bytes_per_s
     for (src, dst), used in load.items():
-        # A ring of two devices uses both directions of their only link.
-        direct = {src, dst} <= set(topology.devices) and len(ranks) > 2
-        used += load.get((dst, src), 0) if direct else 0
         can = _rate(topology, (src, dst))
         if used > can * (1 + 1e-9):
             raise ValueError(

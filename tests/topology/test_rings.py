@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from machines import full_mesh, graph_of, topologies, two_gpus
 
 from fastreduce.topology import Ring, Topology, cluster, names, preset, rings
-from fastreduce.topology.rings import _Search, _total, check
+from fastreduce.topology.rings import _Search, _total, both_ways, check, directed
 
 BOOK = [Ring((0, 1, 2, 3, 4, 5, 6, 7), 36e9), Ring((0, 3, 5, 2, 4, 7, 1, 6), 18e9)]
 
@@ -86,8 +86,9 @@ class TestOverASwitch:
 class TestDirect:
     @pytest.mark.parametrize("k", range(3, 17))
     def test_a_full_mesh_is_used_up(self, k):
-        found = rings(full_mesh([[1] * k for _ in range(k)]))
-        assert len(found) == (k - 1) // 2
+        machine = full_mesh([[1] * k for _ in range(k)])
+        assert len(rings(machine)) == (k - 1) // 2
+        check(machine, directed(machine))
 
     @pytest.mark.parametrize("k", [8, 16])
     def test_the_search_is_bounded(self, k):
@@ -174,14 +175,14 @@ WRONG = {
 
 class TestCheck:
     def test_takes_the_book(self):
-        check(preset("book-dgx1"), BOOK)
+        check(preset("book-dgx1"), both_ways(BOOK))
 
     @pytest.mark.parametrize("case", WRONG)
     def test_control_refuses(self, case):
         index, change, message = WRONG[case]
         wrong = [ring._replace(**change) if i == index else ring for i, ring in enumerate(BOOK)]
         with pytest.raises(ValueError, match=message):
-            check(preset("book-dgx1"), wrong)
+            check(preset("book-dgx1"), both_ways(wrong))
 
 
 class TestOnSeveralMachines:
@@ -206,6 +207,23 @@ class TestOnSeveralMachines:
             first = [rank for rank in ring.order if rank < len(local)]
             skipped = sum(after[rank] != then for rank, then in itertools.pairwise(first))
             assert skipped <= 1  # where it comes from the other machine
+
+    @pytest.mark.parametrize("slow", [(), ("gpu2-pcie2", "gpu1-gpu2")], ids=["whole", "slow"])
+    def test_they_run_one_way_and_use_each_direction_of_a_link_by_itself(self, slow):
+        """Found when both directions of an NVLink were added up: what fitted was refused."""
+        machine = preset("dgx1")
+        for link, factor in zip(slow, (0.5, 0.2), strict=False):
+            machine = machine.scaled(tuple(link.split("-")), factor)
+        network = cluster(machine, machines=2, gbit=100, nics=4)
+        assert directed(network) == rings(network) and len(rings(network)) > 1
+
+    @pytest.mark.parametrize("medium", ["nvlink", "network"])
+    def test_direct_links_are_used_both_ways_whatever_they_are_called(self, medium):
+        machine = full_mesh([[25e9] * 5 for _ in range(5)])
+        graph = nx.DiGraph(machine.graph)
+        nx.set_edge_attributes(graph, medium, "medium")
+        topology = Topology("mesh", "a test", graph)
+        assert directed(topology) == both_ways(rings(topology)) and len(rings(topology)) == 2
 
     def test_they_leave_unequal_machines_alone(self):
         graph = nx.DiGraph(cluster("dgx-h100", machines=2, gbit=400, nics=8).graph)
