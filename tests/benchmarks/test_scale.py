@@ -1,7 +1,9 @@
-"""benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree."""
+"""benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree. The same of
+what benchmarks/planner.py simulates."""
 
 import pytest
 from kept_results import kept
+from planner import simulated
 from scale import GBIT, LOCAL, PRESET, by_formula, waves_of
 
 from fastreduce.plan.scaling import formulas
@@ -31,3 +33,8 @@ def test_the_simulations_agree():
         in_waves = row["algorithm"] == "hierarchical" and waves_of(*case(row)) > 1
         off = 0.08 if in_waves else 0.03  # waves may overlap by more than the formula knows
         assert row["simulated_s"] in (None, pytest.approx(row["formula_s"], rel=off)), row
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical"])
+def test_the_planner_checks_what_it_times(name):
+    simulated(name, 4)
