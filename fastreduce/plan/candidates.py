@@ -111,7 +111,8 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
     algorithms has them, if one was measured with this number of ranks, and tells the rate.
 
     Of several the one with the highest rate counts: its algorithm shows what the links can carry,
-    where that of a slower one may not use them all.
+    where that of a slower one may not use them all. It tells nothing of the others where its
+    algorithm uses a link whose bandwidth is unknown.
 
     Raises:
         ValueError: more ranks than devices.
@@ -124,7 +125,10 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
     if not curves:
         return topology, costs
     best = max(curves, key=lambda name: curves[name].pairs[-1].bytes_per_s)
-    return calibrated(topology, proven("allreduce", best, k), curves[best], costs)
+    try:
+        return calibrated(topology, proven("allreduce", best, k), curves[best], costs)
+    except ValueError:  # a bandwidth that is unknown
+        return topology, costs
 
 
 def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:

@@ -147,6 +147,17 @@ class TestExplain:
         plan = explain("1MB", topology=replace(machine, graph=graph))
         assert "the latency of 3 links is not known, and counts as none" in plan.notes
 
+    def test_a_curve_is_taken_where_the_bandwidth_of_a_link_is_unknown(self):
+        """Found when a curve with a rate made the plan impossible, and one without did not."""
+        graph = preset("pcie4-x8").graph.copy()
+        for link in (("cpu0", "cpu1"), ("cpu1", "cpu0")):
+            graph.edges[link]["bytes_per_s"] = None
+        ours = replace(calibration("fastreduce ring"), ranks=(8, 8))
+        machine = replace(preset("pcie4-x8"), graph=graph, calibrations=(ours,))
+        found = explain("1MB", topology=machine)
+        assert found.chosen.algorithm == "ring"
+        assert found.chosen.prediction.time_s == CURVE.time_s(1_000_000, 8)
+
     def test_a_curve_without_a_rate_tells_nothing_of_other_algorithms(self):
         def times(**changed):
             ours = replace(calibration("fastreduce ring"), **changed)
