@@ -81,7 +81,10 @@ def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Measured]) -> 
     fitted = {(x.medium, x.engine) for x in found}
     for medium, engine in dict.fromkeys((run.medium, run.engine) for run in runs):
         if (medium, engine) not in fitted:
-            yield f"left out: {medium}, {engine}: fewer than {LEAST_SIZES} sizes"
+            yield (
+                f"left out: {medium}, {engine}: fewer than {LEAST_SIZES} sizes on one machine with "
+                "one number of ranks"
+            )
     for x in found:
         if not x.tells_rate:
             least, most = (size(nbytes) for nbytes in x.sizes_bytes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,8 @@ def calibrate(runs: Sequence[Measured]) -> tuple[list[Calibration], list[HeldOut
         if len({point.nbytes for run in members for point in run.points}) < LEAST_SIZES:
             continue
         found = list(_held_out(members))
+        if not any(x.errors for x in found):
+            continue
         held_out += found
         members = [run for run in members if not run.flaw] or members
         found = [x for x in found if not x.flaw] or found
@@ -69,7 +72,8 @@ def calibrate(runs: Sequence[Measured]) -> tuple[list[Calibration], list[HeldOut
         )
     if not calibrations:
         raise ValueError(
-            f"no medium and engine was measured at {LEAST_SIZES} sizes or more; want more sizes"
+            f"no medium and engine was measured at {LEAST_SIZES} sizes or more on one machine with "
+            "one number of ranks; want more sizes"
         )
     return calibrations, held_out
 
@@ -104,22 +108,27 @@ def _held_out(runs: Sequence[Measured]) -> Iterator[HeldOut]:
 
 
 def _every_other(runs: Sequence[Measured], held: Sequence[Measured]) -> list[float]:
-    """Errors on ``held``, which are among ``runs``: fitted without the even ones, then the odd."""
-    errors = []
+    """Errors on ``held``, which are among ``runs``: fitted without the even ones of the sizes of
+    each machine and number of ranks, then the odd. All points of a size are left out, or those of a
+    second cycle of the same test would tell it."""
+    errors: list[float] = []
+    sizes: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for run in held:
+        sizes[_who(run)] |= {point.nbytes for point in run.points}
     for odd in (0, 1):
-        left_out = {(run.machine, run.ranks, point) for run in held for point in run.points[odd::2]}
-        kept = [
-            run._replace(
-                points=tuple(x for x in run.points if (run.machine, run.ranks, x) not in left_out)
-            )
-            for run in runs
-        ]
-        tested = [run._replace(points=run.points[odd::2]) for run in held]
-        errors += errors_of(fit(kept), tested)
+        left_out = {who: sorted(of)[odd::2] for who, of in sizes.items()}
+        kept = [_in(left_out.get(_who(x), []), x, wanted=False) for x in runs]
+        tested = [_in(left_out[_who(x)], x) for x in held]
+        if any(run.points for run in kept):
+            errors += errors_of(fit(kept), tested)
     return errors
 
 
-def _in(sizes: range, run: Measured, wanted: bool = True) -> Measured:
+def _who(run: Measured) -> tuple[str, int]:
+    return run.machine, run.ranks
+
+
+def _in(sizes: Container[int], run: Measured, wanted: bool = True) -> Measured:
     """The run with the points whose sizes are among these, or are not."""
     return run._replace(points=tuple(x for x in run.points if (x.nbytes in sizes) == wanted))
 

@@ -79,10 +79,34 @@ class TestHeldOut:
         assert [x.flaw for x in held_out] == ["", "", "the page says so"]
         assert max(errors_of(found.curve, [run(CURVE)])) < 0.01
 
-    @pytest.mark.parametrize("sizes", [SIZES[:7], SIZES[:7] * 3, [1 << 20] * 8], ids=len)
-    def test_too_few_sizes_are_refused(self, sizes):
-        with pytest.raises(ValueError, match="was measured at 8 sizes or more; want more sizes"):
-            calibrate([run(curve=CURVE, sizes=sizes)])
+    def test_a_size_that_was_measured_twice_is_held_out_twice(self):
+        """Found when a second cycle of nccl-tests in a file told what was held out of the first."""
+        once = run(CURVE)
+        bumps = (1.6 if number % 4 == 0 else 1.0 for number in range(len(SIZES)))
+        bumpy = [Point(n, s * bump) for (n, s), bump in zip(once.points, bumps, strict=True)]
+        again = [Point(nbytes, time_s * 1.01) for nbytes, time_s in bumpy]
+        errors = [
+            calibrate([once._replace(points=tuple(sorted(points)))])[0][0].error
+            for points in (bumpy, bumpy + again)
+        ]
+        assert errors[1].points == 2 * errors[0].points
+        assert errors[1].mean == pytest.approx(errors[0].mean, rel=0.1)
+
+    @pytest.mark.parametrize(
+        "runs",
+        [
+            [run(CURVE, sizes=SIZES[:7])],
+            [run(CURVE, sizes=SIZES[:7] * 3)],
+            [run(CURVE, sizes=[1 << 20] * 8)],
+            [run(CURVE, "a", sizes=SIZES[:5]), run(CURVE, "b", sizes=SIZES[5:10])],
+            [run(CURVE, ranks=2 + i, sizes=[nbytes]) for i, nbytes in enumerate(SIZES[:8])],
+        ],
+        ids=["seven", "seven, again and again", "one", "two machines", "each its own ranks"],
+    )
+    def test_too_few_sizes_are_refused(self, runs):
+        words = "measured at 8 sizes or more on one machine with one number of ranks; want more"
+        with pytest.raises(ValueError, match=words):
+            calibrate(runs)
 
 
 @pytest.mark.parametrize(
