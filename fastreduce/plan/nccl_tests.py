@@ -36,27 +36,32 @@ def times_s(text: str) -> dict[int, list[tuple[int, float]]]:
     >>> times_s(ranks + "1048576 262144 float sum -1 64.00 16.38 16.38 0")
     {2: [(1048576, 6.4e-05)]}
     """
-    ranks, in_rows, other, most_words = 0, False, "", 0
-    found = defaultdict(list)
+    other = ""
+    ranks, rows = [0], [list[tuple[int, str]]()]  # of each run in the text
     for number, line in enumerate(text.splitlines(), 1):
-        unlabelled = _LABELS.sub("", line)
+        unlabelled = _LABELS.sub("", line).strip()
         if _FAILED.search(line):
             raise ValueError(
                 f"line {number}: {line.strip('# ')!r}: want the output of a run without a failure"
             )
         if rank := _RANK.search(line):
-            ranks = max(0 if in_rows else ranks, int(rank[1]) + 1)  # after rows: another run
-            in_rows, most_words = False, 0
+            if rows[-1]:
+                ranks.append(0)
+                rows.append([])
+            ranks[-1] = max(ranks[-1], int(rank[1]) + 1)
         elif "test starting:" in line and "all_reduce" not in line:
             other = line.strip("# ")
         elif _is_row(unlabelled):
-            in_rows = True
-            most_words = max(most_words, len(unlabelled.split()))
-            nbytes, seconds = _point(f"line {number}", unlabelled.strip(), ranks, most_words)
-            if nbytes:  # nccl-tests has rows without bytes for less than an element
-                found[ranks].append((nbytes, seconds))
+            rows[-1].append((number, unlabelled))
     if other:
         raise ValueError(f"this is no allreduce, but: {other}")
+    found = defaultdict(list)
+    for k, of_run in zip(ranks, rows, strict=True):
+        most_words = max((len(line.split()) for _, line in of_run), default=0)
+        for number, line in of_run:
+            nbytes, seconds = _point(f"line {number}", line, k, most_words)
+            if nbytes:  # nccl-tests has rows without bytes for less than an element
+                found[k].append((nbytes, seconds))
     if not found:
         raise ValueError("no row of nccl-tests: size, count, type, ..., time, algbw, busbw")
     return dict(found)
@@ -71,7 +76,7 @@ def _is_row(line: str) -> bool:
 
 
 def _point(where: str, line: str, ranks: int, most_words: int) -> tuple[int, float]:
-    """Bytes and seconds; ``most_words`` is how many words a row up to this one has had."""
+    """Bytes and seconds; ``most_words`` is how many words the longest row of the run has."""
     row = _ROW.match(line)
     if not row:
         raise ValueError(
@@ -108,6 +113,8 @@ def _time_and_busbw(where: str, line: str, words: list[str], is_cut: bool) -> tu
     Where a row that is shorter than others ends behind the first times, the second are missing.
     """
     if words and not re.match(r"-?\d", words[0]):  # the operation
+        if words[0] == "none":
+            raise ValueError(f"{where}: {line!r} reduces nothing (none), want an allreduce")
         words = words[1:]
     if words[:1] == ["-1"]:  # the root, of which an allreduce has none
         words = words[1:]

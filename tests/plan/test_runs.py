@@ -45,14 +45,17 @@ class TestNcclTests:
         assert run.points[0].time_s == pytest.approx(71.93e-6)
 
     @pytest.mark.parametrize("end", [None, -9])
-    def test_a_row_that_ends_behind_the_first_of_two_times_is_cut_short(self, tmp_path, end):
+    @pytest.mark.parametrize("first", [True, False])
+    def test_a_row_that_ends_behind_the_first_of_two_times_is_cut_short(self, tmp_path, first, end):
         again = NEW.splitlines()[-1].replace("1048576", "1048580")
         read(write(tmp_path, NEW + again))  # the control
         cut = again[: len(ROW)][:end] if end else again[: len(ROW)]
+        text = HEAD + cut + "\n" + again if first else NEW + cut
         with pytest.raises(
-            ValueError, match=r"line 7: .* or was cut short; want a whole row of nccl-tests"
+            ValueError,
+            match=rf"line {6 if first else 7}: .* was cut short; want a whole row of nccl-tests",
         ):
-            read(write(tmp_path, NEW + cut))
+            read(write(tmp_path, text))
 
     def test_rows_without_bytes_are_passed_over(self, tmp_path):
         """nccl-tests prints them for sizes below an element's."""
@@ -123,6 +126,7 @@ class TestNcclTests:
             (NEW + ".. a pid 7: Test failure common.cu:9", "line 7: .* a run without a failure"),
             (HEAD + "9" * 400 + ROW[10:], "line 6: the size is 9+, want a whole number"),
             ("# Collective test starting: broadcast_perf\n" + NEW, "this is no allreduce, but"),
+            (NEW.replace(" sum ", "none "), r"line 6: .* reduces nothing \(none\), want an allr"),
             ("{not json", "Expecting property name"),
             ("{}", "neither a table of `fastreduce tune`"),
             ('{"rows": []}', "no times of allreduce in it"),
