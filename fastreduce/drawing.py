@@ -6,13 +6,15 @@ import abc
 from io import StringIO
 from os import PathLike
 from pathlib import Path
+from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The same program gives the same file: no date, no random ids.
-SVG: Any = {"svg.hashsalt": "fastreduce", "svg.fonttype": "none"}
+# The same program gives the same file: no date, no random ids. Names are no formulas, so a "$" in
+# them is one.
+STYLE: Any = {"svg.hashsalt": "fastreduce", "svg.fonttype": "none", "text.parse_math": False}
 SUFFIXES = (".svg", ".png")
 
 # More lines and boxes than this cannot be read at a glance, and take long to draw: 1,800 events
@@ -20,6 +22,7 @@ SUFFIXES = (".svg", ".png")
 MOST_MARKS_AT_A_GLANCE = 2000
 
 DPI = 110.0
+CHARACTERS = 108  # so many at 1 point fill an inch
 MOST_PIXELS = 40e6  # 160 MB while a PNG is drawn; larger pictures get fewer dots per inch
 MOST_PIXELS_HIGH = 65_000.0  # matplotlib writes no PNG of 65,536 or more in either direction
 
@@ -134,7 +137,16 @@ def figure_of(what: Drawable) -> Figure:
             f"found {type(what).__name__}; want a Program, a Timeline (fastreduce.simulate gives "
             "one), a Topology, or one of Busy, Sizes, WhatIf to draw"
         )
-    return what._figure()
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        return what._figure()
+
+
+def wrapped(title: str, width_inches: float, points: float) -> str:
+    """The title in lines that fit into a figure."""
+    room = int(CHARACTERS * width_inches / points)
+    return "\n".join(fill(line, room, break_on_hyphens=False) for line in title.splitlines())
 
 
 def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str) -> None:
@@ -143,9 +155,9 @@ def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str
     width, height = figure.get_size_inches()
     most = min((MOST_PIXELS / (width * height)) ** 0.5, MOST_PIXELS_HIGH / max(width, height))
     metadata = {"Date": None} if file_format == "svg" else None
-    # Laid out here, because savefig would draw everything twice to do it.
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-    with matplotlib.rc_context(SVG):
+    with matplotlib.rc_context(STYLE):
+        # Laid out here, because savefig would draw everything twice to do it.
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(target, format=file_format, dpi=min(DPI, most), metadata=metadata)

@@ -1,6 +1,7 @@
 """Pictures of programs, timelines and topologies: as files, as values, and in notebooks."""
 
 import struct
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +11,7 @@ from fastreduce import HOST, Instruction, Program, algorithms, draw, simulate
 from fastreduce.colors import color_of
 from fastreduce.drawing import Picture
 from fastreduce.program.picture import program_figure
+from fastreduce.simulation.busy import Busy
 from fastreduce.topology import cluster, preset
 
 
@@ -97,6 +99,18 @@ class TestFiles:
         assert (tmp_path / "a.svg").read_text() == draw(what)
         draw(what, str(tmp_path / "a.PNG"))
         assert min(png_size(tmp_path / "a.PNG")) > 100
+
+    def test_a_dollar_in_a_name_is_no_formula(self, tmp_path):
+        machine = replace(preset("book-pcie4"), name="a $x_{$ b")
+        busy = Busy(machine, simulate(algorithms.ring(4), machine, "1MB", slices=1))
+        for what in (machine, busy, busy.timeline):
+            assert any("a $x_{$ b" in text for text in words(draw(what)))
+
+    def test_a_long_title_is_wrapped(self):
+        machine = replace(preset("book-pcie4"), name="a machine of many words " * 8)
+        timeline = simulate(algorithms.ring(4), machine, "1MB", slices=1)
+        lines = [x for x in words(draw(timeline)) if "machine" in x or "busbw" in x]
+        assert len(lines) > 1 and max(map(len, lines)) < 140
 
     @pytest.mark.parametrize("name", ["a.gif", "a.pdf", "svg", "a.svg.bak"])
     def test_other_suffixes_are_refused_before_anything_is_drawn(self, name, tmp_path):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastreduce.algorithms import registry
 from fastreduce.colors import FAINT, INK
+from fastreduce.drawing import wrapped
 from fastreduce.plan.sizes import Sizes
 from fastreduce.plan.step import WhatIf
 from fastreduce.units import busbw, duration, size
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 
 MOST_COLORED = 6  # more lines cannot be told apart; the slower ones are grey
 GREY = "#bbbbbb"
+DOT: Any = {"marker": "o", "markersize": 1.5}  # a line of one size is seen only by its marker
 MEASURED = ", fitted to what others measured"
 
 IN_A_ROW = 6  # names of the legend
+
+NEAR = 50.0  # between these, decades would be one tick or two
 
 MOST_TICKS = 6  # more sizes would run into each other
 
@@ -34,29 +38,22 @@ def sizes_figure(sizes: Sizes) -> Figure:
     nbytes = [plan.nbytes for plan in sizes.plans]
     shown = _shown(sizes)
     for name in sorted(sizes.algorithms, key=lambda name: name in shown):
-        seconds = sizes.times_s(name)
-        style = _style(name, shown)
-        times.plot(nbytes, seconds, **style)
-        _plot_rate(rates, sizes.k, nbytes, seconds, **style)
+        _plot(times, rates, sizes.k, nbytes, sizes.times_s(name), **_style(name, shown))
     for curve in sizes.others:
         covered = [n for n in nbytes if curve.covers(n, sizes.k)]
         seconds = [curve.curve.time_s(n, sizes.k) for n in covered]
-        style = {"color": INK, "linestyle": "-.", "label": f"{curve.engine}{MEASURED}", "zorder": 4}
-        times.plot(covered, seconds, **style)
-        _plot_rate(rates, sizes.k, covered, seconds, **style)
+        style = {"color": INK, "linestyle": "-.", **DOT, "zorder": 4}
+        _plot(times, rates, sizes.k, covered, seconds, **style, label=f"{curve.engine}{MEASURED}")
     for run in sizes.published:
         points = [x for x in run.points if nbytes[0] <= x.nbytes <= nbytes[-1]]
         columns = [x.nbytes for x in points], [x.time_s for x in points]
         style = {"color": INK, "linestyle": "", "marker": "x", "markersize": 4, "zorder": 4}
-        style["label"] = f"{run.engine}, published"
-        times.plot(*columns, **style)
-        _plot_rate(rates, sizes.k, *columns, **style)
+        _plot(times, rates, sizes.k, *columns, **style, label=f"{run.engine}, published")
     _size_axis(times, "time", nbytes)
     _size_axis(rates, "busbw (GB/s)", nbytes)
-    times.set_yscale("log")
-    times.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    _time_axis(times)
     rates.set_ylim(bottom=0)
-    figure.suptitle(f"{sizes.title}: {sizes.timed}", fontsize=10, x=0.01, ha="left", color=INK)
+    _title(figure, f"{sizes.title}: {sizes.timed}")
     handles, labels = times.get_legend_handles_labels()
     by_name = dict(zip(labels, handles, strict=True))
     named = [*(x for x in (*shown, "others") if x in by_name)]
@@ -72,12 +69,15 @@ def sizes_figure(sizes: Sizes) -> Figure:
     return figure
 
 
-def _plot_rate(
-    axes: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: Any
+def _plot(
+    times: Axes, rates: Axes, k: int, nbytes: Sequence[int], seconds: Sequence[float], **style: Any
 ) -> None:
+    if not nbytes:  # nor is it in the legend
+        return
+    times.plot(nbytes, seconds, **style)
     if k > 1:
         pairs = zip(nbytes, seconds, strict=True)
-        axes.plot(nbytes, [busbw(n, s, k) / 1e9 for n, s in pairs], **style)
+        rates.plot(nbytes, [busbw(n, s, k) / 1e9 for n, s in pairs], **style)
 
 
 def _shown(sizes: Sizes) -> list[str]:
@@ -90,7 +90,11 @@ def _shown(sizes: Sizes) -> list[str]:
         """How many times slower than the fastest, over all sizes."""
         best = [plan.candidates[0].prediction.time_s for plan in sizes.plans]
         pairs = zip(sizes.times_s(name), best, strict=True)
-        return sum(math.log(mine / least) if mine > 0 else math.inf for mine, least in pairs)
+        # One rank has nothing to do, which takes no time.
+        return sum(
+            math.inf if math.isnan(mine) else math.log(mine / least) if least else 0.0
+            for mine, least in pairs
+        )
 
     ordered = sorted(sizes.algorithms, key=lambda name: (name not in chosen, behind(name)))
     return ordered[: max(MOST_COLORED, len(chosen))]
@@ -98,7 +102,7 @@ def _shown(sizes: Sizes) -> list[str]:
 
 def _style(name: str, shown: Sequence[str]) -> dict[str, Any]:
     if name not in shown:
-        return {"color": GREY, "linewidth": 0.9, "label": "others", "zorder": 1}
+        return {"color": GREY, "linewidth": 0.9, **DOT, "label": "others", "zorder": 1}
     place = shown.index(name)
     dashes = ("-", "--", ":")[place % 3]  # lines that lie on each other show both colours
     return {
@@ -123,6 +127,18 @@ def _size_axis(axes: Axes, what: str, nbytes: Sequence[int]) -> None:
     axes.set_xlabel("bytes on each rank")
     axes.set_title(what, fontsize=9, loc="left")
     _plain(axes)
+
+
+def _time_axis(axes: Axes) -> None:
+    """Ticks at decades, or more of them where times lie near each other."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < NEAR:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def step_figure(found: WhatIf) -> Figure:
@@ -162,10 +178,15 @@ def step_figure(found: WhatIf) -> Figure:
         axes.set_xticks(places, [f"{count:,}" for count in gpus], rotation=45 * (len(gpus) > 9))
         axes.set_xlabel("GPUs")
         _plain(axes)
-    figure.suptitle(f"{found.title}\n{found.machine}", fontsize=10, x=0.01, ha="left", color=INK)
+    _title(figure, f"{found.title}\n{found.machine}")
     handles, labels = times.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+def _title(figure: Figure, title: str) -> None:
+    lines = wrapped(title, figure.get_figwidth(), 10)
+    figure.suptitle(lines, fontsize=10, x=0.01, ha="left", color=INK)
 
 
 def _plain(axes: Axes) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastreduce.colors import FAINT, INK, color_of, ink_on
+from fastreduce.drawing import wrapped
 from fastreduce.simulation.rows import lanes, one_of_alike_machines, rows
 from fastreduce.simulation.timeline import Event, Timeline
 
@@ -41,7 +42,9 @@ def timeline_figure(timeline: Timeline) -> Figure:
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(str(timeline).splitlines()[0], fontsize=10, loc="left")
+    # Above the names of the lanes too, or there would be less room for it.
+    title = wrapped(str(timeline).splitlines()[0], WIDTH_INCHES, 10)
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure
 
 

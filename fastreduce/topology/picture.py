@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
 from fastreduce.colors import INK
+from fastreduce.drawing import wrapped
 from fastreduce.topology.alike import one_of_each
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ MOST_DEVICES = 16  # more would make the picture wider than a screen
 ROWS_APART = 1.5  # where neighbours in a row are 1 apart
 BEND = 0.4  # of an arc's length: how far its control point is off the straight line
 ASIDE = 0.05  # how far each direction is off the middle where the two are drawn by themselves
-
-CHARACTERS_PER_INCH = 12  # at 9 points
 
 
 class _Link(NamedTuple):
@@ -87,9 +85,7 @@ def figure_with(topology: Topology, links: Sequence[_Link], title: str) -> Figur
     axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
     axes.set_ylim(min(ys) - 0.5 - low, max(ys) + 0.5 + high)
     axes.set_axis_off()
-    room = int(CHARACTERS_PER_INCH * figure.get_figwidth())
-    lines = [fill(line, room) for line in title.splitlines()]
-    axes.set_title("\n".join(lines), fontsize=9, loc="left")
+    axes.set_title(wrapped(title, figure.get_figwidth(), 9), fontsize=9, loc="left")
     for link, bend in bends.items():
         _draw_link(axes, link, places, bend, _line_width(link, links))
     for node, (x, y) in places.items():

@@ -63,6 +63,43 @@ def test_one_rank_has_no_busbw():
     assert times.lines and not rates.lines
 
 
+def test_one_rank_on_a_topology_has_nothing_to_do():
+    times, _ = sizes_figure(over_sizes([1000, 2000], k=1, topology="book-pcie4")).axes
+    assert {0.0} < {x for line in times.lines for x in line.get_ydata()}
+
+
+def test_all_times_are_in_the_same_words(sizes):
+    for found, least in ((sizes, 2), (over_sizes([1000, 2000], topology="dgx-h100"), 3)):
+        figure = sizes_figure(found)
+        figure.draw_without_rendering()
+        axis = figure.axes[0].yaxis
+        assert not any(label.get_text() for label in axis.get_minorticklabels())
+        low, high = axis.get_view_interval()
+        assert sum(low <= x <= high for x in axis.get_majorticklocs()) >= least
+
+
+def test_one_size_is_a_point_of_each_line():
+    times, _ = sizes_figure(over_sizes([1000], topology="book-pcie4")).axes
+    assert all(line.get_marker() == "o" for line in times.lines)
+
+
+def test_what_was_not_measured_at_these_sizes_is_not_in_the_legend():
+    found = over_sizes(["1KB"], topology="dgx-h100")
+    assert found.others and not any("NCCL" in name for name in legend(sizes_figure(found)))
+    large = over_sizes(["1MiB"], topology="dgx-h100")
+    assert {"NCCL, published"} < set(legend(sizes_figure(large)))
+
+
+def test_a_long_title_is_wrapped(sizes, step):
+    long = "a machine of many words " * 8
+    for figure in (
+        sizes_figure(replace(sizes, title=long)),
+        step_figure(replace(step, machine=long)),
+    ):
+        figure.draw_without_rendering()
+        assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_a_step_shows_what_nothing_hides(step):
     figure = step_figure(step)
     shares, times = figure.axes
