@@ -50,7 +50,8 @@ def explain(
     Args:
         what: tensors as `allreduce` takes them; or the size of each rank's data, such as
             160_000_000 (bytes) or "160MB"; or a list with the size of each tensor of a rank.
-        k: number of ranks, if ``what`` is a size. Default: one per device of the topology, or 2.
+        k: number of ranks, if ``what`` is a size. Default: one per device of the topology, or 2;
+            of tensors, as many as there are.
         topology: predict for this machine and choose the fastest: a `fastreduce.topology.Topology`,
             a preset's name, "detect" or a file. Default: the devices of the tensors, or the CPU;
             then the choice is what "auto" stands for.
@@ -63,8 +64,9 @@ def explain(
 
     Raises:
         TypeError: ``what`` is neither tensors nor sizes, or ``topology`` is not a topology.
-        ValueError: nothing to reduce, ranks with different shapes, more ranks than devices, a
-            topology without rates, or ``FASTREDUCE_ALGORITHM`` names an unknown algorithm.
+        ValueError: nothing to reduce, ranks with different shapes, another ``k`` than there are
+            tensors for, more ranks than devices, a topology without rates, or
+            ``FASTREDUCE_ALGORITHM`` names an unknown algorithm.
         RuntimeError: several GPUs, and no driver that says how they are linked.
 
     >>> plan = explain("160MB", topology="book-pcie4")
@@ -165,6 +167,10 @@ def _ranks(
                 f"rank {rank} has tensors of shapes {found}, rank 0 of {shapes[0]}; every rank "
                 "needs the same shapes"
             )
+    if k not in (None, len(ranks)):
+        raise ValueError(
+            f"k is {k}, but there are tensors of {len(ranks)} ranks; want k only with sizes"
+        )
     return [tensors[0].device for tensors in ranks], [tensor.nbytes for tensor in ranks[0]]
 
 

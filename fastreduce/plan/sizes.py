@@ -148,5 +148,7 @@ def sizes_of(text: str) -> list[int]:
     low, high = parse_size(first), parse_size(last)
     if not 1 <= low <= high:
         raise ValueError(f"{text!r}: want a first size of at least 1 byte, and a last one no less")
-    steps = math.floor(math.log(high / low, FACTOR) + 1e-9)
-    return sorted({*(low * FACTOR**step for step in range(steps + 1)), high})
+    found = [low]
+    while found[-1] * FACTOR < high:
+        found.append(found[-1] * FACTOR)
+    return sorted({*found, high})

@@ -175,7 +175,8 @@ def what_if(
 
 
 def bucket_bytes(found: Sequence[Tensor]) -> tuple[int, ...]:
-    """The bytes of each bucket of gradients, in the order in which they are summed.
+    """The bytes of each bucket of gradients, in the order in which they are summed; a bucket of
+    empty tensors only has nothing to sum.
 
     >>> [nbytes >> 20 for nbytes in bucket_bytes([torch.empty(1 << 20) for _ in range(9)])]
     [4, 28, 4]
@@ -183,7 +184,8 @@ def bucket_bytes(found: Sequence[Tensor]) -> tuple[int, ...]:
     from fastreduce.parallel.buckets import buckets_of
 
     order = list(reversed(range(len(found))))
-    return tuple(sum(found[i].nbytes for i in bucket) for bucket in buckets_of(found, order))
+    sums = (sum(found[i].nbytes for i in bucket) for bucket in buckets_of(found, order))
+    return tuple(filter(None, sums))
 
 
 def with_sums_s(step_s: float, summed_bytes: Sequence[int], allreduce_s: Seconds) -> float:

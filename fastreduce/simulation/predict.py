@@ -82,11 +82,12 @@ def on_topology(
         return Prediction(0.0, "nothing to do")
     single = [1] * len(nbytes) if isinstance(nbytes, Sequence) else 1
     launch_s = run.time_if(single, distances=False)
-    link, share = max(timeline.busy_share.items(), key=lambda item: item[1])
     limits = {
         "launch": launch_s,
         "latency": run.time_if(single) - launch_s,
         "memory": run.time_if(distances=False) - launch_s,
-        f"link {link[0]} -> {link[1]}": share * run.time_s,
     }
+    if timeline.busy_share:  # one GPU may have no link
+        link, share = max(timeline.busy_share.items(), key=lambda item: item[1])
+        limits[f"link {link[0]} -> {link[1]}"] = share * run.time_s
     return Prediction(run.time_s, max(limits, key=lambda name: limits[name]))

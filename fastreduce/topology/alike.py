@@ -50,5 +50,6 @@ def one_of_each(
         alike[nodes, links].append(part)
     kept = nx.DiGraph(graph)  # in the order of the nodes, which a subgraph has not
     kept.remove_nodes_from([x for parts in alike.values() for part in parts[1:] for x in part])
-    names = [[min(part).partition("/")[0] for part in parts] for parts in alike.values()]
+    firsts = ([min(part) for part in parts] for parts in alike.values())
+    names = [[node.rpartition("/")[0] or node for node in of_kind] for of_kind in firsts]
     return replace(topology, graph=kept), names

@@ -1,5 +1,5 @@
-"""benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree. The same of
-what benchmarks/planner.py simulates."""
+"""benchmarks/scale.py: what is kept is what the formulas say, and the simulations agree. So do
+those of benchmarks/planner.py."""
 
 import pytest
 from kept_results import kept

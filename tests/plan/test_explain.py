@@ -257,6 +257,7 @@ def test_what_is_neither_tensors_nor_sizes(what, words):
         (lambda: explain(MB, k=0), "k is 0, want the number of ranks"),
         (lambda: explain(MB, k=1.5), "k is 1.5, want the number of ranks"),
         (lambda: explain(2**63), "found 9223372036854775808 bytes, want fewer"),
+        (lambda: explain([torch.ones(3)] * 2, k=8), "k is 8, but there are tensors of 2 ranks"),
         (lambda: explain([torch.ones(3), torch.ones(4)]), r"rank 1 has .* shapes \[\(4,\)\]"),
         (
             lambda: explain(MB, k=5, topology=preset("book-pcie4")),

@@ -23,6 +23,7 @@ def book():
         ("1KB:10KB", [1000, 4000, 10000]),
         ("5B:5B", [5]),
         ("1:3", [1, 3]),
+        ("262144:1073741823", [*(1 << e for e in range(18, 30, 2)), (1 << 30) - 1]),
     ],
 )
 def test_a_range_ends_where_it_says(text, sizes):

@@ -54,6 +54,11 @@ class TestBuckets:
         first, last = torch.empty(30 << 18), torch.empty(2 << 18)
         assert bucket_bytes([first, last]) == (2 << 20, 30 << 20)
 
+    def test_empty_parameters_have_no_bucket_of_their_own(self):
+        """Found when an empty first parameter was a bucket of 0 bytes, which has no plan."""
+        empty = torch.empty(0)
+        assert bucket_bytes([empty, torch.empty(1 << 20), empty]) == (4 << 20,)
+
 
 class TestScaling:
     def test_one_machine_then_many(self):

@@ -66,3 +66,9 @@ def test_the_link_that_binds_is_named():
 
 def test_one_rank_has_nothing_to_do():
     assert on_topology(ring(1), preset("book-pcie4"), 100, 1) == (0.0, "nothing to do")
+
+
+def test_one_device_without_links_is_bound_by_something_else():
+    graph = nx.DiGraph()
+    graph.add_node("gpu0", kind="gpu", memory_bytes_per_s=1e12)
+    assert on_topology(sharded(1), Topology("one", "made up", graph), 10**9, 1).limit == "memory"

@@ -61,6 +61,11 @@ def test_so_is_one_with_another_colour(five):
     assert kinds_of(five, colors) == [["m0", "m1", "m2", "m4"], ["m3"]]
 
 
+def test_machines_of_a_cluster_of_clusters_are_told_apart():
+    found = cluster(cluster("dgx1", machines=2, gbit=50), machines=2, gbit=50, nics=4)
+    assert kinds_of(found) == [["m0/m0", "m1/m0"], ["m0/m1", "m1/m1"]]
+
+
 def test_few_devices_are_all_shown():
     assert machines_in(cluster("book-pcie4", machines=4, gbit=50)) == {"m0", "m1", "m2", "m3"}
 
