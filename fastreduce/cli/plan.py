@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from fastreduce.cli import plan_machine, plan_options
 
 if TYPE_CHECKING:
+    from fastreduce.plan.candidates import Candidate
+    from fastreduce.plan.plan import Plan
     from fastreduce.plan.report import Section
+    from fastreduce.plan.sizes import Sizes
+    from fastreduce.program import Program
+    from fastreduce.topology import Topology
 
 # Where to write, or None, and what writes it.
 Files: TypeAlias = list[tuple[Path | None, Callable[[Path], Any]]]
@@ -49,24 +54,21 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
-    """The plan of --size, and of --sizes if asked for."""
+    """The plan of --size, and of --sizes if asked for; of --sizes alone, if nothing else is."""
     from fastreduce import draw, explain, simulate
     from fastreduce.plan.candidates import as_measured
     from fastreduce.plan.report import write
-    from fastreduce.plan.sizes import over_sizes
     from fastreduce.simulation.busy import Busy
     from fastreduce.simulation.costs import costs_of
     from fastreduce.units import parse_size
 
-    nbytes, topology = (
-        parse_size("160MB" if args.size is None else args.size),
-        plan_machine.joined(args),
-    )
+    topology = plan_machine.joined(args)
+    sizes = None if args.sizes is None else _over_sizes(args, topology)
+    if sizes and not any(getattr(args, x) for x in ("size", *plan_options.FILES_OF_ONE_SIZE)):
+        return str(sizes), [(args.plot, partial(draw, sizes))]
+    nbytes = parse_size("160MB" if args.size is None else args.size)
     plan = explain(nbytes, k=args.ranks, topology=topology, algorithm=args.algorithm)
-    shown = plan.candidate(args.algorithm or plan.algorithm)
-    program = shown.program
-    if program is None:
-        raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
+    shown, program = _with_program(plan, args.algorithm)
     sections: list[Section] = [("Algorithms", plan)]
     files: Files = [(args.draw, partial(draw, program))]
     if topology and (args.trace or args.timeline or args.busy or args.html):
@@ -81,14 +83,29 @@ def _allreduce(args: argparse.Namespace) -> tuple[str, Files]:
         files += [(args.busy, partial(draw, busy))]
     sections += [(f"The program: {shown.algorithm}", program)]
     texts = [str(plan)]
-    if args.sizes is not None:
-        sizes = over_sizes(
-            args.sizes, k=args.ranks, topology=topology, algorithm=args.algorithm, progress=True
-        )
+    if sizes:
         sections.insert(1, ("Time over size", sizes))
         files += [(args.plot, partial(draw, sizes))]
         texts.append(str(sizes))
     return "\n\n".join(texts), [*files, (args.html, partial(write, plan.title, sections))]
+
+
+def _over_sizes(args: argparse.Namespace, topology: Topology | None) -> Sizes:
+    from fastreduce.plan.sizes import over_sizes
+
+    found = over_sizes(
+        args.sizes, k=args.ranks, topology=topology, algorithm=args.algorithm, progress=True
+    )
+    _with_program(found.plans[0], args.algorithm)
+    return found
+
+
+def _with_program(plan: Plan, algorithm: str | None) -> tuple[Candidate, Program]:
+    """The algorithm that was asked for, or chosen; a ValueError if it was refused."""
+    shown = plan.candidate(algorithm or plan.algorithm)
+    if shown.program is None:
+        raise ValueError(f"{shown.algorithm} has no program: {shown.prediction.limit}")
+    return shown, shown.program
 
 
 def _step(args: argparse.Namespace) -> tuple[str, Files]:
@@ -99,6 +116,8 @@ def _step(args: argparse.Namespace) -> tuple[str, Files]:
 
     one = plan_machine.with_less(plan_machine.machine(args.topology or "dgx-h100"), args)
     machines, gpus = args.machines, len(one.devices)
+    if 2 * gpus > MOST_GPUS:  # then it is one machine unless --machines says otherwise
+        plan_options.check_network(args)
     found = what_if(
         args.model,
         args.step,

@@ -17,6 +17,7 @@ MOST_MACHINES = 1 << 20
 SLOWEST_GBIT, FASTEST_GBIT = 0.001, 1e6  # beyond all networks, so most likely a mistake
 
 # Each describes the plan of one allreduce; a training step has many.
+FILES_OF_ONE_SIZE = ("draw", "trace", "timeline", "busy", "html")
 OF_ONE_SIZE = ("size", "sizes", "ranks", "algorithm", "draw", "trace", "timeline", "busy")
 OF_LINKS = ("trace", "timeline", "busy", "kill", "slow")
 
@@ -91,10 +92,11 @@ def add_changes(group: argparse._ActionsContainer, *, with_model: bool) -> None:
 
 
 def _add_allreduce(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--size", help="bytes per rank, such as 64MiB (default: 160MB)")
     group.add_argument(
-        "--sizes", metavar="FROM:TO", help="a table of many sizes too, such as 1KB:8GB"
+        "--size",
+        help="bytes per rank, such as 64MiB (default: 160MB; with --sizes alone none)",
     )
+    group.add_argument("--sizes", metavar="FROM:TO", help="a table of many sizes, such as 1KB:8GB")
     group.add_argument(
         "--ranks",
         type=_up_to(MOST_RANKS),

@@ -76,14 +76,14 @@ class Sizes(Drawable):
         lines = []
         for *cells, choice in rows:
             lines.append("  ".join([*map(str.rjust, cells, widths), choice]))
-        return "\n".join([self.title, *lines])
+        return "\n".join([f"{self.title}: {self.timed}", *lines])
 
     def __repr__(self) -> str:
         return f"Sizes({self.title!r}, {len(self.plans)} sizes)"
 
     def _repr_html_(self) -> str:
         headings, *rows = self.rows()
-        return html_table([self.title], headings, rows)
+        return html_table([f"{self.title}: {self.timed}"], headings, rows)
 
     def _figure(self) -> Figure:
         from fastreduce.plan.pictures import sizes_figure

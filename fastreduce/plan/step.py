@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.drawing import Drawable
+from fastreduce.names import counted
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.notes import calibrated_gpus
 from fastreduce.plan.parameters import Source, parameters
@@ -166,7 +167,7 @@ def what_if(
     calibrated = calibrated_gpus(machine, [scale.gpus for scale in scales])
     joined = f", joined by {cards} x {gbit:g} Gbit/s each" if several else ""
     return WhatIf(
-        f"{_name(model)}, {_gradients(found)} in {len(summed_bytes)} buckets; a step of "
+        f"{_name(model)}, {_gradients(found)} in {counted(len(summed_bytes), 'bucket')}; a step of "
         f"{duration(step_s)} on one GPU",
         f"{machine.name}{joined}; all predicted{calibrated}",
         summed_bytes,

@@ -103,7 +103,7 @@ def _with_nics(name: str, machine: nx.DiGraph, nics: int) -> tuple[nx.DiGraph, d
     if not ports:
         raise ValueError(
             f"cluster of {name!r}: no switch and no CPU has a link of medium 'pcie', want one that "
-            "a network card can be attached to"
+            "a network card can be attached to, or a plan of one machine (--machines 1)"
         )
     cards = {}
     names = (nic for nic in map("nic{}".format, count()) if nic not in machine)

@@ -12,6 +12,7 @@ from fastreduce.algorithms import leader
 from fastreduce.cli import main
 from fastreduce.topology import Topology, names, preset, save
 from fastreduce.topology.calibration import Calibration, Curve, Error, Pair
+from fastreduce.topology.links import connect
 
 
 def test_prints_the_plan(capsys):
@@ -53,6 +54,18 @@ def test_writes_what_is_asked_for(capsys, tmp_path):
     page = (tmp_path / "report.html").read_text()
     for heading in ("Algorithms", "Time over size", "How busy the links are", "by-parameter"):
         assert heading in page
+
+
+def test_with_sizes_alone_it_prints_their_table_alone(capsys, tmp_path):
+    plot, html = (str(tmp_path / x) for x in ("plot.svg", "page.html"))
+    line = ["plan", "--topology", "book-pcie4", "--sizes", "1MB:2MB"]
+    title = "1 MB to 2 MB on each of 4 ranks, book-pcie4: predicted\n"
+    assert main([*line, "--plot", plot]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(title) and "choice:" not in out and out.endswith(f"written: {plot}\n")
+    assert main([*line, "--html", html]) == 0  # a page is of one size
+    out = capsys.readouterr().out
+    assert out.startswith("160 MB on each of 4 ranks") and title in out
 
 
 def test_a_saved_program_is_planned_for_all_sizes(capsys, tmp_path):
@@ -213,6 +226,26 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_plan(capsys, tmp_pa
         out, err = capsys.readouterr()
         assert (ended.value.code, out) == (2, "")
         assert f"argument {flag}: " in err and words in err
+
+
+@pytest.mark.parametrize(
+    ("gpus", "medium", "flags", "words"),
+    [
+        (513, "pcie", ["--nics", "4"], "they need --machines, 2 or more"),
+        (2, "nvlink", [], "attached to, or a plan of one machine (--machines 1)"),
+    ],
+    ids=["so many GPUs that it is one", "no place for a card"],
+)
+def test_machines_that_no_network_joins(capsys, tmp_path, gpus, medium, flags, words):
+    graph = nx.DiGraph()
+    graph.add_node("switch", kind="switch")
+    for i in range(gpus):
+        graph.add_node(f"gpu{i}", kind="gpu", memory_bytes_per_s=1e12)
+        connect(graph, f"gpu{i}", "switch", medium, 1e9)
+    save(Topology("mine", "a test", graph), tmp_path / "mine.json")
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--topology", str(tmp_path / "mine.json"), *STEP, *flags])
+    assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
 BAD_MACHINES = {

@@ -64,7 +64,7 @@ def test_the_fastest_at_the_largest_size_comes_first():
 
 def test_prints_a_column_for_each_algorithm(book):
     title, headings, *rows = str(book).splitlines()
-    assert title == "1 MB to 160 MB on each of 4 ranks, book-pcie4"
+    assert title == "1 MB to 160 MB on each of 4 ranks, book-pcie4: predicted"
     assert headings.split() == ["size", *book.algorithms, "choice"]
     assert rows[-1].startswith("160 MB") and rows[-1].endswith("  sharded")
     assert book._repr_html_().count("<tr>") == 1 + len(rows)
