@@ -5,6 +5,9 @@ import signal
 import subprocess
 import sys
 
+import pytest
+from subprocesses import run_python
+
 from fastreduce.cli import main
 from fastreduce.training import Trainer
 from fastreduce.training.data import SAMPLE
@@ -51,3 +54,21 @@ def test_in_the_first_epoch_it_says_that_nothing_was_reached(monkeypatch, capsys
         f"written: {tmp_path / 'metrics.jsonl'}",
     ]
     assert err == "fastreduce: interrupted in epoch 1\n"
+
+
+@pytest.mark.parametrize("module", ["torch", "fastreduce.cli"])
+def test_while_it_is_imported_it_is_no_traceback(module):
+    code = f"""
+        import sys
+
+        class CtrlC:
+            def find_spec(name, *_):
+                if name == {module!r}:
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, CtrlC)
+        from _fastreduce_command import main
+        sys.exit(main())
+    """
+    done = run_python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fastreduce: interrupted\n")
