@@ -28,7 +28,7 @@ graphs, one for each program and set, so with twelve programs there are at most 
 (50 MB of L2) these are enough if all ranks together have 20 MB or more; with "--engine tiles" 1.6
 MB are enough. "--sets 1" uses one set again and again, so that small sizes come from the nearest
 cache. LeNet's gradients on the CPU also use one set, as in training. The JSON has
-"working_set_bytes".
+"working_set_bytes", and "devices", on how many the ranks are.
 
 "of limit" is the limit's time divided by the contender's, if data comes from memory; otherwise the
 table says "in cache". An allreduce must read and write all ranks' buffers, 2 k n bytes. One pass
