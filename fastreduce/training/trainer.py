@@ -193,9 +193,11 @@ class Trainer:
             title = f"epoch {len(at.epochs) + 1}"
             left = tqdm(left, title, total=len(batches), initial=at.step, unit="step", leave=False)
         trace, self._trace = self._trace, None
+        # With micro-shards by their size: other threads give other bits, other replicas must not.
+        shards = self.config.reproducible or len(devices)
         with (
             deterministic_cudnn(),
-            threads_for(self.config.batch_size / len(devices), devices),
+            threads_for(self.config.batch_size / shards, devices),
             traced(trace) as tracer,
         ):
             begin_s = time.perf_counter() - at.epoch_s

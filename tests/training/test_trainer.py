@@ -229,12 +229,18 @@ def test_cudnn_is_deterministic_during_an_epoch_only(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "replicas", "threads"), [(32, 2, 1), (33, 2, 3), (16, 1, 1), (17, 1, 3)]
+    ("batch_size", "replicas", "reproducible", "threads"),
+    [
+        *[(32, 2, None, 1), (33, 2, None, 3), (16, 1, None, 1), (17, 1, None, 3)],
+        # Micro-shards are as large on any number of replicas, and so must be their threads.
+        *[(64, k, 4, 1) for k in (1, 2, 4)],
+        *[(68, k, 4, 3) for k in (1, 2, 4)],
+    ],
 )
 def test_small_shards_are_computed_on_one_thread_during_an_epoch_only(
-    tiny, batch_size, replicas, threads
+    tiny, batch_size, replicas, reproducible, threads
 ):
     torch.set_num_threads(3)  # The fixture one_thread sets back what was before.
-    config = Config((CPU,) * replicas, batch_size, epochs=1)
+    config = Config((CPU,) * replicas, batch_size, epochs=1, reproducible=reproducible)
     seen = during(tiny, config, lambda X: torch.get_num_threads())
     assert (seen, torch.get_num_threads()) == ([threads], 3)
