@@ -120,7 +120,9 @@ def network(config: Config, generator: Generator) -> Classifier:
     net.precision = config.precision
     net.to(config.devices[0])
     if config.compile:
-        net.compile()
+        # In its class: a copy of the module, which a replica is, would lose what `compile()` adds.
+        compiled = {"forward": torch.compile(type(net).forward)}
+        net.__class__ = type("Compiled", (type(net),), compiled)
     return net
 
 
@@ -147,6 +149,7 @@ class ModuleLearner(Learner):
             config.devices,
             reproducible=config.reproducible,
             overlap=config.overlap,
+            at_once=not config.compile,  # as every compiled module, which its class does not tell
         )
         self.optimizer = optimizer(self.model, config)
         self._rows = 256 * len(config.devices)

@@ -1,6 +1,7 @@
 """An epoch takes each image once, is the same for the same seed, and checks its replicas."""
 
 import dataclasses
+import functools
 from itertools import chain
 
 import pytest
@@ -148,6 +149,22 @@ def test_a_compiled_model_learns_the_same(tiny):
     (one, _), (other, _) = run(dataclasses.replace(eager, compile=True), tiny), run(eager, tiny)
     for own, wanted in zip(params(one), params(other), strict=True):
         torch.testing.assert_close(own, wanted)
+
+
+@pytest.mark.sweep("compiled models")
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_all_replicas_are_compiled(tiny, monkeypatch, replicas):
+    runs = []
+
+    def counting(graph, _):
+        return lambda *inputs: (runs.append(1), graph(*inputs))[1]
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counting))
+    config = Config((CPU,) * replicas, batch_size=5, model="mlp", epochs=1, compile=True)
+    trainer = Trainer(config, tiny, progress=False)
+    for _ in range(3):
+        trainer.learner.step(tiny.train.images[:4], tiny.train.labels[:4])
+    assert len(runs) == 3 * replicas
 
 
 def test_any_number_of_replicas_learns_the_same_bits_if_asked_to(tiny):
