@@ -68,7 +68,7 @@ def _synthesize(args: argparse.Namespace) -> int:
             topology,
             args.size,
             seconds=args.seconds,
-            progress=sys.stderr.isatty(),
+            progress=sys.stderr is not None and sys.stderr.isatty(),
         )
     except ValueError as error:
         args.refuse(str(error))

@@ -41,6 +41,10 @@ class Learner(abc.ABC):
         Raises NonFiniteLoss, with nothing changed, where it has looked at them.
         """
 
+    def counted(self, rows: int) -> int:
+        """Of how many examples of a batch of so many the losses are that `step` returns."""
+        return rows
+
     @abc.abstractmethod
     def accuracy(self, X: Tensor, y: Tensor) -> float: ...
 
@@ -213,18 +217,23 @@ class StoreLearner(ModuleLearner):
         self.store.broadcast(self._keys, self._params, self._params)
 
     def step(self, X: Tensor, y: Tensor) -> Sequence[Tensor]:
-        workers, rank = self.store.num_workers, self.store.rank
-        own_X, own_y = (torch.tensor_split(x, workers)[rank] for x in (X, y))
+        own_X, own_y = self._part(X), self._part(y)
         self.optimizer.zero_grad()
-        loss = X.new_zeros(())
+        losses = []
         if len(own_X):  # the last batch may have fewer examples than there are workers
-            loss = self.model.backward(F.cross_entropy, own_X, own_y)
+            losses = [self.model.backward(F.cross_entropy, own_X, own_y) * len(own_X)]
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad * (len(own_X) / len(X))
             for p in self.model.parameters()
         ]
         self.store.pushpull(self._keys, gradients, self._params)
-        return [loss * len(X)]
+        return losses
+
+    def counted(self, rows: int) -> int:
+        return len(self._part(torch.empty(rows)))
+
+    def _part(self, x: Tensor) -> Tensor:
+        return x.tensor_split(self.store.num_workers)[self.store.rank]
 
     def state(self) -> dict[str, Any]:
         return {

@@ -93,7 +93,7 @@ def train_batch(
     was split. Returns each shard's summed loss, detached, on its device; it is not read here,
     because reading waits for the device.
 
-    Raises ValueError as `split_batch` does, and what ``allreduce`` raises.
+    Raises ValueError as `split_batch` does and for an empty batch, and what ``allreduce`` raises.
 
     Source: *Dive into Deep Learning*, "Training on Multiple GPUs", "Training".
 
@@ -105,6 +105,8 @@ def train_batch(
     2
     """
     X_shards, y_shards = split_batch(X, y, devices)
+    if not len(X):
+        raise ValueError("train_batch: found an empty batch, wanted at least one example")
     losses = [
         loss(lenet(X_shard, params), y_shard)
         for X_shard, y_shard, params in zip(X_shards, y_shards, device_params, strict=True)

@@ -11,7 +11,8 @@ class Epoch:
     """One epoch: the mean loss while training, the accuracy after it, and the seconds of each part.
 
     ``epoch_s`` is the time of the training steps, including ``allreduce_s`` (None where it is not
-    measured) but not ``evaluation_s``. ``skipped`` counts the steps left out for their losses.
+    measured) but neither ``evaluation_s`` nor that of writing checkpoints. ``skipped`` counts the
+    steps left out for their losses.
     """
 
     epoch: int

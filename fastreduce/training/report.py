@@ -144,7 +144,7 @@ def plot(epochs: Sequence[Epoch], path: Path, title: str) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
     losses = [epoch.loss for epoch in epochs if math.isfinite(epoch.loss)]
-    figure.axes[0].set_ylim(0, 1.1 * max(losses, default=1.0))
+    figure.axes[0].set_ylim(0, 1.1 * max(losses, default=0.0) or 1.0)
     figure.axes[1].set_ylim(0, 1)
     with replacing(path) as unfinished:
         figure.savefig(unfinished, format="png", dpi=150)

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from torch.profiler import ProfilerActivity, profile, schedule, supported_activities
 
+from fastreduce.files import replacing
+
 # The first step has a bucket for each parameter, and the second joins them (parallel/buckets.py).
 SKIPPED_STEPS, TRACED_STEPS = 3, 4
 
@@ -43,7 +45,8 @@ def traced(path: Path | None) -> Iterator[Ticker]:
     def export(profiler: profile) -> None:
         if profiler.step_num > SKIPPED_STEPS:
             path.parent.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(path))
+            with replacing(path) as unfinished:
+                profiler.export_chrome_trace(str(unfinished))
 
     wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & supported_activities()  # type: ignore[no-untyped-call]
     steps = schedule(wait=SKIPPED_STEPS - 1, warmup=1, active=TRACED_STEPS, repeat=1)

@@ -57,8 +57,13 @@ class Trainer:
         make: Callable[[Config, Generator], Learner] = learner,
     ) -> None:
         check_flags("Trainer", progress=progress)
-        if checkpoint_every is not None and checkpoint_every < 1:
-            raise ValueError(f"checkpoint every: found {checkpoint_every}, wanted at least 1 step")
+        if checkpoint_every is not None and (
+            type(checkpoint_every) is not int or checkpoint_every < 1
+        ):
+            raise ValueError(
+                f"checkpoint every: found {checkpoint_every!r}, wanted a whole number of steps, at "
+                "least 1"
+            )
         self.config = config
         self.checkpoints = checkpoints
         self._checkpoint_every = checkpoint_every
@@ -110,7 +115,6 @@ class Trainer:
     def save(self) -> Path:
         """Write a checkpoint into ``checkpoints``; raises what `checkpoint.save` raises."""
         assert self.checkpoints is not None
-        self._read_losses()
         steps = len(self._at.epochs) * self._steps_per_epoch() + self._at.step
         return checkpoint.save(self.checkpoints, self._parts(), step=steps)
 
@@ -189,7 +193,7 @@ class Trainer:
         devices, at = self.config.devices, self._at
         left: Iterable[Tensor] = batches[at.step :]
         # Not by tqdm's `disable`: a Ctrl-C that comes while Python frees such an object is lost.
-        if self._progress and sys.stderr.isatty():
+        if self._progress and sys.stderr is not None and sys.stderr.isatty():
             title = f"epoch {len(at.epochs) + 1}"
             left = tqdm(left, title, total=len(batches), initial=at.step, unit="step", leave=False)
         trace, self._trace = self._trace, None
@@ -200,16 +204,18 @@ class Trainer:
             threads_for(self.config.batch_size / shards, devices),
             traced(trace) as tracer,
         ):
-            begin_s = time.perf_counter() - at.epoch_s
+            begin_s = time.perf_counter()
             for rows in left:
                 self._step(rows)
                 tracer.step()
-                at.epoch_s = time.perf_counter() - begin_s
                 every = self._checkpoint_every
                 if self.checkpoints and every and at.step % every == 0 and at.step < len(batches):
+                    self._read_losses()
+                    at.epoch_s += time.perf_counter() - begin_s
                     self.save()
+                    begin_s = time.perf_counter()
             self._read_losses()
-            at.epoch_s = time.perf_counter() - begin_s
+            at.epoch_s += time.perf_counter() - begin_s
 
     def _step(self, rows: Tensor) -> None:
         losses: Sequence[Tensor] = ()
@@ -220,7 +226,7 @@ class Trainer:
                 raise self._named(error, self._at.step) from None
             self._at.skipped += 1
         else:
-            self._at.images += len(rows)
+            self._at.images += self.learner.counted(len(rows))
         self._unread.append(losses)
         self._at.step += 1
         if self.config.devices[0].type == "cpu":  # elsewhere, reading would make every step wait

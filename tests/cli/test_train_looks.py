@@ -3,11 +3,12 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from fastreduce.cli import main
-from fastreduce.training import Config, compare
+from fastreduce.training import Config, compare, tracing
 from fastreduce.training.data import SAMPLE
 from fastreduce.training.sweep import Outcome, table
 from fastreduce.training.tracing import SKIPPED_STEPS, TRACED_STEPS
@@ -63,6 +64,16 @@ def test_a_profile_of_too_few_steps_is_said(capsys, tmp_path, caplog):
     trace = tmp_path / "run" / "trace.json"
     assert not trace.exists() and str(trace) not in capsys.readouterr().out
     assert f"{trace}: found fewer than {SKIPPED_STEPS + 1} steps" in caplog.text
+
+
+def test_a_profile_that_is_cut_short_leaves_no_half_of_it(tmp_path, monkeypatch):
+    def interrupted(_, path):
+        Path(path).write_text('{"traceEvents": [')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracing.profile, "export_chrome_trace", interrupted)
+    assert train(tmp_path, "--profile", "--steps", str(SKIPPED_STEPS + TRACED_STEPS)) == 130
+    assert [x.name for x in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
 
 
 class TestSweep:

@@ -51,6 +51,12 @@ def test_a_split_that_makes_no_sense_is_an_error(rows_of_X, rows_of_y, devices, 
         split_batch(torch.zeros(rows_of_X), torch.zeros(rows_of_y), devices)
 
 
+def test_a_step_on_an_empty_batch_is_an_error():
+    X, y = torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(ValueError, match="train_batch: found an empty batch, wanted at least one"):
+        train_batch(X, y, [get_params(initial_params(), "cpu")], ["cpu"], lr=0.1)
+
+
 def trained(replicas: int, allreduce: Allreduce, *, batch: int = 7) -> list[list[Tensor]]:
     """The replicas after four steps in float64, from parameters that all have gradients."""
     generator = torch.Generator().manual_seed(1)

@@ -185,6 +185,11 @@ def test_a_loss_that_diverged_is_null_as_json_has_no_nan(tiny, tmp_path, loss):
     plot([diverged], tmp_path / "curve.png", "diverged")
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_loss_of_zero_is_drawn_without_a_warning(tmp_path):
+    plot([Epoch(1, 0.0, 0.1, 2.0, 0.5, 0.1)], tmp_path / "curve.png", "learned")
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_picture_is_a_png_with_something_on_it(tmp_path, count):
     plot(EPOCHS[:count], tmp_path / "curve.png", "title")

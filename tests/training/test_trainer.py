@@ -204,10 +204,15 @@ def test_steps_bounds_an_epoch(tiny):
     assert [len(step) for step in steps] == [4, 4]
 
 
-def test_the_loss_is_the_mean_over_the_images_seen(tiny):
-    # So small a rate leaves the book's parameters as they were: near zero, every class as likely.
-    _, [epoch] = run(dataclasses.replace(TWO, epochs=1, lr=1e-30, init="book"), tiny)
-    assert epoch.loss == pytest.approx(torch.tensor(10.0).log().item(), rel=1e-3)
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, "5", True])
+def test_checkpoints_every_so_many_steps(tiny, wrong):
+    with pytest.raises(ValueError, match=f"checkpoint every: found {wrong!r}, wanted a whole numb"):
+        Trainer(TWO, tiny, checkpoint_every=wrong)
+
+
+def test_a_program_without_stderr_has_no_bar(tiny, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    assert len(list(Trainer(TWO, tiny).epochs())) == 2
 
 
 def test_replicas_that_drift_apart_end_the_epoch_with_an_error(tiny):
