@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from fastreduce.training import Config
 
 SETTINGS = (
@@ -29,19 +31,25 @@ def new_config(args: argparse.Namespace, is_sample: bool) -> Config:
 
     Raises ValueError.
     """
+    from fastreduce.devices import default_replicas
     from fastreduce.training import config
     from fastreduce.training.processes import started
 
-    settings = given(args)
-    if started().size > 1 and not settings.keys() & {"kvstore", "allreduce"}:
+    here, settings = started(), given(args)
+    if here.size > 1 and not settings.keys() & {"kvstore", "allreduce"}:
         settings.setdefault("backend", "fastreduce")
     suited = config.SAMPLE_SETTINGS if is_sample else config.SETTINGS
     defaults = suited.get(settings.get("model", "lenet"), {})
-    settings = {**defaults, **_epochs(args), **_devices(args, settings.get("backend")), **settings}
-    found = config.Config(**settings)
+    settings = {**defaults, **_epochs(args), **settings}
+    batch_size = settings.get("batch_size", config.Config.batch_size)
+    backend = settings.get("backend")
+    devices = here.devices(args.devices, backend)
+    default = default_replicas(devices) if here.size == 1 and not backend else len(devices)
+    found = config.Config(_dealt(devices, args, default, batch_size), **settings)
     if args.scale_batch:
-        found = found.changed(batch_size=found.batch_size * len(found.devices))
-    started().check(found)
+        replicas = len(found.devices) * here.size
+        found = found.changed(batch_size=found.batch_size * replicas)
+    here.check(found)
     return found
 
 
@@ -67,9 +75,14 @@ def resumed_config(args: argparse.Namespace, before: Any) -> Config:
             "fastreduce train"
         )
     config = Config.from_json(before).changed(**_epochs(args), **given(args))
-    started().check(config)
+    here = started()
+    here.check(config)
     if args.devices or args.replicas is not None or config.backend:
-        return config.changed(**_devices(args, config.backend))
+        # What is not given stays; but processes of a backend are dealt the devices of this machine.
+        kept = None if config.backend else list(map(str, dict.fromkeys(config.devices)))
+        devices = here.devices(args.devices or kept, config.backend)
+        default = max(len(devices), len(config.devices))
+        return config.changed(devices=_dealt(devices, args, default, config.batch_size))
     usable_devices([str(device) for device in config.devices])
     return config
 
@@ -78,12 +91,13 @@ def _epochs(args: argparse.Namespace) -> dict[str, Any]:
     return {} if args.epochs is None else {"epochs": args.epochs}
 
 
-def _devices(args: argparse.Namespace, backend: str | None) -> dict[str, Any]:
-    from fastreduce.devices import deal_devices, default_replicas
-    from fastreduce.training.processes import started
+def _dealt(
+    devices: Sequence[torch.device], args: argparse.Namespace, default: int, batch_size: int
+) -> tuple[torch.device, ...]:
+    """The device of each of ``--replicas``, or of as many as the default says."""
+    from fastreduce.devices import deal_devices
+    from fastreduce.training.config import check_replicas_fit
 
-    here = started()
-    devices = here.devices(args.devices, backend)
-    default = default_replicas(devices) if here.size == 1 and not backend else len(devices)
-    replicas = default if args.replicas is None else args.replicas
-    return {"devices": deal_devices(devices, replicas)}
+    if args.replicas is not None:
+        check_replicas_fit(args.replicas, batch_size)  # before a list of so many is made
+    return deal_devices(devices, default if args.replicas is None else args.replicas)

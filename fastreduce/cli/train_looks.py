@@ -89,6 +89,11 @@ def check(args: argparse.Namespace, config: Config) -> None:
             )
     if args.lr_sweep is not None:
         _check_sweep(args, config)
+    if args.compare is not None and args.profile:
+        raise ValueError(
+            "compare: found together with --profile, which slows down the steps that it traces; "
+            "leave one of the two out"
+        )
     if args.compare is not None:
         rival(config, args.compare)
 
@@ -96,11 +101,19 @@ def check(args: argparse.Namespace, config: Config) -> None:
 def _check_sweep(args: argparse.Namespace, config: Config) -> None:
     from fastreduce.training.sweep import configs
 
-    others = ("replicas", "scale_batch", "checkpoint_every", "profile", "compare", "tensorboard")
+    others = (
+        *("lr", "replicas", "scale_batch", "checkpoint_every"),
+        *("profile", "compare", "tensorboard"),
+    )
     if flags := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]:
         raise ValueError(
             f"{', '.join(flags)}: found together with --lr-sweep, which trains 1, 2 and 4 replicas "
-            "and keeps their accuracies only; leave one of the two out"
+            "at its rates and keeps their accuracies only; leave one of the two out"
+        )
+    if len(set(args.devices or ())) < len(args.devices or ()):
+        raise ValueError(
+            f"devices: found {' '.join(args.devices)} with --lr-sweep, which deals 1, 2 and 4 "
+            "replicas out over them, wanted each device once"
         )
     configs(config, args.lr_sweep)
 

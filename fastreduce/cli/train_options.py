@@ -30,7 +30,7 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         "--scale-batch",
         action="store_true",
         default=None,
-        help="take --batch-size for each replica instead",
+        help="take --batch-size for each replica of each process instead",
     )
     group.add_argument(
         "--lr",
@@ -99,13 +99,14 @@ def _add_replicas(group: argparse._ArgumentGroup) -> None:
         "--devices",
         nargs="+",
         metavar="DEVICE",
-        help="such as cuda:0 cuda:1, or cpu (default: all GPUs, else cpu)",
+        help="such as cuda:0 cuda:1, or cpu (default: all GPUs, else cpu; with --resume those "
+        "before)",
     )
     group.add_argument(
         "--replicas",
         type=int,
         help="copies of the model, dealt out over the devices in turn (default: one per device; 2 "
-        "where the CPU is the only one, and this the only process)",
+        "where the CPU is the only one, and this the only process; with --resume as before)",
     )
     group.add_argument(
         "--reproducible",
@@ -155,6 +156,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--data",
         metavar="DIR",
+        type=folder,
         help="where Fashion-MNIST's four IDX files are "
         "(default: $FASTREDUCE_DATA, else found or downloaded)",
     )

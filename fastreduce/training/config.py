@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -12,11 +13,12 @@ import torch
 import fastreduce
 from fastreduce.arguments import check_flags
 from fastreduce.kvstore.arguments import check_store
-from fastreduce.names import listed
+from fastreduce.names import listed, shown
 
 from .lenet import INITS
 from .models import MODELS
 
+LARGEST_COUNT = 2**63 - 1  # that torch takes, of rows and as a seed
 LARGEST_LR = torch.finfo(torch.float32).max  # the parameters' type
 PRECISIONS = ("fp32", "bf16")
 LR_SCHEDULES = ("constant", "linear")
@@ -38,11 +40,20 @@ SAMPLE_SETTINGS: dict[str, dict[str, Any]] = {
     "mlp": {"batch_size": 16, "lr": 0.1, "epochs": 3},
 }
 
-# By the annotation of a setting, as the text that it is here.
-NUMBERS: dict[str, tuple[type, str]] = {
-    "int": (Integral, "a whole number"),
-    "float": (Real, "a number"),
+# By the annotation of a setting, as the text that it is here: what is taken, and what it becomes.
+NUMBERS: dict[str, tuple[type, Callable[[Any], object], str]] = {
+    "int": (Integral, int, "a whole number"),
+    "float": (Real, float, "a number"),
 }
+
+
+def check_replicas_fit(replicas: int, batch_size: int) -> None:
+    """Raise ValueError for more replicas than a batch has examples."""
+    if replicas > batch_size:
+        raise ValueError(
+            f"replicas: found {replicas} for a batch of {batch_size} examples, wanted at least one "
+            "example per replica"
+        )
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,9 @@ class Config:
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"{name}: found {count}, wanted at least 1")
-        if not 0 <= self.seed < 2**63:
+            if count > LARGEST_COUNT:
+                raise ValueError(f"{name}: found {count}, wanted at most 2**63 - 1")
+        if not 0 <= self.seed <= LARGEST_COUNT:
             raise ValueError(f"seed: found {self.seed}, wanted 0 to 2**63 - 1")
         if not 0 < self.lr <= LARGEST_LR:
             raise ValueError(
@@ -121,10 +134,11 @@ class Config:
                 f"weight-decay: found {self.weight_decay}, wanted a number from 0 to "
                 f"{LARGEST_LR:.1e}"
             )
-        if len(self.devices) > self.batch_size:
+        check_replicas_fit(len(self.devices), self.batch_size)
+        if (self.reproducible or 1) > self.batch_size:
             raise ValueError(
-                f"replicas: found {len(self.devices)} for a batch of {self.batch_size} examples, "
-                "wanted at least one example per replica"
+                f"reproducible: found {self.reproducible} micro-shards for a batch of "
+                f"{self.batch_size} examples, wanted at least one example per micro-shard"
             )
         if len(self.devices) > (self.reproducible or len(self.devices)):
             raise ValueError(
@@ -155,10 +169,13 @@ class Config:
             found = getattr(self, setting.name)
             if kind not in NUMBERS or (none and found is None):
                 continue
-            number, words = NUMBERS[kind]
+            number, converted, words = NUMBERS[kind]
             if not isinstance(found, number) or isinstance(found, bool):
                 name = setting.name.replace("_", "-")
                 raise ValueError(f"{name}: found {found!r}, wanted {words}")
+            # NumPy's, for example, cannot be written as JSON. What overflows is above all bounds.
+            with contextlib.suppress(OverflowError):
+                object.__setattr__(self, setting.name, converted(found))
 
     def _check_names(self) -> None:
         names: list[tuple[str, Any, tuple[str, ...]]] = [
@@ -242,13 +259,23 @@ class Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Config:
-        """The config of `to_json`. Raises ValueError if ``values`` has settings that are none."""
+        """The config of `to_json`. Raises ValueError if ``values`` is none."""
         if unknown := values.keys() - cls.__dataclass_fields__.keys():
             raise ValueError(
                 f"config: found the settings {', '.join(sorted(unknown))}, which this fastreduce "
                 "does not have; use the one that wrote them"
             )
-        return cls(**{**values, "devices": tuple(map(torch.device, values["devices"]))})
+        found = values.get("devices")
+        try:
+            devices = tuple(map(torch.device, found or ()))
+        except (TypeError, RuntimeError):
+            devices = ()
+        if not devices:
+            raise ValueError(
+                f"config: found devices {shown(found)}, wanted a list of names such as "
+                "['cpu', 'cpu']; use what Config.to_json returns"
+            )
+        return cls(**{**values, "devices": devices})
 
     def changed(self, **changes: Any) -> Config:
         return replace(self, **changes)

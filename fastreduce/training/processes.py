@@ -167,7 +167,22 @@ def _store_of_the_job() -> Any:
 
 
 def started() -> Processes:
-    """What torchrun says in the environment; without it, one process."""
-    told = {"rank": "RANK", "size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
-    found = {name: int(os.environ[x]) for name, x in told.items() if x in os.environ}
-    return Processes(**found)
+    """What torchrun says in the environment; without it, one process.
+
+    Raises ValueError for what torchrun does not say.
+    """
+    size = _told("WORLD_SIZE", "1")
+    if size <= 1:  # the others are then of something else
+        return Processes()
+    return Processes(_told("RANK", "", size), size, _told("LOCAL_RANK", "0", size))
+
+
+def _told(name: str, default: str, size: int | None = None) -> int:
+    found = os.environ.get(name, default)
+    if not found.isdecimal() or (size is not None and int(found) >= size):
+        wanted = "a number of processes" if size is None else f"0 to {size - 1}"
+        raise ValueError(
+            f"${name}: found {found!r}, wanted {wanted}; let torchrun set it and $WORLD_SIZE, or "
+            "unset both for one process"
+        )
+    return int(found)

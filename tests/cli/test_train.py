@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
     ("flags", "words"),
     [
         (["--replicas", "0"], "replicas: found 0, wanted at least 1"),
-        (["--replicas", "100000"], "replicas: found 100000 for a batch of"),
+        (["--replicas", "1000000000000"], "replicas: found 1000000000000 for a batch of 8 ex"),
         (["--replicas", "two"], "--replicas: invalid int value: 'two'"),
         (["--devices", "cpu", "cpu", "--replicas", "1"], "replicas: found 1, wanted at least 2"),
         (["--devices", "gpu"], "devices: found 'gpu'"),
@@ -107,6 +108,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
         (["--devices", "meta"], "devices: found 'meta'"),
         (["--devices"], "--devices: expected at least one argument"),
         (["--batch-size", "0"], "batch size: found 0"),
+        (["--batch-size", str(2**63)], f"batch size: found {2**63}, wanted at most 2**63 - 1"),
         (["--lr", "-1"], "lr: found -1.0"),
         (["--lr", "nan"], "lr: found nan"),
         (["--lr", "1e39"], "lr: found 1e+39, wanted a number above 0, and at most 3.4e+38"),
@@ -134,6 +136,7 @@ def test_the_same_seed_gives_the_same_metrics(tmp_path):
         (["--model", "LeNet"], "did you mean 'lenet'?"),
         (["--precision", "fp8"], "precision: found 'fp8', wanted one of fp32, bf16"),
         (["--reproducible", "0"], "reproducible: found 0, wanted at least 1"),
+        (["--reproducible", "100000"], "reproducible: found 100000 micro-shards for a batch of 8"),
         (["--checkpoint-every", "0"], "--checkpoint-every: found '0', wanted a number of steps"),
         (["--colour", "red"], "--colour"),
     ],
@@ -190,7 +193,7 @@ def test_an_out_that_cannot_be_is_refused_in_words_before_data_is_looked_for(cap
         assert f"--out {out}: found {tmp_path / 'taken'} to be a file, wanted a folder" in err
 
 
-@pytest.mark.parametrize("flag", ["--out", "--resume"])
+@pytest.mark.parametrize("flag", ["--out", "--resume", "--data"])
 def test_a_folder_without_a_name_is_not_the_current_one(flag, capsys):
     with pytest.raises(SystemExit):
         main(["train", flag, ""])
@@ -217,6 +220,15 @@ def flags_of(argv):
 def test_the_sample_has_settings_of_its_own_which_flags_override(flags, expected):
     config = flags_of(flags)
     assert {name: getattr(config, name) for name in SAMPLE_SETTINGS} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [([], 48), (["--kvstore", "dist_sync", "--replicas", "2"], 96)]
+)
+def test_the_batch_is_scaled_by_the_replicas_of_all_processes(monkeypatch, flags, expected):
+    environment = {"WORLD_SIZE": "3", "RANK": "1", "LOCAL_RANK": "1"}
+    monkeypatch.setattr(os, "environ", {**os.environ, **environment})
+    assert flags_of(["--scale-batch", "--batch-size", "16", *flags]).batch_size == expected
 
 
 def test_the_whole_set_has_the_book_s_settings(monkeypatch, tmp_path, capsys):

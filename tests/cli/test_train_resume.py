@@ -1,13 +1,14 @@
 """`fastreduce train --resume` with other settings, and with other folders than that of a run."""
 
+import argparse
 import json
 
 import pytest
 import torch
 from sweeps import one_in
 
-from fastreduce.cli import main
-from fastreduce.training import Config, Trainer
+from fastreduce.cli import main, train, train_config
+from fastreduce.training import Config, Trainer, processes
 from fastreduce.training.checkpoint import read
 from fastreduce.training.data import SAMPLE, load_fashion_mnist
 
@@ -100,6 +101,34 @@ def test_the_rate_is_the_one_that_is_used(tmp_path, settings):
     assert any(x.any() for x in changes(0.2))
     for half, whole in zip(changes(0.1), changes(0.2), strict=True):
         torch.testing.assert_close(2 * half, whole, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "flags", "expected"),
+    [
+        ("cpu", [], "cpu cpu"),
+        ("cpu", ["--replicas", "4"], "cpu cpu cpu cpu"),
+        ("cpu", ["--devices", "cpu"], "cpu cpu"),
+        ("cpu", ["--devices", "cpu", "--replicas", "3"], "cpu cpu cpu"),
+        ("cpu", ["--devices", "cuda:1"], "cuda:1 cuda:1"),
+        ("cpu", ["--devices", "cuda:0", "cuda:1", "cuda:2"], "cuda:0 cuda:1 cuda:2"),
+        ("cuda:1", ["--replicas", "3"], "cuda:1 cuda:1 cuda:1"),
+    ],
+)
+def test_devices_or_replicas_that_are_not_given_stay(monkeypatch, before, flags, expected):
+    """On a machine with GPUs, as it were."""
+    monkeypatch.setattr(
+        processes,
+        "usable_devices",
+        lambda names=None: list(map(torch.device, names or ["cuda:0", "cuda:1", "cuda:2"])),
+    )
+    monkeypatch.setattr("fastreduce.devices.usable_devices", lambda _: None)
+    parser = argparse.ArgumentParser()
+    train.add(parser.add_subparsers())
+    args = parser.parse_args(["train", "--resume", "r", *flags])
+    config = Config((torch.device(before),) * 2, batch_size=8).to_json()
+    found = train_config.resumed_config(args, config).devices
+    assert " ".join(map(str, found)) == expected
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", DEEP])

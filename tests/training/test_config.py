@@ -1,7 +1,10 @@
 """Settings that make no sense together are refused before anything runs."""
 
 import dataclasses
+import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,6 +57,10 @@ def test_a_graph_cannot_leave_out_a_step():
         ({"weight_decay": 1e-4, "allreduce": "ring"}, "weight-decay: .* with allreduce 'ring'"),
         ({"reproducible": 0}, "reproducible: found 0"),
         ({"reproducible": 1}, "reproducible: found 1 micro-shards for 2 replicas"),
+        ({"reproducible": 5}, "reproducible: found 5 micro-shards for a batch of 4 examples"),
+        ({"batch_size": 2**63}, "batch size: found 9223372036854775808, wanted at most"),
+        ({"epochs": 2**63}, "epochs: found 9223372036854775808, wanted at most"),
+        ({"lr": 10**400}, "lr: found 10*, wanted a number above 0, and at most"),
         ({"allreduce": "ring", "model": "mlp"}, "model: found 'mlp' with allreduce 'ring'"),
         ({"allreduce": "ring", "compile": True}, "compile: found True with allreduce 'ring'"),
         ({"allreduce": "rong"}, "allreduce: found 'rong', wanted one of auto, loop, .*ring"),
@@ -62,3 +69,40 @@ def test_a_graph_cannot_leave_out_a_step():
 def test_a_config_that_cannot_be_is_an_error(wrong, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(TWO, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "kept"),
+    [
+        ("seed", np.int64(3), 3),
+        ("steps", np.int32(3), 3),
+        ("lr", np.float32(0.5), 0.5),
+        ("lr", Fraction(1, 4), 0.25),
+        ("momentum", 0, 0.0),
+    ],
+)
+def test_numbers_of_other_types_become_python_s_which_json_has(name, number, kept):
+    found = dataclasses.replace(TWO, **{name: number})
+    assert type(getattr(found, name)) is type(kept) and getattr(found, name) == kept
+    assert Config.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": None}, "config: found devices None, wanted a list of names such as"),
+        ({"devices": 3}, "config: found devices 3, wanted"),
+        ({"devices": []}, r"config: found devices \[\], wanted"),
+        ({"devices": ["cpu", "nonsense"]}, r"config: found devices \['cpu', 'nonsense'\], wanted"),
+        ({"lr": [1]}, r"lr: found \[1\], wanted a number"),
+        ({"model": ["mlp"]}, r"model: found \['mlp'\], wanted one of lenet, resnet18, mlp"),
+        ({"kvstore": 3}, "found 3, wanted one of local, dist_sync, dist_async"),
+        (
+            {"dampening": 0.9},
+            "config: found the settings dampening, which this fastreduce",
+        ),
+    ],
+)
+def test_what_is_no_config_is_an_error(changes, words):
+    with pytest.raises(ValueError, match=words):
+        Config.from_json({**TWO.to_json(), **changes})
