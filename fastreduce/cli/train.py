@@ -33,7 +33,7 @@ def _train(args: argparse.Namespace) -> int:
 def _start(args: argparse.Namespace) -> int:
     from fastreduce.training import load_fashion_mnist
     from fastreduce.training.processes import started
-    from fastreduce.training.report import run_folder
+    from fastreduce.training.report import SWEEP, claimed, run_folder
 
     # Checked before the data is looked for, because that may be a download.
     here = started()
@@ -41,14 +41,19 @@ def _start(args: argparse.Namespace) -> int:
     _config(args, train_looks.check, config)
     with here.joined(config), here.heard():
         before = here.place_before()
-        out = before or run_folder(args.out, config.model)
+        if before is None:
+            run_folder(args.out, config.model)
         data = load_fashion_mnist(args.data)
         config = _config(args, train_config.new_config, data.is_sample)
+        here.agree(config, data)
+        if before is not None:
+            folder = here.folder(before, config)
+            return _run(args, config, data, folder, here.last_before(folder), is_new=False)
         if args.lr_sweep:
-            return train_looks.sweep(config, data, args.lr_sweep, out)
-        folder = here.folder(here.settled(out), config)
-        found = here.last_before(folder) if before else None
-        return _run(args, config, data, folder, found, is_new=before is None)
+            with claimed(args.out, config.model, SWEEP) as folder:
+                return train_looks.sweep(config, data, args.lr_sweep, folder)
+        with here.settled(args.out, config.model) as place:
+            return _run(args, config, data, here.folder(place, config), None, is_new=True)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -63,6 +68,7 @@ def _resume(args: argparse.Namespace) -> int:
     data = load_fashion_mnist(args.data)
     folder = here.folder(args.resume, config)
     with here.joined(config), here.heard():
+        here.agree(config, data)
         if here.size > 1:
             found = here.last_of_all(whole(folder / CHECKPOINTS))
         return _run(args, config, data, folder, found, is_new=False)
@@ -117,14 +123,15 @@ def _run(
             return 0
         looks = train_looks.looks(args, trainer, data, folder)
         metrics = Metrics(folder / METRICS, config, data, None if is_new else past)
-        print(_settings_line(config, data))
-        place = f"goes on from {found.path}" if found else f"results go to {folder}"
-        if len(past) >= config.epochs:
-            place += ", whose epochs have all ended; --epochs trains longer"
-        print(place, flush=True)
-        if found and (changes := _changes(found, config)):
-            print("changed:", changes, flush=True)
-        return _follow(trainer, data, metrics, past, looks)
+        with contextlib.closing(metrics):
+            print(_settings_line(config, data))
+            place = f"goes on from {found.path}" if found else f"results go to {folder}"
+            if len(past) >= config.epochs:
+                place += ", whose epochs have all ended; --epochs trains longer"
+            print(place, flush=True)
+            if found and (changes := _changes(found, config)):
+                print("changed:", changes, flush=True)
+            return _follow(trainer, data, metrics, past, looks)
 
 
 def _changes(found: Checkpoint, config: Config) -> str:

@@ -123,15 +123,19 @@ def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path
     from fastreduce.training.sweep import Outcome, sweep, table, write
 
     outcomes: list[Outcome] = []
-    for outcome in sweep(config, data, lrs):
-        outcomes.append(outcome)
-        reached = "diverged" if outcome.test_accuracy is None else f"{outcome.test_accuracy:.3f}"
-        print(
-            f"replicas: {outcome.replicas}, batch: {outcome.batch_size}, lr: {outcome.lr:g}, "
-            f"test acc: {reached}",
-            flush=True,
-        )
-    print(table(outcomes))
-    title = f"{config.model} after {config.epochs} epochs"
-    print("written:", *write(outcomes, folder, title))
+    written: list[Path] = []
+    try:
+        for outcome in sweep(config, data, lrs):
+            outcomes.append(outcome)
+            accuracy = outcome.test_accuracy
+            print(
+                f"replicas: {outcome.replicas}, batch: {outcome.batch_size}, lr: {outcome.lr:g}, "
+                f"test acc: {'diverged' if accuracy is None else format(accuracy, '.3f')}",
+                flush=True,
+            )
+            written = write(outcomes, folder, f"{config.model} after {config.epochs} epochs")
+    finally:  # also where it is interrupted
+        if written:
+            print(table(outcomes))
+            print("written:", *written)
     return 0

@@ -24,8 +24,9 @@ from fastreduce.kvstore.peers import Group
 
 from .checkpoint import Checkpoint, CheckpointError, read, whole
 from .config import Config
+from .data import FashionMNIST, fingerprint
 from .learners import PROCESSES
-from .report import CHECKPOINTS
+from .report import CHECKPOINTS, METRICS, claimed
 
 # In torchrun's store: where the results of this job go.
 PLACE = "folder of fastreduce train"
@@ -100,12 +101,35 @@ class Processes:
         store = _store_of_the_job() if self.size > 1 else None
         return Path(store.get(PLACE).decode()) if store and store.check([PLACE]) else None
 
-    def settled(self, place: Path) -> Path:
-        """The folder of rank 0, of which the processes that torchrun starts again are told."""
-        place = self.all(place)[0]
-        if self.size > 1 and self.rank == 0:
-            _store_of_the_job().set(PLACE, str(place))
-        return place
+    def agree(self, config: Config, data: FashionMNIST) -> None:
+        """Raise ValueError, on all of them, if they have other settings or other images."""
+        if self.size == 1:
+            return
+        settings = {**config.to_json(), "devices": None}  # these may differ
+        compared = {"images": fingerprint(data), **settings}
+        told = self.all((compared, {"images": f"those of {data.folder}", **settings}))
+        wanted, on_first = told[0]
+        for rank, (found, said) in enumerate(told):
+            differ = [
+                f"{name}: {said[name]}, where rank 0 has {on_first[name]}"
+                for name in wanted
+                if found[name] != wanted[name]
+            ]
+            if differ:
+                raise ValueError(
+                    f"rank {rank}: found {'; '.join(differ)}; wanted the same on all ranks"
+                )
+
+    @contextlib.contextmanager
+    def settled(self, out: Path | None, model: str) -> Iterator[Path]:
+        """A folder that rank 0 has `claimed` for a new run. All are told, and so are the processes
+        that torchrun starts again."""
+        with contextlib.ExitStack() as claim:
+            own = claim.enter_context(claimed(out, model, METRICS)) if self.rank == 0 else None
+            place: Path = self.all(own)[0]
+            if self.size > 1 and self.rank == 0:
+                _store_of_the_job().set(PLACE, str(place))
+            yield place
 
     def last(self, run: Path) -> Checkpoint:
         """This process's last checkpoint of the run in a folder.
@@ -132,7 +156,8 @@ class Processes:
         return found
 
     def last_of_all(self, own: Iterable[Checkpoint]) -> Checkpoint:
-        """The last checkpoint of a step of which each process has one.
+        """The last checkpoint of a step of which each process has one. Later ones are removed: with
+        them a step could come to be of two runs, where this one ends before all have written it.
 
         Raises CheckpointError, on all of them, if there is no such step.
         """
@@ -144,7 +169,11 @@ class Processes:
             raise CheckpointError(
                 f"--resume: found no step of which all ranks have a whole checkpoint ({kept})"
             )
-        return found[max(common)]
+        last = found[max(common)]
+        for checkpoint in found.values():
+            if checkpoint.step > last.step:
+                checkpoint.path.unlink(missing_ok=True)
+        return last
 
     def last_before(self, folder: Path) -> Checkpoint | None:
         """Where a job that torchrun has started again goes on: with nothing, if it ended before all

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import math
@@ -12,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -32,7 +34,8 @@ class Metrics:
     """Writes ``metrics.jsonl``: first the configuration, then each epoch as it ends.
 
     A run that goes on gives its ``past`` epochs; the file begins anew with these. Else it raises
-    FileExistsError if the file exists: that of an earlier run is never replaced.
+    FileExistsError if the file has something in it: that of an earlier run is never replaced. Until
+    `close`, or the end of the process, no other run may write there: it gets a BlockingIOError.
     """
 
     def __init__(
@@ -40,14 +43,28 @@ class Metrics:
     ) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Created now, so that a run does not begin if its results cannot be written.
-        path.open("x" if past is None else "w").close()
+        # Opened now, so that a run does not begin if its results cannot be written.
+        self._locked = path.open("a")
         try:
-            self._append(_preamble(config, data))
+            _lock(self._locked)
+            if past is None and self._locked.tell():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            self._locked.truncate(0)
+            self._begin(_preamble(config, data), past)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._locked.close()
+
+    def _begin(self, preamble: dict[str, Any], past: Sequence[Epoch] | None) -> None:
+        try:
+            self._append(preamble)
         except OSError:
             if past is None:  # a run that does not begin leaves nothing that looks like one
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    self.path.unlink()
             raise
         for epoch in past or ():
             self.add(epoch)
@@ -63,6 +80,19 @@ class Metrics:
         with naming(self.path), self.path.open("r+", encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
             print(json.dumps(line, allow_nan=False), file=file)
+
+
+def _lock(file: TextIO) -> None:
+    """Raise BlockingIOError if another process has; the system unlocks when this one ends."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BlockingIOError(
+            f"{file.name}: found that another fastreduce train writes there, wanted one at a time; "
+            "wait until it has ended, or end it"
+        ) from None
+    except OSError:  # of file systems without locks, such as Lustre's by default
+        pass
 
 
 def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:
@@ -107,6 +137,29 @@ def run_folder(out: Path | None, model: str) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def claimed(out: Path | None, model: str, name: str) -> Iterator[Path]:
+    """A folder as of `run_folder`, which this run alone has: an empty file ``name`` says so.
+
+    The file is removed in the end, if nothing was written to it.
+    """
+    while True:
+        folder = run_folder(out, model)
+        path = folder / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.open("x").close()
+            break
+        except FileExistsError:  # another run was faster: it is looked at, or another folder taken
+            continue
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            if not path.stat().st_size:
+                path.unlink()
+
+
 def _numbered(folder: Path) -> Iterator[Path]:
     yield folder
     for number in itertools.count(2):
@@ -115,7 +168,7 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 def _kept_in(folder: Path) -> list[str]:
     return [
-        name for name in (METRICS, PICTURE, CHECKPOINTS, SWEEP) if os.path.exists(folder / name)
+        name for name in (METRICS, PICTURE, CHECKPOINTS, SWEEP) if os.path.lexists(folder / name)
     ]
 
 

@@ -86,7 +86,6 @@ def write(outcomes: Sequence[Outcome], folder: Path, title: str) -> list[Path]:
     """Write the outcomes as JSON and as a picture."""
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
     results, picture = folder / SWEEP, folder / SWEEP_PICTURE
     write_whole(results, json.dumps([vars(x) for x in outcomes], indent=1) + "\n")
     figure = Figure(figsize=(7, 4), layout="constrained")

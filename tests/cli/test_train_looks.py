@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastreduce.cli import main
-from fastreduce.training import Config, compare, tracing
+from fastreduce.training import Config, Trainer, compare, tracing
 from fastreduce.training.data import SAMPLE
 from fastreduce.training.sweep import Outcome, table
 from fastreduce.training.tracing import SKIPPED_STEPS, TRACED_STEPS
@@ -85,6 +85,41 @@ class TestSweep:
         assert all((x["test_accuracy"] is None) == (x["lr"] > 1) for x in found)
         assert (tmp_path / "run" / "lr_sweep.png").read_bytes().startswith(b"\x89PNG")
         assert "diverged" in capsys.readouterr().out
+
+    def test_what_is_interrupted_keeps_the_trainings_that_have_ended(
+        self, capsys, tmp_path, monkeypatch
+    ):
+        real, trainings = Trainer.epochs, iter(range(3))
+
+        def interrupted(self):
+            if next(trainings, None) is None:
+                raise KeyboardInterrupt
+            return real(self)
+
+        monkeypatch.setattr(Trainer, "epochs", interrupted)
+        assert train(tmp_path, "--lr-sweep", "0.1", "0.2", "--model", "mlp") == 130
+        found = json.loads((tmp_path / "run" / "lr_sweep.json").read_text())
+        assert [(x["replicas"], x["lr"]) for x in found] == [(1, 0.1), (1, 0.2), (2, 0.1)]
+        names = " ".join(str(tmp_path / "run" / f"lr_sweep.{kind}") for kind in ("json", "png"))
+        assert f"written: {names}\n" in capsys.readouterr().out
+        monkeypatch.setattr(Trainer, "epochs", interrupted)
+        assert train(tmp_path, "--lr-sweep", "0.1", "--model", "mlp") == 1
+        assert "found an earlier run's lr_sweep.json" in capsys.readouterr().err
+
+    def test_its_folder_is_its_own_from_the_beginning(self, tmp_path, monkeypatch, capsys):
+        statuses = []
+
+        def meanwhile(self):
+            if not statuses:
+                statuses.append(None)
+                statuses[0] = train(tmp_path)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Trainer, "epochs", meanwhile)
+        assert train(tmp_path, "--lr-sweep", "0.1", "--model", "mlp") == 130
+        assert statuses == [1]
+        assert "found an earlier run's lr_sweep.json" in capsys.readouterr().err
+        assert not any((tmp_path / "run").iterdir())
 
     def test_the_table(self):
         points = [Outcome(1, 16, 0.1, 0.5), Outcome(2, 32, 0.1, None), Outcome(1, 16, 0.25, 0.625)]

@@ -1,5 +1,6 @@
 """``fastreduce train --kvstore`` in processes like torchrun's, and in one test its own."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -68,6 +69,18 @@ def test_a_loss_that_is_not_finite_is_said_with_its_rank(tmp_path):
     )
     assert "error: rank 0, epoch 1, step 2: the loss of shard 0 is nan" in said
     assert "error: rank 1, epoch 1, step 2: the loss of shard 0 is nan" in said
+
+
+def with_a_seed_of_its_own(flags: list[str]) -> int:
+    return main(["train", *flags, "--seed", os.environ["RANK"]])
+
+
+@pytest.mark.parametrize("together", [["--kvstore", "dist_sync"], ["--backend", "gloo"]])
+def test_processes_with_other_settings_are_refused(tmp_path, together):
+    flags = [*RUN, "--model", "mlp", *together, "--out", str(tmp_path / "out")]
+    said = as_by_torchrun(with_a_seed_of_its_own, flags, status=1)
+    assert said.count("error: rank 1: found seed: 1, where rank 0 has 0; wanted the same") == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_local_store_in_several_processes_is_refused(tmp_path):

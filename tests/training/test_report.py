@@ -1,5 +1,6 @@
 """Metrics are JSON lines that are whole at every moment; the picture is drawn without a display."""
 
+import contextlib
 import errno
 import json
 import os
@@ -17,6 +18,7 @@ from fastreduce.training.report import (
     SWEEP,
     SWEEP_PICTURE,
     Metrics,
+    claimed,
     plot,
     run_folder,
 )
@@ -71,7 +73,8 @@ def test_metrics_are_a_first_line_about_the_run_and_a_line_per_epoch(tiny, tmp_p
 
 
 def test_metrics_of_an_earlier_run_are_never_replaced(tiny, tmp_path):
-    Metrics(tmp_path / METRICS, CONFIG, tiny).add(EPOCHS[0])
+    with contextlib.closing(Metrics(tmp_path / METRICS, CONFIG, tiny)) as metrics:
+        metrics.add(EPOCHS[0])
     with pytest.raises(FileExistsError):
         Metrics(tmp_path / METRICS, CONFIG, tiny)
     assert len((tmp_path / METRICS).read_text().splitlines()) == 2
@@ -79,12 +82,35 @@ def test_metrics_of_an_earlier_run_are_never_replaced(tiny, tmp_path):
 
 def test_a_run_that_goes_on_keeps_the_epochs_before_and_no_others(tiny, tmp_path):
     path = tmp_path / METRICS
-    metrics = Metrics(path, CONFIG, tiny)
-    for epoch in EPOCHS:
-        metrics.add(epoch)
-    Metrics(path, CONFIG, tiny, past=EPOCHS[:1]).add(EPOCHS[1])
+    with contextlib.closing(Metrics(path, CONFIG, tiny)) as metrics:
+        for epoch in EPOCHS:
+            metrics.add(epoch)
+    with contextlib.closing(Metrics(path, CONFIG, tiny, past=EPOCHS[:1])) as metrics:
+        metrics.add(EPOCHS[1])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line.get("epoch") for line in lines] == [None, 1, 2]
+
+
+@pytest.mark.parametrize("past", [None, EPOCHS[:1]])
+def test_one_run_at_a_time_writes_and_the_other_changes_nothing(tiny, tmp_path, past):
+    path = tmp_path / METRICS
+    with contextlib.closing(Metrics(path, CONFIG, tiny)) as metrics:
+        metrics.add(EPOCHS[0])
+        before = path.read_bytes()
+        with pytest.raises(BlockingIOError, match=f"{path}: found that another fastreduce train"):
+            Metrics(path, CONFIG, tiny, past=past)
+        assert path.read_bytes() == before
+    Metrics(path, CONFIG, tiny, past=EPOCHS[:1]).close()
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_file_system_without_locks_will_do(tiny, tmp_path, monkeypatch):
+    def without(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(report.fcntl, "flock", without)
+    Metrics(tmp_path / METRICS, CONFIG, tiny).close()
+    assert len((tmp_path / METRICS).read_text().splitlines()) == 1
 
 
 def test_a_full_disk_is_named_and_leaves_no_run_that_has_not_begun(tiny, tmp_path, monkeypatch):
@@ -92,7 +118,7 @@ def test_a_full_disk_is_named_and_leaves_no_run_that_has_not_begun(tiny, tmp_pat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as of a write: without a name
 
     path = tmp_path / METRICS
-    Metrics(path, CONFIG, tiny)
+    Metrics(path, CONFIG, tiny).close()
     with monkeypatch.context() as patch:
         patch.setattr(report, "print", full, raising=False)
         with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
@@ -145,6 +171,37 @@ def test_runs_without_a_folder_of_their_own_are_numbered(monkeypatch, tmp_path):
         (tmp_path / "runs" / name).mkdir(parents=True)
         assert run_folder(None, "lenet") == Path("runs", name), "an empty folder is free"
         (tmp_path / "runs" / name / kept).write_text("")
+
+
+def test_a_folder_is_claimed_by_one_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with claimed(None, "lenet", METRICS) as one, claimed(None, "lenet", SWEEP) as other:
+        assert (one, other) == (Path("runs/lenet"), Path("runs/lenet-2"))
+        assert (other / SWEEP).read_bytes() == b""
+        with pytest.raises(FileExistsError, match=f"--out {one}: found an earlier run's {METRICS}"):
+            claimed(one, "lenet", METRICS).__enter__()
+        (other / SWEEP).write_text("[]")
+    # Without anything in it, the claim is given up.
+    assert run_folder(None, "lenet") == one and (other / SWEEP).exists()
+
+
+def test_of_two_runs_that_found_a_folder_free_at_once_one_takes_another(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    real, others = report.run_folder, []
+
+    def and_then_another_run_claims_it(out, model):
+        folder = real(out, model)
+        if not others:
+            others.append(claimed(folder, model, METRICS))
+            others[0].__enter__()
+        return folder
+
+    monkeypatch.setattr(report, "run_folder", and_then_another_run_claims_it)
+    with claimed(None, "lenet", METRICS) as folder:
+        assert folder == Path("runs/lenet-2")
+    others.clear()
+    with pytest.raises(FileExistsError, match="--out new: found an earlier run's"):
+        claimed(Path("new"), "lenet", METRICS).__enter__()
 
 
 @pytest.mark.parametrize("name", [".", "new", "new/below"])
