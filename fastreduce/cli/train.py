@@ -124,6 +124,8 @@ def _run(
         looks = train_looks.looks(args, trainer, data, folder)
         metrics = Metrics(folder / METRICS, config, data, None if is_new else past)
         with contextlib.closing(metrics):
+            if found:
+                started().forget_later(found)
             print(_settings_line(config, data))
             place = f"goes on from {found.path}" if found else f"results go to {folder}"
             if len(past) >= config.epochs:

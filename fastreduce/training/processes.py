@@ -22,7 +22,7 @@ from fastreduce.devices import CPU, usable_devices
 from fastreduce.distributed.meeting import own_part
 from fastreduce.kvstore.peers import Group
 
-from .checkpoint import Checkpoint, CheckpointError, read, whole
+from .checkpoint import NAME, Checkpoint, CheckpointError, read, whole
 from .config import Config
 from .data import FashionMNIST, fingerprint
 from .learners import PROCESSES
@@ -156,8 +156,7 @@ class Processes:
         return found
 
     def last_of_all(self, own: Iterable[Checkpoint]) -> Checkpoint:
-        """The last checkpoint of a step of which each process has one. Later ones are removed: with
-        them a step could come to be of two runs, where this one ends before all have written it.
+        """The last checkpoint of a step of which each process has one.
 
         Raises CheckpointError, on all of them, if there is no such step.
         """
@@ -169,11 +168,18 @@ class Processes:
             raise CheckpointError(
                 f"--resume: found no step of which all ranks have a whole checkpoint ({kept})"
             )
-        last = found[max(common)]
-        for checkpoint in found.values():
-            if checkpoint.step > last.step:
-                checkpoint.path.unlink(missing_ok=True)
-        return last
+        return found[max(common)]
+
+    def forget_later(self, found: Checkpoint) -> None:
+        """Remove checkpoints of later steps than that from which all of several processes go on.
+
+        With them a step could come to be of two runs, where this one ends before all have saved it.
+        """
+        if self.size > 1:
+            for path in found.path.parent.iterdir():
+                match = NAME.fullmatch(path.name)
+                if match and int(match[1]) > found.step and not path.is_dir():
+                    path.unlink()
 
     def last_before(self, folder: Path) -> Checkpoint | None:
         """Where a job that torchrun has started again goes on: with nothing, if it ended before all

@@ -50,8 +50,11 @@ def test_a_run_goes_on_from_the_last_step_that_all_have(tmp_path):
     train(2, *flags, "--epochs", "1", "--out", str(stopped))
     (stopped / "rank1" / "checkpoints" / "step-000000003.safetensors").unlink()
     (stopped / "checkpoints" / "step-000000003.safetensors").write_bytes(b"")  # damaged
+    later = stopped / "checkpoints" / "step-000000007.safetensors"
+    later.write_bytes(b"")
     said = train(2, "--resume", str(stopped), "--epochs", "2", "--data", str(SAMPLE))
     assert "goes on from" in said and "step-000000002.safetensors" in said
+    assert not later.exists()
     assert_same(whole, stopped)
 
 

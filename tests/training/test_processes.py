@@ -1,5 +1,6 @@
 """The processes that torchrun starts: what it says of them, and what they must agree about."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from fastreduce.training import CheckpointError, Config, Split, save
-from fastreduce.training.checkpoint import whole
+from fastreduce.training.checkpoint import read, whole
 from fastreduce.training.processes import Processes, started
 
 CONFIG = Config((torch.device("cpu"),), batch_size=4, kvstore="dist_sync")
@@ -87,18 +88,22 @@ def test_other_settings_or_images_are_named(tiny, all_have, changes, words):
 
 
 @pytest.mark.parametrize(
-    ("steps", "others", "last", "left"),
-    [([1, 2, 3], [1, 2], 2, [1, 2]), ([1, 2], [1, 2, 3], 2, [1, 2]), ([3], [1, 2], None, [3])],
+    ("steps", "others", "last"), [([1, 2, 3], [1, 2], 2), ([1, 2], [1, 2, 3], 2), ([3], [1], None)]
 )
-def test_what_a_process_has_beyond_the_last_step_of_all_is_removed(
-    tmp_path, monkeypatch, steps, others, last, left
-):
+def test_the_last_step_that_all_have(tmp_path, monkeypatch, steps, others, last):
     for step in steps:
         save(tmp_path, {}, step=step)
     monkeypatch.setattr(Processes, "all", lambda self, value: [value, others])
-    try:
-        found = Processes(0, 2).last_of_all(whole(tmp_path)).step
-    except CheckpointError:
-        found = None
-    assert found == last
-    assert [checkpoint.step for checkpoint in whole(tmp_path)] == left[::-1]
+    with pytest.raises(CheckpointError) if last is None else contextlib.nullcontext():
+        assert Processes(0, 2).last_of_all(whole(tmp_path)).step == last
+    assert len(list(tmp_path.iterdir())) == len(steps)
+
+
+@pytest.mark.parametrize(("processes", "left"), [(2, {1, 2, 5}), (1, {1, 2, 3, 4, 5})])
+def test_what_several_have_beyond_it_is_forgotten(tmp_path, processes, left):
+    paths = {step: save(tmp_path, {}, step=step, keep=9) for step in (1, 2, 3, 4)}
+    paths[4].write_bytes(b"")  # damaged
+    paths[5] = tmp_path / "step-5.safetensors"
+    paths[5].mkdir()  # nothing of ours
+    Processes(0, processes).forget_later(read(paths[2]))
+    assert {step for step, path in paths.items() if path.exists()} == left
