@@ -112,8 +112,7 @@ void check_arguments(const Call& call) {
                     call.ranks(), ", numbered from 0");
   TORCH_CHECK_VALUE(by_shard(call.collective) || call.inputs.flat.empty(), name_of(call.collective), " has ",
                     call.inputs.flat.size(),
-                    " inputs; want none, because it works in place: pass its tensors as "
-                    "outputs");
+                    " inputs; want none, because it works in place: pass its tensors as outputs");
 }
 
 void check(const Call& call) {

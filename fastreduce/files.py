@@ -1,14 +1,17 @@
-"""Files: written whole or not at all, and read only if they are what they should be."""
+"""Files: written whole or not at all, by one process at a time, and read only if they are what they
+should be."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fastreduce.names import shown
 
@@ -37,6 +40,28 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def lock(file: IO[Any] | int, *, wait: bool = True) -> None:
+    """Lock an open file, or folder, until it is closed or this process ends.
+
+    File systems without locks, such as Lustre's by default, let all have it.
+
+    Raises:
+        BlockingIOError: another process has it, and this one does not ``wait``.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def is_shown() -> bool:
+    """Whether stderr is a terminal, where a progress bar can be seen. A daemon may have none, which
+    tqdm does not expect."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def in_words(error: Exception) -> str:

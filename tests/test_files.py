@@ -1,11 +1,13 @@
-"""JSON files of ours: how they are written, and what errors say: found, wanted, what to do."""
+"""Files of ours: written whole, locked, and what errors say: found, wanted, what to do."""
 
+import fcntl
+import io
 import json
 import os
 
 import pytest
 
-from fastreduce.files import check_kind, parse, replacing
+from fastreduce.files import check_kind, is_shown, lock, parse, replacing
 
 WANTED = "fastreduce program"
 RIGHT = {"format": WANTED, "version": 1, "k": 4}
@@ -62,3 +64,35 @@ def test_writers_of_one_name_have_a_file_each_whatever_their_process(tmp_path):
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one" and os.listdir(tmp_path) == ["mine.json"]
+
+
+def test_who_has_locked_a_file_has_it_until_it_is_closed(tmp_path):
+    with (tmp_path / "mine").open("w") as mine, (tmp_path / "mine").open("r+") as another:
+        lock(mine)
+        with pytest.raises(BlockingIOError):
+            lock(another, wait=False)
+        mine.close()
+        lock(another, wait=False)
+
+
+def test_without_locks_on_the_file_system_all_have_it(tmp_path, monkeypatch):
+    def without(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    for wait in (True, False):
+        with (tmp_path / "mine").open("w") as file:
+            lock(file, wait=wait)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stderr", "shown"), [(Terminal(), True), (io.StringIO(), False), (None, False)]
+)
+def test_a_bar_is_shown_on_a_terminal_only(monkeypatch, stderr, shown):
+    monkeypatch.setattr("sys.stderr", stderr)
+    assert is_shown() == shown

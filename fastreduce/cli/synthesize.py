@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastreduce.cli import plan_machine
 from fastreduce.cli.paths import to_write
 from fastreduce.cli.plan_options import add_changes, check_network
+from fastreduce.files import is_shown
 
 if TYPE_CHECKING:
     from fastreduce.program import Program
@@ -68,7 +68,7 @@ def _synthesize(args: argparse.Namespace) -> int:
             topology,
             args.size,
             seconds=args.seconds,
-            progress=sys.stderr is not None and sys.stderr.isatty(),
+            progress=is_shown(),
         )
     except ValueError as error:
         args.refuse(str(error))

@@ -18,6 +18,7 @@ from fastreduce.algorithms import built_in
 from fastreduce.arguments import check_flags
 from fastreduce.collectives import allreduce
 from fastreduce.devices import usable_devices
+from fastreduce.files import is_shown
 from fastreduce.names import listed
 from fastreduce.plan import copies
 from fastreduce.plan.machine import device, versions
@@ -198,7 +199,7 @@ def _sampled(
     samples: dict[TableEntry, list[float]] = {}
     on: tuple[str, ...] = ()
     buffers: list[Tensor] = []
-    for i, call in enumerate(tqdm(calls, title, disable=None if progress else True)):
+    for i, call in enumerate(tqdm(calls, title, disable=not (progress and is_shown()))):
         if on != call.on:
             on = call.on
             buffers.clear()  # freed first: memory may not hold two sets

@@ -26,6 +26,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fastreduce.files import lock
 from fastreduce.names import shown
 
 from .state import (
@@ -231,8 +232,7 @@ def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with _unfinished(path) as unfinished:
         with unfinished.open("wb") as file:
-            with contextlib.suppress(OSError):  # where the file system has no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -261,7 +261,8 @@ def _unfinished(path: Path) -> Iterator[Path]:
 def _remove_abandoned(folder: Path) -> None:
     """Files of processes that were killed: a process that lives has locked its own."""
     for left in folder.glob("step-*.unfinished"):
-        # It may be a folder, which is nothing of ours, or be gone by now.
+        # It may be a folder, which is nothing of ours, or be gone by now. Where the file system has
+        # no locks, nobody knows who lives, and all of them stay.
         with contextlib.suppress(OSError), left.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()

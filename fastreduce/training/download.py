@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import os
@@ -17,6 +16,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
+
+from fastreduce.files import is_shown, lock
 
 OFFICIAL_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 OFFICIAL_FILES = {
@@ -109,8 +110,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Of all processes, as those that torchrun starts: each would append to the same file."""
     opened = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # where the file system has no locks
-            fcntl.flock(opened, fcntl.LOCK_EX)
+        lock(opened)
         yield
     finally:
         os.close(opened)
@@ -143,7 +143,7 @@ def _append(response: Any, part: Path, have_bytes: int) -> None:
         initial=start_bytes,
         unit="B",
         unit_scale=True,
-        disable=None,
+        disable=not is_shown(),
     )
     with response, part.open("ab" if resumed else "wb") as file, bar:
         while chunk := response.read(CHUNK_BYTES):

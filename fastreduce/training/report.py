@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import json
 import math
@@ -14,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 import fastreduce
-from fastreduce.files import naming, replacing
+from fastreduce.files import lock, naming, replacing
 
 from .config import Config
 from .data import FashionMNIST
@@ -46,7 +45,7 @@ class Metrics:
         # Opened now, so that a run does not begin if its results cannot be written.
         self._locked = path.open("a")
         try:
-            _lock(self._locked)
+            self._lock()
             if past is None and self._locked.tell():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
             self._locked.truncate(0)
@@ -57,6 +56,15 @@ class Metrics:
 
     def close(self) -> None:
         self._locked.close()
+
+    def _lock(self) -> None:
+        try:
+            lock(self._locked, wait=False)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"{self.path}: found that another fastreduce train writes there, wanted one at a "
+                "time; wait until it has ended, or end it"
+            ) from None
 
     def _begin(self, preamble: dict[str, Any], past: Sequence[Epoch] | None) -> None:
         try:
@@ -80,19 +88,6 @@ class Metrics:
         with naming(self.path), self.path.open("r+", encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
             print(json.dumps(line, allow_nan=False), file=file)
-
-
-def _lock(file: TextIO) -> None:
-    """Raise BlockingIOError if another process has; the system unlocks when this one ends."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BlockingIOError(
-            f"{file.name}: found that another fastreduce train writes there, wanted one at a time; "
-            "wait until it has ended, or end it"
-        ) from None
-    except OSError:  # of file systems without locks, such as Lustre's by default
-        pass
 
 
 def _preamble(config: Config, data: FashionMNIST) -> dict[str, Any]:

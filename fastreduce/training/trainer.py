@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fastreduce.arguments import check_flags
+from fastreduce.files import is_shown
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from . import checkpoint
@@ -193,7 +193,7 @@ class Trainer:
         devices, at = self.config.devices, self._at
         left: Iterable[Tensor] = batches[at.step :]
         # Not by tqdm's `disable`: a Ctrl-C that comes while Python frees such an object is lost.
-        if self._progress and sys.stderr is not None and sys.stderr.isatty():
+        if self._progress and is_shown():
             title = f"epoch {len(at.epochs) + 1}"
             left = tqdm(left, title, total=len(batches), initial=at.step, unit="step", leave=False)
         trace, self._trace = self._trace, None

@@ -80,6 +80,12 @@ def test_sizes_may_be_in_words():
     assert over_sizes(["2MB", 1000], k=2).plans == over_sizes([1000, 2 * 10**6], k=2).plans
 
 
+def test_a_program_without_stderr_has_no_bar(monkeypatch):
+    """Found when tqdm ended the plan of a daemon."""
+    monkeypatch.setattr("sys.stderr", None)
+    assert len(over_sizes([1000], k=2, progress=True).plans) == 1
+
+
 def test_an_algorithm_of_ones_own_has_a_column(tmp_path):
     registry["ring"](4).save(tmp_path / "mine.json")
     mine = f"file:{tmp_path}/mine.json"

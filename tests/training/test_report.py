@@ -108,7 +108,7 @@ def test_a_file_system_without_locks_will_do(tiny, tmp_path, monkeypatch):
     def without(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr(report.fcntl, "flock", without)
+    monkeypatch.setattr("fcntl.flock", without)
     Metrics(tmp_path / METRICS, CONFIG, tiny).close()
     assert len((tmp_path / METRICS).read_text().splitlines()) == 1
 
