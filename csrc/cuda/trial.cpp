@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -15,7 +16,7 @@ namespace {
 
 // Not measured. It covers many pages of 4 KiB and all threads of several blocks; making a context takes far longer.
 constexpr int64_t kTrialBytes = 64 * 1024;
-// Each step takes microseconds. A driver that is busy elsewhere may take long, but not seconds.
+// Each step takes microseconds, once the GPUs are free. A driver that is busy elsewhere may take long, but not seconds.
 constexpr double kDeadline_s = 2;
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -37,12 +38,13 @@ class Trial {
   Trial(int device, int other) : here_(device), there_(other), host_(allocate_host(kTrialBytes)) {}
 
   std::string problem() {
+    wait_for_both();
     fill(here_, 1);
     fill(there_, 2);
-    copy_by_kernel(here_, there_);
+    copy_by_kernel(here_, here_.memory.get(), there_.memory.get(), kTrialBytes);
     if (!holds(here_, 2)) return "a kernel reads wrong data";
     fill(here_, 3);
-    copy_by_kernel(there_, here_);
+    copy_by_kernel(here_, there_.memory.get(), here_.memory.get(), kTrialBytes);
     if (!holds(there_, 3)) return "a kernel's writes do not arrive";
     fill(here_, 4);
     copy_by_engine(there_, here_);
@@ -64,8 +66,18 @@ class Trial {
     Stream stream;
   };
 
+  // What keeps a GPU busy may take as long as it will, as for every other call: it tells nothing of the pair.
+  void wait_for_both() {
+    for (const Side* side : {&here_, &there_}) {
+      fill(*side, 0);
+      auto* const half = static_cast<std::byte*>(side->memory.get()) + kTrialBytes / 2;
+      copy_by_kernel(*side, half, side->memory.get(), kTrialBytes / 2);
+    }
+    patience_s_ = kDeadline_s;
+  }
+
   void finish(const Side& side) const {
-    const double end_s = clock_s() + kDeadline_s;
+    const double end_s = clock_s() + patience_s_;
     while (!is_done(side.stream.get())) {
       if (clock_s() > end_s) throw Hangs();
       std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -88,16 +100,15 @@ class Trial {
     return std::memcmp(host_.get(), pattern(salt).data(), kTrialBytes) == 0;
   }
 
-  void copy_by_kernel(const Side& dst, const Side& src) const {
+  void copy_by_kernel(const Side& side, void* dst, void* src, int64_t bytes) const {
     const Instruction instruction{0, 0, {0}, {1}, false};
     const std::vector<const Instruction*> instructions{&instruction};
-    std::byte* const pointers[] = {static_cast<std::byte*>(src.memory.get()),
-                                   static_cast<std::byte*>(dst.memory.get())};
-    Line line(here_.device, here_.stream.get());
+    std::byte* const pointers[] = {static_cast<std::byte*>(src), static_cast<std::byte*>(dst)};
+    Line line(side.device, side.stream.get());
     Launcher launcher(DType::u8, Op::sum, 1, line);
-    launcher.add(instructions, 1, pointers, kTrialBytes);
+    launcher.add(instructions, 1, pointers, bytes);
     launcher.flush();
-    finish(here_);
+    finish(side);
   }
 
   void copy_by_engine(const Side& dst, const Side& src) const {
@@ -106,6 +117,7 @@ class Trial {
 
   Side here_, there_;
   HostMemory host_;
+  double patience_s_ = std::numeric_limits<double>::infinity();
 };
 
 // What a trial may still work on is never given up: freeing memory waits for the device, which may hang for ever, and

@@ -123,6 +123,7 @@ void first_scratch_in_a_capture();
 void calls_at_the_same_addresses();
 
 // trials_test.cpp
+void devices_that_are_busy();
 void copies_that_hang(const std::string& path, int tried_later);
 void nvlinks(const std::string& nvml);
 

@@ -237,6 +237,8 @@ int main(int argc, char** argv) {
   } else if (mode == "kernels hang" || mode == "copies hang") {
     // The copy engine's way from 0 to 1 is also that of the pair 1 and 0, which hangs then, before the others' turn.
     copies_that_hang(beside(argv[2], "proofs"), mode == "kernels hang" ? 9 : 3);
+  } else if (mode == "busy devices") {
+    devices_that_are_busy();
   } else if (mode == "nvlinks" || mode == "nvlinks without NVML") {
     nvlinks(mode == "nvlinks" ? beside(argv[2], "libnvidia-ml.so.1") : "");
   } else if (mode == "pools") {

@@ -24,6 +24,13 @@ PEER_MUTANTS = {
         "copies hang",
         "hang:",
     ),
+    "a busy device taken for a pair that hangs": Mutant(
+        "cuda/trial.cpp",
+        "patience_s_ = std::numeric_limits<double>::infinity()",
+        "patience_s_ = kDeadline_s",
+        "busy devices",
+        "wrong about the pair",
+    ),
     "a trial waits for ever": Mutant(
         "cuda/trial.cpp",
         "clock_s() > end_s",

@@ -52,6 +52,7 @@ MODES = {
     "copies": ("plain", 6),
     "kernels hang": ("plain", 2),
     "copies hang": ("plain", 2),
+    "busy devices": ("plain", 5),
     "nvlinks": ("plain", 25),
     "nvlinks without NVML": ("plain", 25),
     "few peers": ("plain", 50),

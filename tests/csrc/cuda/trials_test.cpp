@@ -20,6 +20,8 @@ double counted_s() {
   return now_s;
 }
 
+double leaping_s() { return now_s += 3; }
+
 // Devices cannot be waited for any more, but streams can.
 void expect_reduced(const Case& one, const Machine& machine, const Buffers& buffers) {
   const Schedule program = copy_of(one.named.program);
@@ -63,6 +65,17 @@ void copies_that_hang(const std::string& path, int tried_later) {
   forget_peers();
   expect_reduced(one, machine, buffers);
   if (lines_of(path, "") != 3 + tried_later) fail("tried out later: " + std::to_string(lines_of(path, "") - 3));
+}
+
+// Of the work that a trial waits for, the first four are within one device each: they may wait for other work there.
+void devices_that_are_busy() {
+  tell_time_by(leaping_s);
+  for (int64_t waits = 1; waits <= 5; ++waits) {
+    forget_peers();
+    virtual_cuda::fail_call("cudaStreamQuery", cudaErrorNotReady, waits);
+    if (can_reach(0, 1) != (waits < 5)) fail("busy at work " + std::to_string(waits) + ": wrong about the pair");
+    ++cases;
+  }
 }
 
 // 0 and 1, and 1 and 2, by NVML. It does not know 4; there and without NVML, what passes atomics has NVLink.
