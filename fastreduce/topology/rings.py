@@ -71,7 +71,7 @@ def both_ways(found: Sequence[Ring]) -> list[Ring]:
 def _found(topology: Topology) -> tuple[list[Ring], bool]:
     """The rings, and whether they are rail rings."""
     direct = _direct(topology)
-    found = direct or max([[_nearest(topology)], *_rails(topology)], key=_total)
+    found = direct or _fastest([[_nearest(topology)], *_rails(topology)])
     # The ring of two devices uses both directions of their only link by itself.
     check(topology, both_ways(found) if direct and len(topology.devices) > 2 else found)
     return found, len(found) > 1 and not direct
@@ -148,8 +148,15 @@ def _width(topology: Topology, route: Route) -> float:
     return min(topology.graph.edges[link]["bytes_per_s"] or 0 for link in route)
 
 
-def _total(found: Sequence[Ring]) -> float:
-    return sum(ring.bytes_per_s for ring in found)
+def _fastest(several: Sequence[list[Ring]]) -> list[Ring]:
+    """Those that carry the most together; of equal ones the first."""
+    totals = [sum(ring.bytes_per_s for ring in found) for found in several]
+    # Rounding makes equal ones differ, from Python 3.12 on in another way than before.
+    return next(
+        found
+        for found, total in zip(several, totals, strict=True)
+        if total * (1 + 1e-9) >= max(totals)
+    )
 
 
 def _at_once(topology: Topology, orders: Sequence[tuple[int, ...]]) -> list[Ring]:

@@ -128,7 +128,7 @@ def test_anywhere_in_forward(way, sync, every):
             assert all(map(operator.is_, net.parameters(), own)), ctrl_c.where
             assert all("forward" not in vars(layer) for layer in net), ctrl_c.where
             assert torch.equal(seeded(), wanted), ctrl_c.where
-    assert number > 300
+    assert number > 200  # 265 from Python 3.12 on, where comprehensions are no calls
 
 
 def test_parameters_that_are_refused_do_not_stay():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from machines import full_mesh, graph_of, topologies, two_gpus
 
 from fastreduce.topology import Ring, Topology, cluster, names, preset, rings
-from fastreduce.topology.rings import _Search, _total, both_ways, check, directed
+from fastreduce.topology.rings import _Search, both_ways, check, directed
 
 BOOK = [Ring((0, 1, 2, 3, 4, 5, 6, 7), 36e9), Ring((0, 3, 5, 2, 4, 7, 1, 6), 18e9)]
 
@@ -130,7 +130,7 @@ class TestDirect:
             for i, j in zip(order, order[1:] + order[:1], strict=True):
                 table[i][j] += rate
                 table[j][i] += rate
-        assert _total(rings(full_mesh(table))) == 5
+        assert sum(ring.bytes_per_s for ring in rings(full_mesh(table))) == 5
 
 
 @given(topologies())
@@ -195,10 +195,16 @@ class TestOnSeveralMachines:
         cards = preset("dgx-h100").graph.edges["gpu0", "pcie0"]["bytes_per_s"]
         assert sum(ring.bytes_per_s for ring in found) == pytest.approx(nics * cards)
 
+    @pytest.mark.parametrize("gbit, rings_found", [(50, 2), (100, 1)])
+    def test_there_are_several_only_where_they_carry_more(self, gbit, rings_found):
+        """With cards of 100 Gbit/s, two carry as much as one, which each GPU's own link bounds."""
+        network = cluster("pcie4-x8", machines=2, gbit=gbit, nics=4)
+        assert len(rings(network)) == rings_found
+
     @pytest.mark.parametrize("machine", ["dgx1", "pcie4-x8"])
     def test_inside_of_a_machine_they_go_as_its_own_ring_does(self, machine):
         """Where GPUs have other neighbours than all others of their machine."""
-        network = cluster(machine, machines=2, gbit=100, nics=4)
+        network = cluster(machine, machines=2, gbit=50, nics=4)
         local = rings(machine)[0].order
         after = dict(zip(local, local[1:] + local[:1], strict=True))
         found = rings(network)
