@@ -25,6 +25,23 @@ class RankEnded(RuntimeError):
         self.rank = rank
 
 
+@contextlib.contextmanager
+def others_run(
+    call: str, name: str, raised: tuple[type[Exception], ...] = (RuntimeError,)
+) -> Iterator[None]:
+    """Of what torch raises in here where another rank has ended make RankEnded on rank ``name``."""
+    try:
+        yield
+    except RankEnded:
+        raise
+    except raised as error:
+        raise RankEnded(
+            f"{call}: {name} found that another rank has ended or does not answer "
+            f"({str(error).splitlines()[0]}); torch does not say which: look for the process that "
+            "failed first, the root cause in torchrun's report"
+        ) from error
+
+
 class Peers(Protocol):
     rank: int
     size: int
@@ -107,7 +124,7 @@ class Group:
         digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7], "big")
         own = torch.tensor([digest, error is not None, count], device=self._device)
         found = [torch.empty_like(own) for _ in range(self.size)]
-        with self._others_run(call):
+        with others_run(call, self.names[self.rank]):
             dist.all_gather(found, own, group=self._group)
         headers = torch.stack(found).tolist()
         if any(failed for _, failed, _ in headers) or len({x for x, _, _ in headers}) > 1:
@@ -129,24 +146,14 @@ class Group:
 
     def told(self, value: Any) -> list[Any]:
         found = [value] * self.size
-        dist.all_gather_object(found, value, group=self._group)
+        with others_run("exchange of words", self.names[self.rank]):
+            dist.all_gather_object(found, value, group=self._group)
         return found
 
     def exchange(self, parts: Sequence[Tensor], wanted_bytes: Sequence[int]) -> list[Tensor]:
         sent = torch.cat(list(parts)).to(self._device)
         came = torch.empty(sum(wanted_bytes), dtype=torch.uint8, device=self._device)
         sizes = [len(part) for part in parts]
-        with self._others_run("exchange of values"):
+        with others_run("exchange of values", self.names[self.rank]):
             dist.all_to_all_single(came, sent, list(wanted_bytes), sizes, group=self._group)
         return list(torch.split(came.to(parts[0].device), list(wanted_bytes)))
-
-    @contextlib.contextmanager
-    def _others_run(self, call: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankEnded(
-                f"{call}: {self.names[self.rank]} found that another rank has ended or does not "
-                f"answer ({str(error).splitlines()[0]}); torch does not say which: look for the "
-                "process that failed first, the root cause in torchrun's report"
-            ) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import concurrent.futures
 import contextlib
-import itertools
 import math
 import socket
 import time
@@ -13,10 +12,10 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.distributed import Store, TCPStore, rpc  # type: ignore[attr-defined]
+from torch.distributed import TCPStore, rpc  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from fastreduce.kvstore.peers import Peers, RankEnded
+from fastreduce.kvstore.peers import Peers, RankEnded, others_run
 from fastreduce.kvstore.server import Server, ask, open_servers
 
 Answer = concurrent.futures.Future[Any]
@@ -28,7 +27,7 @@ LOOK_S = 0.5
 # two cores, 2026-11-23), however short the answers to others may take.
 CONNECT_S = 60.0
 
-_schemes = itertools.count()  # of places to meet, each of which torch knows by another one
+_last_number = 0  # of the newest store of this process
 
 
 class Remote:
@@ -42,8 +41,10 @@ class Remote:
         self.timeout_s = timeout_s
         self._ranks = peers.names
         self._names = _names(peers)
-        # Not taken on any rank, whatever other groups it has stores with.
-        self._number = max(peers.agree("KVStore", count=1 + max(open_servers, default=0)))
+        # Of no store before on any rank, whatever its group: who calls one that is closed must not
+        # reach another.
+        global _last_number
+        _last_number = self._number = max(peers.agree("KVStore", count=1 + _last_number))
         self.ended: set[int] = set()
         self._looks: dict[int, tuple[float, Answer]] = {}  # when each began
 
@@ -171,7 +172,9 @@ def _names(peers: Peers) -> list[str]:
             "on all ranks or on none"
         )
     names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
-    _start(names, _meeting_place(peers), peers)
+    # A ValueError is what torch 2.13 raises where it is about to tell of a connection that broke.
+    with others_run("KVStore", peers.names[peers.rank], (RuntimeError, ValueError)):
+        _start(names, _meeting_place(peers), peers)
     return names
 
 
@@ -186,20 +189,26 @@ def _meeting_place(peers: Peers) -> TCPStore:
     return place or TCPStore(host, port, is_master=False)
 
 
+# Not torch's own scheme "tcp", which under torchrun takes no new place but torchrun's.
+_SCHEME = "fastreduce"
+_meetings: list[tuple[TCPStore, int, int]] = []  # the one that rpc is about to go to
+
+
+def _meet(*_: Any, **__: Any) -> Iterator[tuple[TCPStore, int, int]]:
+    yield _meetings.pop()  # which ends with rpc: torch keeps what it is told here for ever
+
+
+_register: Callable[..., None] = register_rendezvous_handler
+_register(_SCHEME, _meet)
+
+
 def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
     global _started
-
-    def rendezvous(*_: Any, **__: Any) -> Iterator[tuple[Store, int, int]]:
-        yield place, peers.rank, peers.size
-
-    # Not torch's own scheme "tcp", which under torchrun takes no new place but torchrun's.
-    scheme = f"fastreduce-{next(_schemes)}"
-    register: Callable[..., None] = register_rendezvous_handler
-    register(scheme, rendezvous)
+    _meetings.append((place, peers.rank, peers.size))
     # Sockets, and not torch's own choice between processes of one machine: there all write into a
     # ring in shared memory, behind a flag. Who ends before it clears the flag stops the others for
     # good, who then do not even notice the end (torch 2.13 and 2.15; 1 of 750 ends, 2026-11-26).
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"{scheme}://", _transports=["uv"])
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"{_SCHEME}://", _transports=["uv"])
     start: Callable[..., None] = rpc.init_rpc
     with warnings.catch_warnings():
         # Of torch, about a group that it makes itself: "You are using a Backend".

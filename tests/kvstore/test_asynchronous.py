@@ -1,4 +1,4 @@
-"""`KVStore("dist_async")` among processes that go at their own speed, end and hang.
+"""`KVStore("dist_async")` among processes that go at their own speed.
 
 tests/kvstore/async_scenarios.py says what each rank does.
 """
@@ -27,21 +27,6 @@ def test_who_has_left_is_not_waited_for(tmp_path, staleness):
     in_a_group(async_scenarios.one_has_less_to_do, (staleness,), 2, tmp_path)
 
 
-@pytest.mark.parametrize("seed", one_in(20, range(20), "kills"))
-def test_a_worker_that_is_killed_stops_nobody(tmp_path, seed):
-    in_a_group(async_scenarios.a_worker_is_killed, (seed,), 3, tmp_path, killed=2)
-
-
-@pytest.mark.parametrize("seed", one_in(20, range(20), "kills"))
-def test_a_server_that_is_killed_is_named_with_its_keys(tmp_path, seed):
-    in_a_group(async_scenarios.a_server_is_killed, (seed,), 3, tmp_path, killed=1)
-
-
-@pytest.mark.sweep("kills")
-def test_a_server_that_hangs_is_named(tmp_path):
-    in_a_group(async_scenarios.a_server_is_stopped, (), 2, tmp_path, killed=1)
-
-
 @pytest.mark.parametrize("staleness", one_in(3, [1, 0, None], "cases"))
 def test_an_updater_that_raises(tmp_path, staleness):
     in_a_group(async_scenarios.an_updater_raises, (staleness,), 2, tmp_path)
@@ -60,28 +45,17 @@ def test_averages_that_are_rounded_once(tmp_path, kind):
 @pytest.mark.parametrize(
     "name",
     one_in(
-        3,
+        2,
         [
             "an_updater_that_calls_its_own_store",
             "what_is_wrong_on_one_rank_is_its_own",
             "each_push_is_an_update",
-            "a_store_that_is_closed",
-            "calls_go_through_no_shared_memory",
-            "one_ends_without_taking_leave",
         ],
         "processes",
     ),
 )
 def test_two_ranks(tmp_path, name):
     in_a_group(getattr(async_scenarios, name), (), 2, tmp_path)
-
-
-def test_a_rank_of_dist_sync_that_is_killed_is_an_error_on_the_others(tmp_path):
-    in_a_group(async_scenarios.one_of_all_is_killed, (), 3, tmp_path, killed=1)
-
-
-def test_a_store_that_is_closed_answers_pings_in_silence(tmp_path):
-    in_a_group(async_scenarios.a_closed_store_is_asked, (str(tmp_path),), 2, tmp_path)
 
 
 def test_control_what_fails_on_one_rank_is_seen(tmp_path):
