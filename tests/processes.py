@@ -1,5 +1,6 @@
 """Processes that begin with torch imported: they are forks of one that has imported it."""
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -69,7 +70,8 @@ def in_a_group(
 
 def _stacks(pid, folder, rank):
     """Where all threads of a process are, as far as it still tells."""
-    os.kill(pid, signal.SIGUSR1)
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, signal.SIGUSR1)
     time.sleep(0.2)
     told = folder / f"stacks{rank}"
     return (told.exists() and told.read_text()) or "it does not tell where"
