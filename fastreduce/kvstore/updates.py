@@ -40,9 +40,6 @@ class UpdaterFailed(RuntimeError):
     """An updater raised, which is ``__cause__`` then, or left no value like the one before; the
     message names the key."""
 
-    def __init__(self, key: Key, words: str) -> None:
-        super().__init__(f"the updater of key {key!r} {words}")
-
 
 class Updates:
     """The updater of a store, and the optimizers of its keys, if it is made of them."""
@@ -73,20 +70,19 @@ class Updates:
     def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
         """Raises UpdaterFailed for whatever the updater raises, and where it makes the rows
         others than they were in shape, dtype, device or memory."""
-        before = _form(rows)
+        before, name = _form(rows), f"the updater of key {key!r}"
         self.under_way.append(key)
         try:
             with torch.no_grad():
                 self._updater(key, update, rows)
         except Exception as error:
-            raise UpdaterFailed(key, f"raised {type(error).__name__}: {error}") from error
+            raise UpdaterFailed(f"{name} raised {type(error).__name__}: {error}") from error
         finally:
             self.under_way.pop()
         if _form(rows) != before:
             raise UpdaterFailed(
-                key,
-                f"made its value {_form(rows)}, wanted {before}, as it was: an updater changes "
-                "elements only",
+                f"{name} made its value {_form(rows)}, wanted {before}, as it was: an updater "
+                "changes elements only"
             )
 
     def refuse_own(self, keys: Collection[Key]) -> None:

@@ -1,5 +1,7 @@
 """Updaters that do more than change the elements of their value: the keys keep their values."""
 
+import pickle
+
 import pytest
 import torch
 from local_store import ONES, value
@@ -78,3 +80,10 @@ def test_one_that_looks_at_its_own_store(store):
     store.set_updater(lambda key, update, stored: stored.add_(value(store, "w") + 2))
     store.push("w", ONES)
     assert torch.equal(value(store, "w"), torch.full((2, 3), 2.0))
+
+
+def test_its_error_travels_to_another_process(store):
+    store.set_updater(turned)
+    with pytest.raises(UpdaterFailed) as caught:
+        store.push("w", ONES)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
