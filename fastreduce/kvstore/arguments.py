@@ -11,17 +11,22 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
+from fastreduce.arguments import known_op
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.names import listed, meant, shown
 
 KINDS = ("local", "dist_sync", "dist_async")
 
 
-def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> None:
+def check_store(kind: str, op: Any, staleness: Any, timeout_s: float = 1) -> str:
+    """The name of ``op``, if all of it makes sense."""
     if kind not in KINDS:
         raise ValueError(f"KVStore: found {shown(kind)}, wanted one of {listed(KINDS, kind)}")
-    if op not in list(_C.ops()):
-        raise ValueError(f"KVStore: found op {shown(op)}, wanted one of {listed(_C.ops(), op)}")
+    try:
+        name = known_op(op)
+    except ValueError:
+        wanted = listed(_C.ops(), op)
+        raise ValueError(f"KVStore: found op {shown(op)}, wanted one of {wanted}") from None
     if staleness is not None:
         if kind != "dist_async":
             raise ValueError(
@@ -36,6 +41,7 @@ def check_store(kind: str, op: str, staleness: Any, timeout_s: float = 1) -> Non
         raise ValueError(
             f"KVStore: found timeout_s {shown(timeout_s)}, wanted a number of seconds above 0"
         )
+    return name
 
 
 def check_updater(updater: Any) -> object:
@@ -74,7 +80,7 @@ def check_optimizer(kind: Any, settings: Mapping[str, Any]) -> None:
 
 
 def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
-    """The ranks that are servers."""
+    """The ranks that are servers, in ascending order, which says whose rows come first."""
     if servers is None:
         return list(range(size))
     found = list(servers) if isinstance(servers, Sequence) else []
@@ -84,7 +90,7 @@ def ranks_of(servers: Sequence[int] | None, size: int) -> list[int]:
             f"KVStore: found servers {shown(servers)}, wanted a list of ranks, 0 to {size - 1}, "
             "each once, or None for all"
         )
-    return found
+    return sorted(found)
 
 
 def by_key(call: str, key: Any, value: Any) -> dict[Key, Any]:
@@ -115,12 +121,20 @@ def names(keys: Iterable[Key]) -> str:
 
 
 def about(value: Any) -> str:
+    return _odd(value) or dense(value.dtype, value.shape)
+
+
+def _odd(value: Any) -> str | None:
+    """What a value is that is no dense tensor with memory of its own."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     if is_lazy(value):
         return "a parameter that no batch has initialized yet"
-    layout = "" if value.layout == torch.strided else "sparse "
-    return layout + dense(value.dtype, value.shape)
+    if value.is_nested:
+        return "a nested tensor"
+    if type(value).__torch_dispatch__ != Tensor.__torch_dispatch__:
+        return f"a {type(value).__name__}, whose values are in other tensors"
+    return None if value.layout == torch.strided else f"sparse {dense(value.dtype, value.shape)}"
 
 
 def dense(dtype: torch.dtype, shape: Sequence[int]) -> str:
@@ -128,12 +142,17 @@ def dense(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
-def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> None:
-    reducible = _C.ops()[op]
-    for key, value in values.items():
+def check_unknown(keys: Iterable[Key], known: Collection[Key]) -> None:
+    for key in keys:
         if key in known:
             raise ValueError(f"init: key {key!r} has a value already; push changes it")
-        if not isinstance(value, Tensor) or value.layout != torch.strided or is_lazy(value):
+
+
+def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> None:
+    check_unknown(values, known)
+    reducible = _C.ops()[op]
+    for key, value in values.items():
+        if _odd(value):
             raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
         if value.device.type not in ("cpu", "cuda"):
             raise ValueError(
@@ -212,8 +231,8 @@ def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
 def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -> None:
     """Raise for rows that cannot be pulled into ``out``."""
     start, entry = f"row_sparse_pull: key {key!r}", _entry("row_sparse_pull", key, entries)
-    integers = isinstance(row_ids, Tensor) and row_ids.dtype in (torch.int64, torch.int32)
-    if not integers or row_ids.layout != torch.strided or row_ids.is_meta:
+    integers = not _odd(row_ids) and row_ids.dtype in (torch.int64, torch.int32)
+    if not integers or row_ids.is_meta:
         raise ValueError(
             f"{start}: found row_ids {about(row_ids)}, wanted a dense tensor of int64 or int32 "
             "with values"

@@ -40,7 +40,8 @@ class Joint:
         in "dist_async" call its own store at all, which is locked meanwhile: the push fails then.
         """
         self.agreed("set_updater", lambda: check_updater(updater))
-        self._shards.updates.use(updater)
+        with self._shards.lock:
+            self._shards.updates.use(updater)
         self._peers.agree("set_updater")  # so that nobody's push comes before it on some rank
 
     def set_optimizer(self, kind: type[torch.optim.Optimizer], **settings: Any) -> None:
@@ -60,10 +61,11 @@ class Joint:
 
         def checked() -> tuple[str, None]:
             check_optimizer(kind, settings)
-            return f"{kind.__name__}, {settings}", None
+            return f"{kind.__name__}, {dict(sorted(settings.items()))}", None
 
         agreed(self._peers, "set_optimizer", checked)
-        self._shards.updates.use_optimizer(kind, settings)
+        with self._shards.lock:
+            self._shards.updates.use_optimizer(kind, settings)
         self._peers.agree("set_optimizer")
 
     # ---- checkpoints

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fastreduce
-from fastreduce.kvstore.arguments import about
+from fastreduce.kvstore.arguments import about, check_unknown
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.kvstore.peers import Peers
 from fastreduce.kvstore.updates import Updates, changeable
@@ -66,7 +66,10 @@ class Shards:
         came = self._peers.exchange(parts, [own_bytes if r == 0 else 0 for r in ranks])
         for key, rows in self._cut(came[0], made, rank):
             made[key].rows = rows.to(values[key].device, copy=True)
-        self.entries.update(made)
+        with self.lock:
+            check_unknown(values, self.entries)  # again: another thread may have been quicker
+            # Not in place: other threads go through the keys without a lock.
+            self.entries = {**self.entries, **made}
 
     def reduce(self, values: Mapping[Key, Tensor], op: str) -> dict[Key, Tensor]:
         """This rank's rows of the reduction of what all ranks have, in the order of the ranks.
@@ -124,13 +127,14 @@ class Shards:
                 "optimizers": optimizers,
                 "optimizer": self.updates.optimizer,
                 "pushes": self.pushes,
+                "rank": self._peers.rank,
                 "ranks": self._peers.size,
             }
 
     def restorer(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """What puts back a state that `state` returned; raises ValueError if it does not fit."""
         kinds: dict[str, Any] = {"values": dict, "optimizers": dict, "optimizer": str | None}
-        kinds |= {"pushes": int, "ranks": int}
+        kinds |= {"pushes": int, "rank": int, "ranks": int}
         if not isinstance(state, Mapping) or not all(
             isinstance(state.get(name), kind) for name, kind in kinds.items()
         ):
@@ -143,6 +147,11 @@ class Shards:
             raise ValueError(
                 f"load_state_dict: found the state of a store of {state['ranks']} ranks, wanted "
                 f"{self._peers.size}; begin with as many ranks as it had"
+            )
+        if state["rank"] != self._peers.rank:
+            raise ValueError(
+                f"load_state_dict: found the state of rank {state['rank']}, wanted that of rank "
+                f"{self._peers.rank}; each rank has rows of its own, and saves and loads them"
             )
         own = {key: entry.rows for key, entry in self.entries.items()}
         found, wanted = ({k: about(x) for k, x in x.items()} for x in (state["values"], own))

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fastreduce.arguments import Op
 from fastreduce.kvstore.arguments import (
     about,
     by_key,
@@ -37,7 +38,7 @@ class KVStore(Joint):
             of a torch.distributed group, whose calls must be the same on all ranks. "dist_async":
             such processes, each of which pushes and pulls when it is ready.
         op: what makes one value of all that is pushed: "sum", or another operation of
-            `fastreduce.allreduce`.
+            `fastreduce.allreduce`, also as a ``torch.distributed.ReduceOp``.
         group: for the "dist" kinds the group; by default, all processes.
         servers: the ranks that keep the values, each some rows of every value; by default, all.
             All ranks are workers, servers too.
@@ -80,7 +81,7 @@ class KVStore(Joint):
         self,
         kind: str = "local",
         *,
-        op: str = "sum",
+        op: Op = "sum",
         group: dist.ProcessGroup | None = None,
         servers: Sequence[int] | None = None,
         staleness: int | None = None,
@@ -92,24 +93,25 @@ class KVStore(Joint):
                 f"KVStore: found no torch.distributed group for {kind}; call "
                 "torch.distributed.init_process_group first, as under torchrun"
             )
-        self.kind, self.op = kind, op
+        self.kind = kind
         self._peers = Alone() if kind == "local" else Group(group)
 
-        def checked() -> tuple[str, list[int]]:
+        def checked() -> tuple[str, tuple[str, list[int]]]:
             # In here, so that ranks with other arguments are not left waiting for this one.
-            check_store(kind, op, staleness, timeout_s)
+            name = check_store(kind, op, staleness, timeout_s)
             keepers = ranks_of(servers, self._peers.size)
-            about = f"kind {kind}, op {op}, servers {keepers}, staleness {staleness}"
-            return f"{about}, timeout_s {timeout_s:g}", keepers
+            about = f"kind {kind}, op {name}, servers {keepers}, staleness {staleness}"
+            return f"{about}, timeout_s {timeout_s:g}", (name, keepers)
 
-        self._shards = Shards(self._peers, agreed(self._peers, "KVStore", checked))
-        self._values = Synchronous(self._peers, self._shards, op)
+        self.op, keepers = agreed(self._peers, "KVStore", checked)
+        self._shards = Shards(self._peers, keepers)
+        self._values = Synchronous(self._peers, self._shards, self.op)
         if kind == "dist_async":
             # Here, because some builds of torch have no rpc.
             from fastreduce.kvstore.asynchronous import Asynchronous
 
             self._values = Asynchronous(
-                self._peers, self._shards, op, staleness=staleness, timeout_s=timeout_s
+                self._peers, self._shards, self.op, staleness=staleness, timeout_s=timeout_s
             )
 
     def keys(self) -> list[Key]:
@@ -235,4 +237,13 @@ class KVStore(Joint):
 
         for one, (to, numbers) in self._values.agreed(call, checked).items():
             for mask, rows in self._values.read_rows(one, numbers):
-                to[mask.to(to.device)] = rows.to(to.device)
+                _signed(to)[mask.to(to.device)] = _signed(rows.to(to.device))
+
+
+# torch 2.13 writes no unsigned integers but uint8 to an index.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def _signed(value: Tensor) -> Tensor:
+    """The same memory, in a dtype that torch can write anywhere."""
+    return value.view(_SIGNED[value.dtype]) if value.dtype in _SIGNED else value

@@ -93,6 +93,12 @@ def a_checkpoint_that_one_rank_cannot_load(rank, folder, kind):
         assert out.tolist() == [0, 0, 0, 0]
 
 
+def an_order_of_settings_is_no_difference(rank):
+    settings = [{"lr": 0.1, "momentum": 0.9}, {"momentum": 0.9, "lr": 0.1}][rank]
+    with closing(KVStore("dist_async")) as store:
+        store.set_optimizer(torch.optim.SGD, **settings)
+
+
 def optimizers_differ(rank):
     words = "set_optimizer of SGD, {'lr': 0.1}"
     with closing(KVStore("dist_async")) as store, pytest.raises(RuntimeError, match=words):

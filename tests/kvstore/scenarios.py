@@ -199,6 +199,31 @@ def its_state_comes_back(rank, size):
         store.load_state_dict({"values": {}, "optimizers": {}} if rank == 0 else state)
 
 
+def the_state_of_another_rank_is_refused(rank, size):
+    """Its rows may have the same shape."""
+    store = joined()
+    store.broadcast("w", wanted := filled((size, 2)), out := torch.empty(size, 2))
+    dist.all_gather_object(states := [None] * size, store.state_dict())
+    with pytest.raises(
+        (ValueError, RuntimeError), match=r"the state of rank \d, wanted that of rank"
+    ):
+        store.load_state_dict(states[(rank + 1) % size])
+    store.pull("w", out)
+    assert torch.equal(out, wanted)
+
+
+def the_order_of_servers_says_nothing(rank, size):
+    """So a state fits each store of the same servers."""
+    store, other = joined(), joined(servers=list(range(size))[::-1])
+    for s in (store, other):
+        s.init("w", torch.zeros(2 * size, 2))
+    store.push("w", filled((2 * size, 2), seed=rank))
+    store.pull("w", wanted := torch.empty(2 * size, 2))
+    other.load_state_dict(store.state_dict())
+    other.pull("w", out := torch.empty(2 * size, 2))
+    assert torch.equal(out, wanted)
+
+
 SCENARIOS = [
     sums_in_the_order_of_the_ranks,
     several_replicas_of_each_rank,
@@ -209,11 +234,12 @@ SCENARIOS = [
     rows_of_its_own,
     only_some_ranks_are_servers,
     its_state_comes_back,
+    the_order_of_servers_says_nothing,
 ]
 # What is wrong on one rank only, which all find out where they call alike.
 REFUSED = [an_updater_that_raises_on_one_rank, bad_arguments_on_one_rank]
 # These need a second rank.
-REFUSED_BY_SEVERAL = [inits_that_differ, calls_that_differ]
+REFUSED_BY_SEVERAL = [inits_that_differ, calls_that_differ, the_state_of_another_rank_is_refused]
 
 
 def control(rank, size):

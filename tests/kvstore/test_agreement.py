@@ -15,6 +15,10 @@ def test_what_differs_is_named(tmp_path, name):
     in_a_group(getattr(agreement_scenarios, name), (), 2, tmp_path)
 
 
+def test_what_does_not_differ(tmp_path):
+    in_a_group(agreement_scenarios.an_order_of_settings_is_no_difference, (), 2, tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_ranks_of_a_group_are_named(tmp_path, kind):
     in_a_group(agreement_scenarios.a_group_of_the_last_two, (kind,), 3, tmp_path)

@@ -12,6 +12,18 @@ def of_inference():
         return torch.ones(2, 3)
 
 
+class Wrapper(torch.Tensor):
+    """As DTensor, whose values are in a tensor of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def elsewhere(inner):
+    return torch.Tensor._make_wrapper_subclass(Wrapper, inner.shape, dtype=inner.dtype)
+
+
 REFUSED = {
     "out of a pushpull": (
         lambda s: s.pushpull("w", ONES, out=torch.zeros(3)),
@@ -37,6 +49,31 @@ REFUSED = {
         lambda s: s.init("x", torch.zeros(4, device="meta")),
         ValueError,
         "key 'x': found a meta tensor, wanted cpu or cuda",
+    ),
+    "a first value of other tensors": (
+        lambda s: s.init("x", elsewhere(ONES)),
+        ValueError,
+        "init: key 'x': found a Wrapper, whose values are in other tensors, wanted a dense tensor",
+    ),
+    "a push of other tensors": (
+        lambda s: s.push("w", [ONES, elsewhere(ONES)]),
+        ValueError,
+        r"push: key 'w', replica 1: found a Wrapper, .*, wanted float32 of shape \(2, 3\)",
+    ),
+    "a pull into other tensors": (
+        lambda s: s.pull("w", elsewhere(ONES)),
+        ValueError,
+        "pull: key 'w', replica 0: found a Wrapper, whose values are in other tensors, wanted",
+    ),
+    "numbers of rows in other tensors": (
+        lambda s: s.row_sparse_pull("w", ONES, elsewhere(torch.tensor([0, 1]))),
+        ValueError,
+        "found row_ids a Wrapper, whose values are in other tensors, wanted a dense tensor of int",
+    ),
+    "a nested tensor": (
+        lambda s: s.init("x", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        ValueError,
+        "init: key 'x': found a nested tensor, wanted a dense tensor",
     ),
     "a push without values": (
         lambda s: s.push("w", ONES.to("meta")),
@@ -210,6 +247,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
 @pytest.mark.parametrize(("call", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_is_refused_and_changes_nothing(store, call, error, words):
     with pytest.raises(error, match=words):

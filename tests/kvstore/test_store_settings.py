@@ -3,6 +3,7 @@
 import pytest
 import torch
 from local_store import ONES, assert_nothing_changed
+from torch.distributed import ReduceOp
 
 from fastreduce import KVStore
 
@@ -82,6 +83,11 @@ REFUSED = {
         "found staleness '1', wanted 0",
     ),
     "operations": (lambda s: KVStore(op=["sum"]), ValueError, r"found op \['sum'\], wanted one of"),
+    "an operation of torch": (
+        lambda s: KVStore(op=ReduceOp.PREMUL_SUM),
+        ValueError,
+        "found op .*PREMUL_SUM.*, wanted one of",
+    ),
     "no updater": (lambda s: s.set_updater(None), TypeError, "found None, wanted a function"),
     "an optimizer's settings": (
         lambda s: s.set_optimizer(torch.optim.SGD, rate=1),
@@ -103,6 +109,16 @@ def test_settings_that_make_no_sense(store, call, error, words):
     with pytest.raises(error, match=words):
         call(store)
     assert_nothing_changed(store)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "wanted"), [(ReduceOp.MAX, "max", 3), (ReduceOp(ReduceOp.AVG), "avg", 2)]
+)
+def test_an_operation_of_torch(op, name, wanted):
+    store = KVStore(op=op)
+    store.init("x", torch.zeros(2))
+    store.pushpull("x", [torch.full((2,), 1.0), torch.full((2,), 3.0)], out := torch.empty(2))
+    assert store.op == name and out.tolist() == [wanted] * 2
 
 
 @pytest.mark.parametrize("settings", [{}, {"capturable": True}, {"fused": True}])
