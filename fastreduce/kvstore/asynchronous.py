@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastreduce.kvstore.arguments import names
 from fastreduce.kvstore.entry import Key
-from fastreduce.kvstore.peers import Made, Peers, RankEnded
+from fastreduce.kvstore.peers import Made, Peers, RankEnded, agreed
 from fastreduce.kvstore.remote import Remote
 from fastreduce.kvstore.server import Server
 from fastreduce.kvstore.shards import Shards
@@ -46,6 +46,10 @@ class Asynchronous:
     def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
         self._refuse_updaters(call)
         return checked()[1]
+
+    def together(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+        self._refuse_updaters(call)
+        return agreed(self._peers, call, checked)
 
     def _refuse_updaters(self, call: str) -> None:
         """Rows are locked while they are updated, so who waits for them then waits for itself."""

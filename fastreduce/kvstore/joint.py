@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastreduce.kvstore.arguments import check_optimizer, check_updater
-from fastreduce.kvstore.peers import Made, Peers, agreed
+from fastreduce.kvstore.peers import Made, Peers
 from fastreduce.kvstore.shards import Shards
 from fastreduce.kvstore.updates import Updater
 from fastreduce.kvstore.values import Values
@@ -63,7 +63,7 @@ class Joint:
             check_optimizer(kind, settings)
             return f"{kind.__name__}, {dict(sorted(settings.items()))}", None
 
-        agreed(self._peers, "set_optimizer", checked)
+        self._values.together("set_optimizer", checked)
         with self._shards.lock:
             self._shards.updates.use_optimizer(kind, settings)
         self._peers.agree("set_optimizer")
@@ -80,9 +80,9 @@ class Joint:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` returned, on a store of as many ranks with the same keys.
 
-        All ranks call it. Raises ValueError on the rank, and RuntimeError on the others, where
-        keys, shapes or dtypes are others, or for the state of optimizers where `set_optimizer` was
-        not called; nothing changes then.
+        All ranks call it, each with its own state. Raises ValueError on the rank, and RuntimeError
+        on the others, where keys, shapes or dtypes are others, for the state of another rank, or
+        for that of optimizers where `set_optimizer` was not called; nothing changes then.
         """
 
         def checked() -> tuple[str, Callable[[], None]]:
@@ -90,8 +90,8 @@ class Joint:
             # Ranks go on from one step where they take steps together.
             return "" if self.kind == "dist_async" else f"{state['pushes']} pushes", put
 
-        put = agreed(self._peers, "load_state_dict", checked)
-        agreed(self._peers, "load_state_dict", lambda: ("", put()))
+        put = self._values.together("load_state_dict", checked)
+        self._values.together("load_state_dict", lambda: ("", put()))
 
     def misfit(self, state: Any) -> str | None:
         """Why `load_state_dict` would refuse a state on this rank; None if it would not."""
@@ -106,7 +106,7 @@ class Joint:
 
         All ranks call it, before they begin ``call`` together with what may be wrong on one only.
         """
-        return agreed(self._peers, call, lambda: ("", checked()))
+        return self._values.together(call, lambda: ("", checked()))
 
     def close(self) -> None:
         """Take leave: to be called last, on every rank; `contextlib.closing` does it.

@@ -55,7 +55,8 @@ class KVStore(Joint):
 
     What is wrong with a call on one rank is raised on all of them before anything changes; in
     "dist_async", where ranks call when they are ready, on that rank. There, a rank that ends is no
-    longer waited for, and a rank that does not answer in time is a TimeoutError. Where a rank has
+    longer waited for, and a rank that does not answer in time is a TimeoutError: what was pushed
+    has come to the servers then, and would count twice if it were pushed again. Where a rank has
     ended that is needed, a `kvstore.RankEnded` (a RuntimeError) is raised; of a server in
     "dist_async" it names the keys whose rows are lost. `init`, `set_updater`, `set_optimizer` and
     `load_state_dict` are called by all ranks alike in every kind.
@@ -139,7 +140,7 @@ class KVStore(Joint):
             check(values)
             return ", ".join(f"{key!r} ({about(x)})" for key, x in values.items()), values
 
-        self._values.add(agreed(self._peers, "init", checked))
+        self._values.add(self._values.together("init", checked))
 
     def push(
         self, key: Key | Sequence[Key], value: Any, priority: float | Sequence[float] = 0

@@ -24,6 +24,8 @@ class Synchronous:
     def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
         return agreed(self._peers, call, checked)
 
+    together = agreed
+
     def add(self, values: Mapping[Key, Tensor]) -> None:
         self.shards.add(values)
 

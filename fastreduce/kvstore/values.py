@@ -16,6 +16,10 @@ class Values(Protocol):
         """What ``checked`` returns, beside what the call is about, once the call may go on."""
         ...
 
+    def together(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
+        """`agreed`, for a call that all ranks make alike in every kind of store."""
+        ...
+
     def add(self, values: Mapping[Key, Tensor]) -> None:
         """Give keys the values of rank 0; all ranks call it."""
         ...

@@ -157,6 +157,9 @@ def an_updater_that_calls_its_own_store(rank):
             "b", torch.empty(1, 4), torch.tensor([0])
         ),
         "close": lambda store: store.close(),
+        "init": lambda store: store.init("c", torch.zeros(4)),
+        "set_optimizer": lambda store: store.set_optimizer(torch.optim.SGD, lr=1),
+        "load_state_dict": lambda store: store.load_state_dict(store.state_dict()),
     }
     for name, call in calls.items():
         with closing(KVStore("dist_async", timeout_s=20)) as store:
