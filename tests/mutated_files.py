@@ -85,8 +85,8 @@ EXTENSION = {
                            "collectives/test_threads.py"),
     **{f"csrc/simulation/{name}.cpp": tuple(f"{test}.py" for test in tests)
        for name, tests in {
-           "proof": ("test_proof", "collectives/test_collectives"),
-           "dependencies": ("test_program", "simulation/test_simulate"),
+           "proof": ("program/test_proof", "collectives/test_collectives"),
+           "dependencies": ("program/test_program", "simulation/test_simulate"),
            "stages": ("simulation/test_simulate", "simulation/test_random_programs"),
            "tasks": ("simulation/test_simulate", "simulation/test_random_programs"),
            "play": ("simulation/test_simulate", "simulation/test_random_programs",
@@ -98,7 +98,7 @@ EXTENSION = {
            "network": ("simulation/test_flows", "simulation/test_simulate"),
            "max_min": ("simulation/test_flows", "simulation/test_simulate"),
            "routes": ("topology/test_graph", "simulation/test_simulate"),
-           "idle": ("test_program", "plan/test_slices"),
+           "idle": ("program/test_program", "plan/test_slices"),
        }.items()},
 }  # fmt: skip
 
