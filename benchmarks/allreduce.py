@@ -66,7 +66,7 @@ from contenders import AGAINST, absent
 from contest import Case, fits, measure
 from expected import can_be_checked
 from figures import OURS, summary
-from measure import machine, parser_of_sizes, preamble, save, sizes_bytes, write
+from measure import at_least, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from nets import GRADIENTS
 from report import conclude, describe, header, line
 from rows import Row
@@ -119,15 +119,16 @@ def add(case: Case, args: argparse.Namespace, rows: list[Row], failures: list[Ro
 
 def arguments() -> argparse.Namespace:
     parser = parser_of_sizes(__doc__, rounds=11)
-    parser.add_argument("-w", type=int, default=2, help="warm-up turns over all sets (2)")
+    parser.add_argument("-w", type=at_least(0), default=2, help="warm-up turns over all sets (2)")
     dtypes = ["float32", "bfloat16", "float16"]
     parser.add_argument("-d", nargs="+", default=dtypes, choices=DTYPES, metavar="DTYPE")
     lists = f"sums of these models' gradients in one call: {' '.join(GRADIENTS)}, or none (LeNet)"
     parser.add_argument(
         "--lists", nargs="*", default=["LeNet"], choices=GRADIENTS, metavar="MODEL", help=lists
     )
-    parser.add_argument("-o", default="sum", help="op (sum); others are compared with nothing")
-    parser.add_argument("--sets", type=int, default=GRAPHS_KEPT, help="sets of buffers at most")
+    op = "op (sum); others are compared with nothing"
+    parser.add_argument("-o", default="sum", choices=_C.ops(), metavar="OP", help=op)
+    parser.add_argument("--sets", type=at_least(1), default=GRAPHS_KEPT, help="sets of buffers")
     parser.add_argument("--engine", nargs="+", default=[], choices=ENGINES, help="(all)")
     known = ["auto", *algorithms.names()]
     some = ["auto", "leader", "sharded", "ring"]

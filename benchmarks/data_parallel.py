@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from axes import save_figure, show_title, where
 from hidden import hidden_share, spans_of
-from measure import alternate, machine, medians, preamble, save
+from measure import alternate, at_least, machine, medians, preamble, save
 from memory import peak_bytes
 from nets import SHAPES, task
 from rows import Row
@@ -141,8 +141,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-m", nargs="+", choices=SHAPES, default=list(SHAPES), help="models (all)")
-    parser.add_argument("-k", type=int, nargs="+", default=[1, 2, 4], help="replicas (1 2 4)")
-    parser.add_argument("-n", type=int, default=7, help="rounds; median shown (7)")
+    parser.add_argument(
+        "-k", type=at_least(1), nargs="+", default=[1, 2, 4], help="replicas (1 2 4)"
+    )
+    parser.add_argument("-n", type=at_least(1), default=7, help="rounds; median shown (7)")
     parser.add_argument("--no-ddp", action="store_true", help="without DistributedDataParallel")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
     args = parser.parse_args()

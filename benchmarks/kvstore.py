@@ -27,7 +27,7 @@ import networkx as nx
 import torch
 import torch.distributed as dist
 from axes import binary_size, save_figure, show_times, show_title, where
-from measure import machine, medians, preamble, save, slowest_s
+from measure import at_least, machine, medians, preamble, save, slowest_s
 from namespaces import missing_commands, namespaces, start_in
 from rows import Row
 
@@ -168,10 +168,10 @@ def draw(rows: list[Row], about: Row, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-n", "--repeats", type=int, default=9, help="rounds (default: 9)")
+    parser.add_argument("-n", "--repeats", type=at_least(1), default=9, help="rounds (default: 9)")
     parser.add_argument(
         "--workers",
-        type=int,
+        type=at_least(1),
         nargs="+",
         default=MEASURED,
         help="how many to measure (default: 1 2 3 4)",

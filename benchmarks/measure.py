@@ -168,7 +168,18 @@ def size_bytes(text: str) -> int:
     """
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
-    return int(number) * unit
+    return at_least(1)(number) * unit
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """What argparse reads an argument with that is a whole number, ``least`` or more."""
+
+    def whole_number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"found {text}, wanted {least} or more")
+        return int(text)
+
+    return whole_number
 
 
 def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
@@ -178,15 +189,18 @@ def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
     )
     parser.add_argument("-b", type=size_bytes, default=1 << 10, help="smallest size (1K)")
     parser.add_argument("-e", type=size_bytes, help="largest size, bytes per rank")
-    parser.add_argument("-f", type=int, default=4, help="factor from size to size (4)")
-    parser.add_argument("-n", type=int, default=rounds, help=f"rounds; median shown ({rounds})")
-    parser.add_argument("-k", type=int, nargs="+", default=[2, 4, 8], help="numbers of ranks")
-    parser.add_argument("-t", type=int, default=torch.get_num_threads(), help="CPU threads (all)")
+    parser.add_argument("-f", type=at_least(2), default=4, help="factor from size to size (4)")
+    count, threads = at_least(1), torch.get_num_threads()
+    parser.add_argument("-n", type=count, default=rounds, help=f"rounds; median shown ({rounds})")
+    parser.add_argument("-k", type=count, nargs="+", default=[2, 4, 8], help="numbers of ranks")
+    parser.add_argument("-t", type=count, default=threads, help="CPU threads (all)")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
     return parser
 
 
 def sizes_bytes(smallest: int, largest: int, factor: int) -> Iterator[int]:
+    if smallest > largest:
+        raise SystemExit(f"found sizes from {smallest} to {largest} bytes, wanted -b up to -e")
     size = smallest
     while size <= largest:
         yield size

@@ -19,6 +19,7 @@ the call above comes on top.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -113,5 +114,10 @@ def predicted() -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     save(OUT, predicted())
+
+
+if __name__ == "__main__":
+    main()

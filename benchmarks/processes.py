@@ -35,6 +35,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from measure import (
+    at_least,
     bandwidth,
     machine,
     medians,
@@ -211,9 +212,11 @@ def main() -> None:
     parser = parser_of_sizes(__doc__, rounds=9)
     parser.set_defaults(k=[2])
     parser.add_argument("--collectives", nargs="+", choices=COLLECTIVES, default=COLLECTIVES)
-    parser.add_argument("--machines", type=int, nargs="+", help="so many, of two processes each")
     parser.add_argument(
-        "--rate-mbit", type=int, default=1000, help="of their links (default: 1000)"
+        "--machines", type=at_least(1), nargs="+", help="so many, of two processes each"
+    )
+    parser.add_argument(
+        "--rate-mbit", type=at_least(1), default=1000, help="of their links (default: 1000)"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of all ranks")
     args = parser.parse_args()

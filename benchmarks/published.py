@@ -9,6 +9,7 @@ the tables of docs/calibration.md to the screen.
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -127,6 +128,7 @@ def _draw(axes: Axes, runs: Sequence[Measured], found: Calibration) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     runs = read(PUBLISHED_RUNS)
     calibrations, held_out = calibrate(runs)
     save_calibrations(calibrations, PUBLISHED)
