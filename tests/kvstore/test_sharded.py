@@ -8,7 +8,8 @@ import torch
 from processes import in_a_group
 from sweeps import one_in
 
-SIZES = one_in(4, [2, 1, 3, 4], "cases")
+# Three first: a sum of two has the same bits in either order.
+SIZES = one_in(4, [3, 1, 2, 4], "cases")
 # What is asynchronous has the same bits where nobody may be ahead.
 SETTINGS = {"dist_sync": {"kind": "dist_sync"}, "0 ahead": {"kind": "dist_async", "staleness": 0}}
 
@@ -48,11 +49,11 @@ def test_what_is_wrong_on_one_rank_is_raised_on_all(found, size, name):
     check(found(size, "dist_sync"), name)
 
 
-@pytest.mark.parametrize("size", one_in(3, [2, 3, 4], "cases"))
+@pytest.mark.parametrize("size", one_in(3, [3, 2, 4], "cases"))
 @names(*scenarios.REFUSED_BY_SEVERAL)
 def test_calls_that_differ_are_refused(found, size, name):
     check(found(size, "dist_sync"), name)
 
 
 def test_control_what_fails_on_one_rank_is_seen(found):
-    assert [bool(failed["control"]) for failed in found(2, "dist_sync")] == [False, True]
+    assert [bool(failed["control"]) for failed in found(3, "dist_sync")] == [False, False, True]
