@@ -1,5 +1,7 @@
 """Which devices replicas run on."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -48,3 +50,19 @@ def test_several_in_one_word_are_an_error(names):
 def test_a_device_that_is_not_here_is_an_error(name):
     with pytest.raises(ValueError, match=f"devices: found '{name}', which cannot be used here"):
         usable_devices(["cpu", name])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("xpu:0", "found 'xpu:0', wanted cpu or cuda devices"),
+        ("cuda:0", "found 'cuda:0', but this build of fastreduce has no CUDA engines"),
+    ],
+)
+def test_a_device_that_is_here_but_has_no_engine_is_an_error(monkeypatch, name, words):
+    device = torch.device(name)
+    probe = SimpleNamespace(device=device, is_cuda=device.type == "cuda", item=lambda: 0.0)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: probe)
+    monkeypatch.setattr("fastreduce._C.cuda_engines", False)
+    with pytest.raises(ValueError, match=words):
+        usable_devices([name])
