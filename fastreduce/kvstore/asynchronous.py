@@ -38,10 +38,9 @@ class Asynchronous:
             op=op,
         )
         self._remote.open(server)
-        peers.agree("KVStore")  # so nobody asks a server that does not exist yet
         # Now, because a rank that ends while another accepts its connection breaks that one's rpc.
         self._remote.connect()
-        peers.agree("KVStore")
+        peers.agree("KVStore")  # so nobody pushes to a server that does not exist yet
 
     def agreed(self, call: str, checked: Callable[[], tuple[str, Made]]) -> Made:
         self._refuse_updaters(call)

@@ -53,6 +53,7 @@ class TestLikeMXNet:
         store.pull(["conjugate", "negative"], outs)
         assert outs[0].tolist() == [1 - 2j, 3 + 4j] and outs[1].tolist() == [-2, 4]
 
+    @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
     @pytest.mark.parametrize("dtype", OPS)
     def test_rows(self, dtype):
         store, table = KVStore(op=OPS[dtype][0]), torch.arange(12).reshape(4, 3).to(dtype)
