@@ -24,6 +24,9 @@ from fastreduce.plan.table_files import _tuned
 # The tests do not depend on whether this machine is tuned, and leave that as it was.
 DATA_HOME = tempfile.TemporaryDirectory()
 os.environ["XDG_DATA_HOME"] = DATA_HOME.name
+# Nor on what the user's shell sets for programs.
+for name in ("ALGORITHM", "CHAOS", "CPU", "DATA", "GRAPHS"):
+    os.environ.pop(f"FASTREDUCE_{name}", None)
 
 # A shell leaves it ignored in what it starts in the background, and tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
