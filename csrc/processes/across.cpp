@@ -2,6 +2,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "processes/backend.h"
+#include "processes/checks.h"
 #include "processes/gloo.h"
 #include "processes/items.h"
 
@@ -26,15 +27,16 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
 
 // What no rank shall keep of the sum is summed in a copy.
 void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, const at::Tensor& to) {
+  const c10d::ReduceOp op = folded(kind.op, to.scalar_type());
   if (kind.collective == Collective::allreduce || (kind.collective == Collective::reduce && kind.root == getRank()))
-    return machines_->allreduce(to, kind.op, mine, kind.timeout);
+    return machines_->allreduce(to, op, mine, kind.timeout);
   const at::Tensor sum = at::empty({elems_of(from)}, to.options());
   int64_t begin = 0;
   for (const at::Tensor& part : from) {
     sum.narrow(0, begin, part.numel()).copy_(part.view({-1}));
     begin += part.numel();
   }
-  machines_->allreduce(sum, kind.op, mine, kind.timeout);
+  machines_->allreduce(sum, op, mine, kind.timeout);
   if (kind.collective == Collective::reduce_scatter)
     to.view({-1}).copy_(sum.narrow(0, getRank() * to.numel(), to.numel()));
 }

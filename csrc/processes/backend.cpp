@@ -18,6 +18,16 @@ namespace fastreduce {
 std::function<c10::intrusive_ptr<c10d::Backend>(const Membership&)> make_group;
 std::function<void(const std::function<void()>&)> without_gil;
 
+namespace {
+
+// Rounds towards zero, as NCCL does.
+void divide(const Tensors& integers, int ranks) {
+  const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
+  for (const at::Tensor& tensor : integers) tensor.div_(ranks, "trunc");
+}
+
+}  // namespace
+
 // ---- a group's life
 
 ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchange,
@@ -112,6 +122,10 @@ void ProcessBackend::tell_machines(const std::function<void()>& call) {
   }
 }
 
+bool ProcessBackend::keeps(const Kind& kind) const {
+  return kind.collective == Collective::reduce && kind.root != getRank();
+}
+
 ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, Lists outputs) {
   const Tensors read = flat(inputs), written = flat(outputs);
   Tensors all = read;
@@ -124,24 +138,25 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   // Here, and not in the other thread: a program that is new is built in Python.
   const int64_t nbytes = elems_of(written) * static_cast<int64_t>(written.front().element_size());
   const RankSchedule* rank_schedule = machines_ ? nullptr : &rank_schedule_of(kind, nbytes);
+  const bool divides = kind.op.op_ == c10d::ReduceOp::AVG && kernel.op == Op::sum && !keeps(kind);
   return enqueue(kind, read.empty() ? written : read, written,
-                 [this, kind, kernel, rank_schedule, inputs = std::move(inputs), outputs = std::move(outputs)] {
+                 [this, kind, kernel, rank_schedule, divides, inputs = std::move(inputs), outputs = std::move(outputs)] {
     if (rank_schedule)
       execute(kind, kernel, *rank_schedule, inputs, outputs);
     else
       across(kind, inputs, outputs);
+    if (divides) divide(flat(outputs), getSize());
   });
 }
 
 std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_of(const Kind& kind, const Lists& inputs,
                                                                                   const Lists& outputs,
                                                                                   Usable& usable) const {
-  const bool keeps = kind.collective == Collective::reduce && kind.root != getRank();
   Lists from, to;
   for (const Tensors& list : inputs) from.push_back(usable.read(list, kind.op));
   for (const Tensors& list : outputs) {
     const c10d::ReduceOp op = inputs.empty() ? kind.op : c10d::ReduceOp(c10d::ReduceOp::SUM);
-    to.push_back(keeps ? usable.read(list, op) : usable.written(list, op));
+    to.push_back(keeps(kind) ? usable.read(list, op) : usable.written(list, op));
   }
   return {std::move(from), std::move(to)};
 }

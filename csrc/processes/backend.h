@@ -105,6 +105,7 @@ class ProcessBackend final : public c10d::Backend {
 
   // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
+  bool keeps(const Kind& kind) const;  // what this rank passes stays as it is
   void execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs);
   // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.

@@ -39,11 +39,17 @@ at::ScalarType check_tensors(const Tensors& tensors) {
   return tensors.front().scalar_type();
 }
 
+c10d::ReduceOp folded(const c10d::ReduceOp& op, at::ScalarType type) {
+  const bool torch_divides = c10::isIntegralType(type, /*includeBool=*/false) && !c10::isBarebonesUnsignedType(type);
+  return op.op_ == c10d::ReduceOp::AVG && torch_divides ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
+}
+
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors) {
   const at::ScalarType type = check_tensors(tensors);
   if (moves_only(collective)) return moved(type);
-  const auto found = find_arithmetic(type, op_of(op));
-  TORCH_CHECK_VALUE(found, not_defined(type, op_of(op)));
+  const Op fold = op_of(folded(op, type));
+  const auto found = find_arithmetic(type, fold);
+  TORCH_CHECK_VALUE(found, not_defined(type, fold));
   check_factor(op, type);
   return *found;
 }

@@ -7,6 +7,9 @@
 
 namespace fastreduce {
 
+// The operation of the kernels. None divides integers, whose average NCCL has: it is their sum, to be divided later.
+c10d::ReduceOp folded(const c10d::ReduceOp& op, at::ScalarType type);
+
 // How the kernels see the tensors. Throws unless all are dense tensors of one dtype on one CPU or CUDA device, for
 // which the operation is defined.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);

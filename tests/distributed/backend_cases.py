@@ -6,12 +6,15 @@ from functools import cache
 
 import torch
 from backend_calls import CALLS, REDUCING
-from reference import OPS, noise, origin, powers, reduced
+from reference import INTEGERS, OPS, noise, origin, powers, reduced
 
 import fastreduce.distributed as fd
 
+DIVIDED = tuple(x for x in INTEGERS if x not in (torch.uint16, torch.uint32, torch.uint64))
+
 ALL_OPS = {
     **{dtype: [*ops] for dtype, ops in OPS.items()},
+    **{dtype: [*OPS[dtype], "avg"] for dtype in DIVIDED},
     **{
         dtype: [*OPS[dtype], "premul_sum"]
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -79,6 +82,8 @@ def result(k, case):
     xs = inputs(k, case)
     if case.op == "premul_sum":
         return reduced("sum", [x * FACTOR for x in xs])
+    if case.op == "avg" and case.dtype in DIVIDED:
+        return reduced("sum", xs).div(k, rounding_mode="trunc")
     return reduced(case.op, xs)
 
 
