@@ -36,6 +36,12 @@ def reduce_scatter(part):
 # By what differs: the call of the last rank, that of all others, and the error's words for each.
 DIFFERENT = {
     "shapes": (lambda: all_reduce(3), lambda: all_reduce(4), "float32 [3]", "float32 [4]"),
+    "an average of integers": (
+        lambda: all_reduce(3, dtype=torch.int64, op=dist.ReduceOp.AVG),
+        lambda: all_reduce(3, dtype=torch.int64),
+        "allreduce (avg) of int64 [3]",
+        "allreduce (sum) of int64 [3]",
+    ),
     "as many elements": (lambda: all_reduce(2, 3), lambda: all_reduce(3, 2), "[2, 3]", "[3, 2]"),
     # Of each pair c10::hash_combine makes the same number.
     "sizes of one hash": (

@@ -68,6 +68,10 @@ WRONG = {
         lambda: op("AVG", torch.bool),
         "op 'avg' is not defined for bool, which takes sum, ",
     ),
+    "average of integers that torch does not divide": (
+        lambda: op("AVG", torch.uint16),
+        "op 'avg' is not defined for uint16, which takes sum, ",
+    ),
     "bits of floats": (
         lambda: op("BAND", torch.float32),
         "op 'band' is not defined for float32, which takes sum, avg, ",
