@@ -148,8 +148,11 @@ class Passes:
                 if at_once:
                     with replicas.at_once.running(inputs) as threads:
                         alone = functools.partial(turn_at_once, draws.at_once(len(owners)))
-                        return together(calls, alone, sums, threads, at_once)
-                return self._one_by_one(calls, turn_alone)
+                        outputs = together(calls, alone, sums, threads, at_once)
+                else:
+                    outputs = self._one_by_one(calls, turn_alone)
+                replicas.check_graph(outputs)
+                return outputs
         except BaseException:
             buffers[0] = held
             raise

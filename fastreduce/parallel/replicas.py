@@ -20,6 +20,7 @@ from fastreduce.parallel.at_once import AtOnce, ShardThreads
 from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import capturing
+from fastreduce.parallel.reruns import check_reruns
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, has_max_norm, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm
@@ -73,6 +74,7 @@ class Replicas:
         self._at_once = at_once and all(device.type == "cpu" for device in devices)
         self._threads = ShardThreads(len(self.devices), meet=sync_batchnorm)
         self._structure: list[Any] = []
+        self._graph_is_checked = False
         self._memories: list[list[Tensor]] = []
 
     def joined(self, owners: Sequence[int]) -> list[list[Tensor]]:
@@ -104,6 +106,12 @@ class Replicas:
             for owner in last:
                 self._put_parameters(owner, self._left[owner])
         self.attributes.keep()
+
+    def check_graph(self, outputs: Sequence[Any]) -> None:
+        """Look for what cannot go backward, once: the module decides, and looking takes time."""
+        if torch.is_grad_enabled() and not self._graph_is_checked:
+            check_reruns(outputs)
+            self._graph_is_checked = True
 
     def forget_last_pass(self) -> None:
         """Drop the parameters that `leave` has left, which hold an autograd graph."""
@@ -198,6 +206,7 @@ class Replicas:
         if self._watch:
             self._watch.changed(self._params)  # the copies are new
         self._left = dict(enumerate(self._memories))
+        self._graph_is_checked = False
         self.modules = [
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),

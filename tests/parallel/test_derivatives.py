@@ -1,12 +1,85 @@
-"""Derivatives of derivatives, several at once, forward ones, and parameters that are results."""
+"""Derivatives of derivatives, several at once, forward ones, and those that functions compute."""
 
 import copy
 
 import pytest
 import torch
-from models import CLASSES, assert_same_gradients, batch, made
+from models import CLASSES, Changed, assert_same_gradients, batch, made
+from torch import nn
 
 from fastreduce import DataParallel
+
+
+class Adjoint(torch.autograd.Function):
+    """Keeps ``run``, a module or its forward, and runs it again in its backward pass."""
+
+    @staticmethod
+    def forward(ctx, run, x, *parameters):
+        ctx.run = run
+        ctx.save_for_backward(x, *parameters)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, *parameters = ctx.saved_tensors
+        inputs = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.run(inputs)
+        if not parameters:  # they get their gradients directly
+            y.backward(grad)
+            return None, inputs.grad
+        return None, *torch.autograd.grad(y, (inputs, *parameters), grad, allow_unused=True)
+
+
+def adjoint(run, takes_parameters):
+    """A model that calls `Adjoint` with what ``run`` makes of it."""
+
+    def change(net, x):
+        net.calls.add_(1)
+        parameters = net.last.parameters() if takes_parameters else ()
+        return Adjoint.apply(run(net), x, *parameters)
+
+    net = Changed(change).double()
+    net.last = nn.Linear(8, 8).double()
+    net.register_buffer("calls", torch.zeros(()))
+    return net
+
+
+REFUSED = {
+    "a module": lambda net: net.last,
+    "a method of one": lambda net: net.last.forward,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_function_that_asks_a_module_again_for_gradients_of_what_it_took_is_refused(name):
+    X, _ = batch()
+    net = adjoint(REFUSED[name], takes_parameters=True)
+    model = DataParallel(net, ["cpu"] * 2)
+    for step in (lambda: model(X), lambda: model.backward(lambda y: y.sum(), X)):
+        with pytest.raises(ValueError, match=r"forward has called Adjoint, .*such as torchdiffeq"):
+            step()
+    assert net.calls == 0
+    with torch.no_grad():
+        model(X)
+    DataParallel(net, ["cpu"])(X).sum().backward()  # one replica is the bare module
+
+
+@pytest.mark.parametrize(
+    ("run", "takes_parameters"),
+    [
+        (REFUSED["a module"], False),
+        (lambda net: torch.tanh, True),
+    ],
+    ids=["backward in backward", "no module"],
+)
+def test_other_functions_give_the_gradients_of_the_bare_module(run, takes_parameters):
+    bare = adjoint(run, takes_parameters)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch()
+    for net in (bare, model):
+        net(X).square().sum().backward()
+    assert_same_gradients(model, bare)
 
 
 def test_derivatives_of_derivatives():

@@ -1,0 +1,49 @@
+"""Finds what would run a module again in the backward pass, and lose the first shard's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.utils import _pytree as pytree
+
+from fastreduce.parallel.trees import never_a_leaf
+from fastreduce.parallel.untraced import untraced
+
+
+@untraced
+def check_reruns(outputs: Sequence[Any]) -> None:
+    """Raise ValueError for a `torch.autograd.Function` that takes parameters and keeps a module.
+
+    Its backward pass runs the module again, and differentiates with respect to the parameters that
+    it took, as adjoint methods do. By then the first replica, which is the module itself, has its
+    own parameters back, on which nothing that was taken depends.
+    """
+    leaves = pytree.tree_leaves(outputs, is_leaf=never_a_leaf)
+    left = [leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor)]
+    seen: set[Any] = set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        below = [node for node, _ in node.next_functions]
+        if isinstance(node, BackwardCFunction) and any(map(_is_sum, below)):
+            held = [getattr(value, "__self__", value) for value in vars(node).values()]
+            if any(isinstance(value, nn.Module) for value in held):
+                name = type(node).__name__.removesuffix("Backward")
+                raise ValueError(
+                    f"DataParallel: forward has called {name}, a torch.autograd.Function that "
+                    "takes parameters and keeps a module, as torchdiffeq.odeint_adjoint does. Its "
+                    "backward pass would run the module again when the first shard's parameters "
+                    "are gone, and that shard's gradient would be zero. Use what autograd follows, "
+                    "such as torchdiffeq.odeint; torch.utils.checkpoint with use_reentrant=False "
+                    "saves memory, too"
+                )
+        left += below
+
+
+def _is_sum(node: Any) -> bool:
+    return node is not None and node.name().startswith("SumOfReplicas")
