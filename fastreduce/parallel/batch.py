@@ -12,6 +12,9 @@ from torch.utils import _pytree as pytree
 
 from fastreduce.parallel.trees import Whole, leaves_of, named_leaves, never_a_leaf
 
+# An error names so many tensors of each length: a batch of images may come with hundreds of boxes.
+PLACES_SHOWN = 3
+
 
 def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
     """How many of ``rows`` each shard gets: in proportion to ``shares``, together all of them.
@@ -65,7 +68,9 @@ def rows_of(tree: Any, batch_dim: int) -> int:
         )
         raise ValueError(
             f"DataParallel: found no tensor to cut into shards ({kinds or 'no argument'}), wanted "
-            f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array"
+            f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array. "
+            "From a list of other objects, such as graphs, forward can pick its shard's examples "
+            "by the numbers of a torch.arange that is passed with it"
         )
     if len(lengths) > 1:
         advice = _of_lists(tree, lengths, batch_dim)
@@ -85,7 +90,8 @@ def _of_lists(tree: Any, lengths: set[int], batch_dim: int) -> str:
             if len(own) > 1 or len(found) in lengths - own:
                 return (
                     f". A list with an entry per example, such as this of {len(found)}, cannot be "
-                    "cut: stack its tensors, and have forward take them apart"
+                    f"cut: stack its tensors, or pass torch.arange({len(found)}) with "
+                    "fastreduce.Whole(list), and have forward pick the examples of its shard"
                 )
     return ""
 
@@ -93,7 +99,10 @@ def _of_lists(tree: Any, lengths: set[int], batch_dim: int) -> str:
 def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int, advice: str) -> str:
     cut = [(place.lstrip("."), leaf) for place, leaf in leaves if is_cut(leaf, batch_dim)]
     counts = [leaf.shape[dim_of(leaf, batch_dim)] for _, leaf in cut]
-    listed = ", ".join(f"{n} in {place}" for n, (place, _) in zip(counts, cut, strict=True))
+    shown = [i for i, n in enumerate(counts) if counts[:i].count(n) < PLACES_SHOWN]
+    listed = ", ".join(f"{counts[i]} in {cut[i][0]}" for i in shown)
+    if others := len(cut) - len(shown):
+        listed += f", and {others} more tensors"
     advice = advice or next(
         (
             f". {place} has {counts[0]} in dimension {leaf.shape.index(counts[0])}: pass it with "

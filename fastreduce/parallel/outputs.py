@@ -23,7 +23,8 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
     if not any(isinstance(leaf, Tensor) for leaf in flat[0][0]):
         raise ValueError(
             f"DataParallel: forward returned {type(outputs[0]).__name__} without a tensor; wanted "
-            "a tensor, or tensors in tuples, lists, dicts or dataclasses"
+            "a tensor, or tensors in tuples, lists, dicts or dataclasses, or model.backward, which "
+            "joins nothing"
         )
     _check_lists(outputs, sizes, batch_dim)
     for shard, (_, shape) in enumerate(flat):
@@ -75,8 +76,8 @@ def _problem(same: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> str |
         found = ", ".join(map(repr, same))
         advice = "; call the model with use_cache=False" if "Cache" in type(first).__name__ else ""
         return (
-            f"{found}, which are no tensors and cannot be joined; wanted tensors, or the same "
-            f"value of all{advice}"
+            f"{found}, which are no tensors and cannot be joined; wanted tensors, the same value "
+            f"of all, or model.backward, which joins nothing{advice}"
         )
     shapes = [tuple(x.shape) for x in same]
     if not is_cut(first, batch_dim):

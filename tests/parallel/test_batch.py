@@ -208,6 +208,18 @@ def test_a_model_of_dataclasses_keywords_and_whole_arguments():
     assert found["rows"] == 2
 
 
+class Picking(nn.Linear):
+    def forward(self, numbers, images):
+        images = [images[i] for i in numbers]
+        return torch.stack([super(Picking, self).forward(image).sum(0) for image in images])
+
+
+def test_examples_of_different_sizes_are_picked_by_their_numbers():
+    net, images = Picking(3, 2), [torch.randn(n, 3) for n in (2, 5, 1, 4, 3)]
+    found = DataParallel(net, ["cpu"] * 2)(torch.arange(5), Whole(images))
+    torch.testing.assert_close(found, net(range(5), images))
+
+
 def test_one_replica_takes_whole_arguments_too():
     model = DataParallel(Two(3, 2), devices=["cpu"])
     sample = Sample(torch.randn(4, 3), None)
