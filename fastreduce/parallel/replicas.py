@@ -141,6 +141,7 @@ class Replicas:
         has shortened no other does again.
         """
         places, versions = _places(parameters), _versions(parameters)
+        children = self._children_of(owner)
         yield
         found = [x for holder in self._holders[owner] for x in holder.values() if x is not None]
         wanted = [parameters[number] for number in self._numbers]
@@ -149,6 +150,9 @@ class Replicas:
         if written and self._memories[owner] is self._params:
             written -= {id(x.weight) for x in self.modules[owner].modules() if has_max_norm(x)}
         names = self.modules[owner].named_parameters()
+        if children != self._children_of(owner):  # new ones may have parameters
+            known = set(map(id, found))
+            found += [x for x in self.modules[owner].parameters() if id(x) not in known]
         if moved or len(found) != len(wanted) or not all(map(operator.is_, found, wanted)):
             kept = set(map(id, wanted)) - moved
             new = next((f"set parameter {name}" for name, x in names if id(x) not in kept), None)
@@ -165,6 +169,9 @@ class Replicas:
                 "another device, so a step would depend on the number of replicas. Do it between "
                 "two forward passes (an embedding's max_norm, too), or make it a buffer"
             )
+
+    def _children_of(self, owner: int) -> list[nn.Module | None]:
+        return [child for children in self._children[owner] for child in children.values()]
 
     def check(self) -> None:
         """Raise ReplicasDiffer if a copy on another device has other bits than the module."""
@@ -214,6 +221,7 @@ class Replicas:
         self.at_once = AtOnce(self._at_once, self.modules, self._threads)
         self._synchronized = SyncBatchNorm(self.modules) if self.sync_batchnorm else None
         self._holders = [[x._parameters for x in module.modules()] for module in self.modules]
+        self._children = [[x._modules for x in module.modules()] for module in self.modules]
         self._parameter_slots = [slots(self.net, x, "_parameters") for x in self.modules]
         self._buffer_slots = [slots(self.net, x, "_buffers") for x in self.modules]
         # Modules may share a parameter, which then has several slots.

@@ -79,10 +79,20 @@ def zeros(net):
         (lambda net: net.register_parameter("new", zeros(net)), "has set parameter new"),
         (lambda net: setattr(net, "bias", None), "has deleted a parameter"),
         (lambda net: delattr(net, "bias"), "has deleted a parameter"),
+        (lambda net: setattr(net, "late", nn.Linear(3, 3)), r"has set parameter late\.weight"),
         (lambda net: setattr(net.bias, "data", zeros(net).data), "has set parameter bias"),
         (lambda net: setattr(net.inner.bias, "data", zeros(net)), r"has set parameter inner\.bias"),
     ],
-    ids=["replaced", "was None", "added", "None", "deleted", "its data", "an inner one's data"],
+    ids=[
+        "replaced",
+        "was None",
+        "added",
+        "None",
+        "deleted",
+        "a module's",
+        "its data",
+        "an inner one's data",
+    ],
 )
 def test_a_parameter_that_forward_sets_is_refused(do, words):
     net = Setting(do)
@@ -100,8 +110,10 @@ def test_a_parameter_that_forward_sets_is_refused(do, words):
             net.inner, {"bias": torch.ones(3)}, torch.ones(2, 3)
         ),
         lambda net: setattr(net, "late", torch.ones(3)),
+        lambda net: setattr(net, "late", nn.ReLU()),
+        lambda net: setattr(net, "late", net.inner),
     ],
-    ids=["for one call", "an attribute"],
+    ids=["for one call", "an attribute", "a module without one", "a known module"],
 )
 def test_what_is_no_new_parameter_is_fine(do):
     DataParallel(Setting(do), ["cpu"] * 2)(torch.ones(4, 3))
