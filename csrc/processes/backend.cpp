@@ -139,8 +139,9 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   const int64_t nbytes = elems_of(written) * static_cast<int64_t>(written.front().element_size());
   const RankSchedule* rank_schedule = machines_ ? nullptr : &rank_schedule_of(kind, nbytes);
   const bool divides = kind.op.op_ == c10d::ReduceOp::AVG && kernel.op == Op::sum && !keeps(kind);
-  return enqueue(kind, read.empty() ? written : read, written,
-                 [this, kind, kernel, rank_schedule, divides, inputs = std::move(inputs), outputs = std::move(outputs)] {
+  return enqueue(
+      kind, read.empty() ? written : read, written,
+      [this, kind, kernel, rank_schedule, divides, inputs = std::move(inputs), outputs = std::move(outputs)] {
     if (rank_schedule)
       execute(kind, kernel, *rank_schedule, inputs, outputs);
     else

@@ -8,9 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointFunction
 
 from fastreduce.parallel.trees import never_a_leaf
 from fastreduce.parallel.untraced import untraced
+
+_CHECKPOINT: Any = CheckpointFunction._backward_cls
 
 
 @untraced
@@ -19,7 +22,8 @@ def check_reruns(outputs: Sequence[Any]) -> None:
 
     Its backward pass runs the module again, and differentiates with respect to the parameters that
     it took, as adjoint methods do. By then the first replica, which is the module itself, has its
-    own parameters back, on which nothing that was taken depends.
+    own parameters back, on which nothing that was taken depends. torch's reentrant checkpoints run
+    it on copies of what they took instead, and parameters get their gradients directly.
     """
     leaves = pytree.tree_leaves(outputs, is_leaf=never_a_leaf)
     left = [leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor)]
@@ -30,7 +34,8 @@ def check_reruns(outputs: Sequence[Any]) -> None:
             continue
         seen.add(node)
         below = [node for node, _ in node.next_functions]
-        if isinstance(node, BackwardCFunction) and any(map(_is_sum, below)):
+        by_user = isinstance(node, BackwardCFunction) and not isinstance(node, _CHECKPOINT)
+        if by_user and any(map(_is_sum, below)):
             held = [getattr(value, "__self__", value) for value in vars(node).values()]
             if any(isinstance(value, nn.Module) for value in held):
                 name = type(node).__name__.removesuffix("Backward")

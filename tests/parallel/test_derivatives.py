@@ -6,6 +6,7 @@ import pytest
 import torch
 from models import CLASSES, Changed, assert_same_gradients, batch, made
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fastreduce import DataParallel
 
@@ -75,6 +76,23 @@ def test_a_function_that_asks_a_module_again_for_gradients_of_what_it_took_is_re
 )
 def test_other_functions_give_the_gradients_of_the_bare_module(run, takes_parameters):
     bare = adjoint(run, takes_parameters)
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch()
+    for net in (bare, model):
+        net(X).square().sum().backward()
+    assert_same_gradients(model, bare)
+
+
+def test_reentrant_checkpoints_that_take_parameters_give_those_of_the_bare_module():
+    class Part(nn.Module):
+        def forward(self, x):
+            return checkpoint(self.part, self.layer(x), self.layer.weight, use_reentrant=True)
+
+        def part(self, x, weight):
+            return torch.tanh(self.layer(x @ weight))
+
+    bare = Part()
+    bare.layer = nn.Linear(6, 6).double()
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
     X, _ = batch()
     for net in (bare, model):
