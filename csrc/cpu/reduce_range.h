@@ -17,6 +17,23 @@ constexpr int kRegisters = is_float8<T>                      ? 1
                            : is_integer<T> || sizeof(T) == 2 ? 2
                                                              : 4;
 
+// How far ahead each source is fetched. CPUs do so by themselves, but not well from many sources at a time. With it,
+// calls took 0.79 of the time (geometric mean of float32 and bfloat16 on 2, 4 and 8 ranks, 16 KiB to 64 MiB, three runs
+// in turn, buffers of 256 MiB in turn; 0.54 to 1.08, the least with bfloat16 on 8 ranks). 0.5, 1 and 4 KiB were worse
+// by 1 to 4 % (2 virtual cores of an AMD EPYC, family 26 model 2, 2026-11-30).
+constexpr int kAheadBytes = 2048;
+constexpr int kLineBytes = 64;
+
+template <int kBytes, class T>
+C10_ALWAYS_INLINE void fetch_ahead(const T* const* src, int num_srcs, int64_t at) {
+  FASTREDUCE_NO_UNROLL
+  for (int s = 0; s < num_srcs; ++s) {
+    const char* const begin = reinterpret_cast<const char*>(src[s] + at) + kAheadBytes;
+    FASTREDUCE_UNROLL
+    for (int line = 0; line < kBytes; line += kLineBytes) __builtin_prefetch(begin + line);
+  }
+}
+
 template <class T, class O>
 void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, int num_dsts, int64_t elems,
             int divisor) {
@@ -30,7 +47,10 @@ void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, 
   const auto src = reinterpret_cast<const T* const*>(srcs);
   const auto dst = reinterpret_cast<T* const*>(dsts);
   int64_t at = 0;
-  for (; at + V <= elems; at += V) reduce_vector<T, O, 0, V, Part>(src, num_srcs, dst, num_dsts, at, divisor);
+  for (; at + V <= elems; at += V) {
+    fetch_ahead<V * sizeof(T)>(src, num_srcs, at);
+    reduce_vector<T, O, 0, V, Part>(src, num_srcs, dst, num_dsts, at, divisor);
+  }
   for (; at < elems; ++at) reduce_vector<T, O, 0, 1>(src, num_srcs, dst, num_dsts, at, divisor);
 }
 
