@@ -55,14 +55,19 @@ def about_subclasses(outputs: Tensors, inputs: Tensors | None) -> str | None:
     for side, tensors in sides.items():
         for rank, of_rank in enumerate(by_rank(tensors)):
             for index, tensor in enumerate(of_rank):
-                kind = type(tensor)
-                if isinstance(tensor, torch.Tensor) and kind.__torch_dispatch__ != _PLAIN:
-                    instead = _INSIDE.get(kind.__name__, "the plain tensors inside it")
+                if wraps_others(tensor):
+                    name = type(tensor).__name__
+                    instead = _INSIDE.get(name, "the plain tensors inside it")
                     return (
-                        f"{side}rank {rank}, tensor {index} is {kind.__name__}, a subclass without "
-                        f"memory of its own; pass {instead}"
+                        f"{side}rank {rank}, tensor {index} is {name}, a subclass without memory "
+                        f"of its own; pass {instead}"
                     )
     return None
+
+
+def wraps_others(value: Any) -> bool:
+    """Whether it is a tensor whose values are in other tensors."""
+    return isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ != _PLAIN
 
 
 def check_initialized(tensor: torch.Tensor, rank: int, index: int) -> None:

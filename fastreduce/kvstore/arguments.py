@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
-from fastreduce.arguments import known_op
+from fastreduce.arguments import known_op, wraps_others
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.names import listed, meant, shown
 
@@ -132,7 +132,7 @@ def _odd(value: Any) -> str | None:
         return "a parameter that no batch has initialized yet"
     if value.is_nested:
         return "a nested tensor"
-    if type(value).__torch_dispatch__ != Tensor.__torch_dispatch__:
+    if wraps_others(value):
         return f"a {type(value).__name__}, whose values are in other tensors"
     return None if value.layout == torch.strided else f"sparse {dense(value.dtype, value.shape)}"
 

@@ -128,7 +128,7 @@ class TestMeasure:
         assert turns == [2 * name for name in in_turn("ab", 4)]  # and the first does not count
         assert turns[::2] not in (["aa"] * 4, ["bb"] * 4)
         assert (found["a"].pop(0), found["b"].pop()) == (7, 8)
-        assert [len(x) for x in found.values()] == [2, 2] and max(map(max, found.values())) < 7
+        assert [len(x) for x in found.values()] == [2, 2] and max(map(max, found.values())) < 1
         assert medians({"x": [3.0, 1.0, 2.0]}) == {"x": 2.0}
 
     def test_the_columns_of_nccl_tests(self):

@@ -220,6 +220,28 @@ def test_examples_of_different_sizes_are_picked_by_their_numbers():
     torch.testing.assert_close(found, net(range(5), images))
 
 
+@pytest.mark.parametrize(
+    ("images", "boxes", "words"),
+    [
+        (torch.ones(6, 3), [torch.ones(2, 4)] * 6, r", 2 in args\[1\]\[2\], and 3 more tensors"),
+        (
+            torch.ones(6, 3),
+            [torch.ones(2, 4)] * 6,
+            r"of 6, .*, or pass torch.arange\(6\) with",
+        ),
+        ([object()], [], r"found no tensor .*, such as graphs, .* the numbers of a torch.arange"),
+    ],
+)
+def test_errors_say_what_works(images, boxes, words):
+    with pytest.raises(ValueError, match=words):
+        DataParallel(Picking(3, 2), ["cpu"] * 2)(images, boxes)
+
+
+def test_so_do_those_about_outputs():
+    with pytest.raises(ValueError, match=r"cannot be joined; .*, or model.backward, which joins"):
+        join([(torch.ones(1), 1), (torch.ones(1), 2)], [1, 1], CPU, 0)
+
+
 def test_one_replica_takes_whole_arguments_too():
     model = DataParallel(Two(3, 2), devices=["cpu"])
     sample = Sample(torch.randn(4, 3), None)

@@ -66,6 +66,14 @@ def test_a_function_that_asks_a_module_again_for_gradients_of_what_it_took_is_re
     DataParallel(net, ["cpu"])(X).sum().backward()  # one replica is the bare module
 
 
+def check(bare):
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
+    X, _ = batch()
+    for net in (bare, model):
+        net(X).square().sum().backward()
+    assert_same_gradients(model, bare)
+
+
 @pytest.mark.parametrize(
     ("run", "takes_parameters"),
     [
@@ -75,12 +83,7 @@ def test_a_function_that_asks_a_module_again_for_gradients_of_what_it_took_is_re
     ids=["backward in backward", "no module"],
 )
 def test_other_functions_give_the_gradients_of_the_bare_module(run, takes_parameters):
-    bare = adjoint(run, takes_parameters)
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    for net in (bare, model):
-        net(X).square().sum().backward()
-    assert_same_gradients(model, bare)
+    check(adjoint(run, takes_parameters))
 
 
 def test_reentrant_checkpoints_that_take_parameters_give_those_of_the_bare_module():
@@ -93,11 +96,7 @@ def test_reentrant_checkpoints_that_take_parameters_give_those_of_the_bare_modul
 
     bare = Part()
     bare.layer = nn.Linear(6, 6).double()
-    model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
-    X, _ = batch()
-    for net in (bare, model):
-        net(X).square().sum().backward()
-    assert_same_gradients(model, bare)
+    check(bare)
 
 
 def test_derivatives_of_derivatives():

@@ -166,7 +166,7 @@ STEPS = {
     "a loss instead of a function": (linear, lambda m: m.backward(m(X).sum().detach()), TypeError,
                                      "computed already goes backward by itself"),
     "no inputs": (linear, lambda m: m.backward(loss), ValueError, r"\(no argument\)"),
-    "an array": (linear, lambda m: m(X.numpy()), ValueError, r"\(ndarray\).*from_numpy.*\.arange"),
+    "an array": (linear, lambda m: m(X.numpy()), ValueError, r"\(ndarray\).*torch.from_numpy"),
     "different lengths": (linear, lambda m: m.backward(loss, X, Y[:5]), ValueError,
                           r"6 in inputs, 5 in targets\[0\]; wanted as many"),
     "a state with its examples elsewhere": (
@@ -182,7 +182,7 @@ STEPS = {
     "a generator, whole": (linear, lambda m: m(X, Whole(iter(X))), ValueError,
                            "as argument, which the first of 2 shards would use up"),
     "arrays out": (lambda: DataParallel(Returns(lambda x, y: (y, x.numpy())), CPU2),
-                   lambda m: m(X), ValueError, "cannot be joined; .*or model.backward, which"),
+                   lambda m: m(X), ValueError, "no tensors and cannot be joined"),
     "no tensor out": (lambda: DataParallel(Returns("word"), CPU2), lambda m: m(X), ValueError,
                       "forward returned str without a tensor"),
     "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),
@@ -192,10 +192,10 @@ STEPS = {
                          r"shard 1 returned list with \[0\], \[1\], but shard 0 list with \[0\], "),
     "an entry per example": (
         linear, lambda m: m([{"boxes": X[:n]} for n in (4, 2)]), ValueError,
-        r"4 in args\[0\]\[0\]\['boxes'\], 2 in .*, such as this of 2.* pass torch.arange\(2\)"),
+        r"4 in args\[0\]\[0\]\['boxes'\], 2 in .* an entry per example, such as this of 2, cannot"),
     "an entry per example beside the images": (
         linear, lambda m: m(X, [{"boxes": X[:2]}] * 6), ValueError,
-        r"6 in args\[0\], 2 in .*\[2\]\['boxes'\], and 3 more .*, such as this of 6, cannot"),
+        r"6 in args\[0\], 2 in .* an entry per example, such as this of 6, cannot be cut"),
     "a shorter list": (linear, lambda m: m(X, [X[:2]] * 2), ValueError,
                        r"6 in args\[0\], 2 in args\[1\]\[0\], 2 in args\[1\]\[1\]; wanted as many"),
     "an entry per example out": (

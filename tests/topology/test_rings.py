@@ -201,10 +201,10 @@ class TestOnSeveralMachines:
         network = cluster("pcie4-x8", machines=2, gbit=gbit, nics=4)
         assert len(rings(network)) == rings_found
 
-    @pytest.mark.parametrize("machine", ["dgx1", "pcie4-x8"])
-    def test_inside_of_a_machine_they_go_as_its_own_ring_does(self, machine):
+    @pytest.mark.parametrize("machine, gbit", [("dgx1", 100), ("pcie4-x8", 50)])
+    def test_inside_of_a_machine_they_go_as_its_own_ring_does(self, machine, gbit):
         """Where GPUs have other neighbours than all others of their machine."""
-        network = cluster(machine, machines=2, gbit=50, nics=4)
+        network = cluster(machine, machines=2, gbit=gbit, nics=4)
         local = rings(machine)[0].order
         after = dict(zip(local, local[1:] + local[:1], strict=True))
         found = rings(network)
