@@ -8,30 +8,32 @@
 namespace fastreduce {
 namespace {
 
-// How many registers of one source are reduced at a time. Float8 spends its time in conversions. With these numbers,
-// one loop for any number of sources took 0.91 to 1.06 of the time of separate code for 2, 3, ... 8 sources (geometric
-// mean of 54 cases of float32, bfloat16 and float16, 64 KiB to 8 MiB, 2 to 8 ranks; 2 Xeon cores with AVX-512,
-// 2026-11-22).
+// How many registers of one source are reduced at a time. What is converted takes twice as many for its sums, and
+// float8 spends its time in conversions. With 2 in place of 4, integers took up to 1.3 times as long in cache (2
+// virtual cores of an AMD EPYC, family 26 model 2, 2026-11-30).
 template <class T>
-constexpr int kRegisters = is_float8<T>                      ? 1
-                           : is_integer<T> || sizeof(T) == 2 ? 2
-                                                             : 4;
+constexpr int kRegisters = is_float8<T>                        ? 1
+                           : std::is_same_v<T, Accumulator<T>> ? 4
+                                                               : 2;
 
-// How far ahead each source is fetched. CPUs do so by themselves, but not well from many sources at a time. With it,
-// calls took 0.79 of the time (geometric mean of float32 and bfloat16 on 2, 4 and 8 ranks, 16 KiB to 64 MiB, three runs
-// in turn, buffers of 256 MiB in turn; 0.54 to 1.08, the least with bfloat16 on 8 ranks). 0.5, 1 and 4 KiB were worse
-// by 1 to 4 % (2 virtual cores of an AMD EPYC, family 26 model 2, 2026-11-30).
-constexpr int kAheadBytes = 2048;
-constexpr int kFetchBytes = 64;  // of a cache line
+// K: as reduce_vector's.
+template <class T, class O, int K>
+void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_dsts, int64_t elems, int divisor) {
+  using Part = Simd<Accumulator<T>>;
+  constexpr int V = kRegisters<T> * kSimdBytes / sizeof(T);
+  int64_t at = 0;
+  for (; at + V <= elems; at += V) reduce_vector<T, O, K, V, Part>(srcs, num_srcs, dsts, num_dsts, at, divisor);
+  for (; at < elems; ++at) reduce_vector<T, O, 0, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
+}
 
-template <int kBytes, class T>
-C10_ALWAYS_INLINE void fetch_ahead(const T* const* src, int num_srcs, int64_t at) {
-  FASTREDUCE_NO_UNROLL
-  for (int s = 0; s < num_srcs; ++s) {
-    const char* const begin = reinterpret_cast<const char*>(src[s] + at) + kAheadBytes;
-    FASTREDUCE_UNROLL
-    for (int byte = 0; byte < kBytes; byte += kFetchBytes) __builtin_prefetch(begin + byte);
-  }
+// The pointers are copied, or every store could have changed them.
+template <class T, class O, int K>
+void reduce_in_place(const T* const* srcs, T* const* dsts, int64_t elems, int divisor) {
+  const T* src[K];
+  T* dst[K];
+  std::memcpy(src, srcs, sizeof src);
+  std::memcpy(dst, dsts, sizeof dst);
+  reduce_range<T, O, K>(src, K, dst, K, elems, divisor);
 }
 
 template <class T, class O>
@@ -42,16 +44,17 @@ void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, 
       if (dsts[d] != srcs[0]) std::memcpy(dsts[d], srcs[0], elems * sizeof(T));
     return;
   }
-  using Part = Simd<Accumulator<T>>;
-  constexpr int V = kRegisters<T> * kSimdBytes / sizeof(T);
   const auto src = reinterpret_cast<const T* const*>(srcs);
   const auto dst = reinterpret_cast<T* const*>(dsts);
-  int64_t at = 0;
-  for (; at + V <= elems; at += V) {
-    fetch_ahead<V * sizeof(T)>(src, num_srcs, at);
-    reduce_vector<T, O, 0, V, Part>(src, num_srcs, dst, num_dsts, at, divisor);
+  if constexpr (pays_unrolled<T, O>) {
+    switch (num_srcs == num_dsts ? num_srcs : 0) {
+      case 2: return reduce_in_place<T, O, 2>(src, dst, elems, divisor);
+      case 3: return reduce_in_place<T, O, 3>(src, dst, elems, divisor);
+      case 4: return reduce_in_place<T, O, 4>(src, dst, elems, divisor);
+      case 8: return reduce_in_place<T, O, 8>(src, dst, elems, divisor);
+    }
   }
-  for (; at < elems; ++at) reduce_vector<T, O, 0, 1>(src, num_srcs, dst, num_dsts, at, divisor);
+  reduce_range<T, O, 0>(src, num_srcs, dst, num_dsts, elems, divisor);
 }
 
 struct CpuKernel {

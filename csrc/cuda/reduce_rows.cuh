@@ -91,12 +91,6 @@ struct Held {
   __device__ PackPointer<T, Bytes, Vectors> operator[](int i) const { return pointers[i]; }
 };
 
-// Whether separate code for 2, 3, 4 and 8 sources that are also the destinations is worth its size. All others take a
-// loop that has four loads in flight (predicted: little slower). Not for types and operations that are rarely used with
-// much data, and not for float8, whose time goes into conversions.
-template <class T, class O>
-constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
-
 // One instruction on one row of the launch, from its element `begin` on.
 template <class T, class O>
 struct Step {
