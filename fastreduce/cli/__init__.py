@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 import fastreduce
 from fastreduce.cli import calibrate, diff, doctor, plan, synthesize, train, tune
-from fastreduce.cli.status import FAILED, INTERRUPTED
+from fastreduce.cli.status import FAILED, INTERRUPTED, NO_READER
 from fastreduce.files import in_words
 
 __all__ = ["main"]
@@ -19,8 +20,9 @@ COMMANDS = (train, plan, synthesize, tune, calibrate, diff, doctor)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that ``argv`` (default: the process's) names, and return its exit status.
 
-    0 is success, 1 an error while it runs (2 in ``diff``), 130 Ctrl-C. Wrong arguments raise
-    SystemExit(2), after a line that says which and why, as argparse does.
+    0 is success, 1 an error while it runs (2 in ``diff``), 130 Ctrl-C, 141 that whoever read the
+    output has stopped, as ``head`` does. Wrong arguments raise SystemExit(2), after a line that
+    says which and why, as argparse does.
 
     >>> main(["train", "--data", "/no/such/folder"])
     1
@@ -30,10 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     status_of_errors: int = args.status_of_errors
     try:
         status: int = args.run(args)
+        print(end="", flush=True)  # here, where an error of it can still be handled
         return status
     except KeyboardInterrupt:
         print("fastreduce: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
+        return NO_READER
     except ImportError as error:
         print(f"fastreduce: error: {error}; see `fastreduce doctor`", file=sys.stderr)
         return status_of_errors

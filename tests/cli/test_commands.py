@@ -1,7 +1,10 @@
 """The command line as a whole: one file per command, each with its help, and errors in words."""
 
 import io
+import os
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 
@@ -65,6 +68,25 @@ def test_words_that_the_output_cannot_show_are_no_error(monkeypatch, stdout):
     if isinstance(stdout, io.TextIOWrapper):
         stdout.flush()
         assert stdout.buffer.getvalue() == rb"\xfcn\xef" + b"\n"
+
+
+def ended_with(stdout):
+    command = [sys.executable, "-m", "fastreduce", "plan", "--topology", "book-pcie4"]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as stdout:
+        assert ended_with(stdout) == (141, "")
+    assert ended_with(subprocess.PIPE) == (0, "")
+
+
+def test_output_that_does_not_fit_on_the_disk_is_an_error_in_words():
+    with open("/dev/full", "w") as stdout:
+        assert ended_with(stdout) == (1, "fastreduce: error: No space left on device\n")
 
 
 def test_control_a_mistake_of_ours_is_not_hidden(monkeypatch):
