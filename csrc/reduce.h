@@ -120,8 +120,8 @@ constexpr int kLoadsAtATime = is_float8<T> ? 1 : 4;
 template <class Dst>
 constexpr int kStoresAtATime = std::is_pointer_v<Dst> ? 4 : 1;
 
-// Whether separate code for some numbers of sources that are also the destinations is worth its size. All others take
-// a loop. Not for types and operations that are rarely used with much data, and not for float8.
+// Whether separate code for some numbers of sources and as many destinations is worth its size. All others take a loop.
+// Not for types and operations that are rarely used with much data, and not for float8.
 template <class T, class O>
 constexpr bool pays_unrolled = !is_integer<T> && !is_float8<T> && !std::is_same_v<O, Prod>;
 

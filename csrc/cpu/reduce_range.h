@@ -26,9 +26,9 @@ void reduce_range(const T* const* srcs, int num_srcs, T* const* dsts, int num_ds
   for (; at < elems; ++at) reduce_vector<T, O, 0, 1>(srcs, num_srcs, dsts, num_dsts, at, divisor);
 }
 
-// The pointers are copied, or every store could have changed them.
+// K sources into as many destinations. The pointers are copied, or every store could have changed them.
 template <class T, class O, int K>
-void reduce_in_place(const T* const* srcs, T* const* dsts, int64_t elems, int divisor) {
+void reduce_fixed(const T* const* srcs, T* const* dsts, int64_t elems, int divisor) {
   const T* src[K];
   T* dst[K];
   std::memcpy(src, srcs, sizeof src);
@@ -48,10 +48,10 @@ void reduce(const std::byte* const* srcs, int num_srcs, std::byte* const* dsts, 
   const auto dst = reinterpret_cast<T* const*>(dsts);
   if constexpr (pays_unrolled<T, O>) {
     switch (num_srcs == num_dsts ? num_srcs : 0) {
-      case 2: return reduce_in_place<T, O, 2>(src, dst, elems, divisor);
-      case 3: return reduce_in_place<T, O, 3>(src, dst, elems, divisor);
-      case 4: return reduce_in_place<T, O, 4>(src, dst, elems, divisor);
-      case 8: return reduce_in_place<T, O, 8>(src, dst, elems, divisor);
+      case 2: return reduce_fixed<T, O, 2>(src, dst, elems, divisor);
+      case 3: return reduce_fixed<T, O, 3>(src, dst, elems, divisor);
+      case 4: return reduce_fixed<T, O, 4>(src, dst, elems, divisor);
+      case 8: return reduce_fixed<T, O, 8>(src, dst, elems, divisor);
     }
   }
   reduce_range<T, O, 0>(src, num_srcs, dst, num_dsts, elems, divisor);
