@@ -15,7 +15,7 @@ namespace {
 // A look at a counter takes 22 ns (AMD EPYC, family 26 model 2, 2026-11-27), 40 ns where a peer's core has it (2 Xeon
 // cores, 2026-11-22), so a rank spins for 200 to 400 us. With a quarter of that, in 4 of 17 runs of
 // benchmarks/processes.py on that EPYC some size of 256 or 512 KiB took ten times as long as in the others; with this
-// in 1 of 18. The price: while other work keeps one of two ranks' cores busy, calls of 1 KiB take 40 us (mean; a
+// in 1 of 18. The price: while other work keeps one of two ranks' cores busy, calls of 1 KiB take 42 us (mean; a
 // quarter of the spinning: 33 us, Gloo: 1.1 ms) and of 512 KiB 205 us (160 us, 1.1 ms; the same EPYC, 2026-11-30).
 // Where ranks share cores, spinning would keep the awaited peer from running.
 int spins(size_t ranks) {
