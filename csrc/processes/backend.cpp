@@ -37,7 +37,8 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
       shared_bytes_(settings.shared_bytes),
       options_(c10::make_intrusive<Options>("fastreduce", settings.timeout)),
       rest_(settings.rest),
-      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes)),
+      group_(settings.rank, settings.names, std::min(settings.shared_bytes / settings.names.size() / 2, kStagingBytes),
+             settings.own_cores),
       devices_(group_) {
   group_.join(exchange(group_.invitation()));
   Announcement first;

@@ -38,6 +38,7 @@ class ProcessBackend final : public c10d::Backend {
     size_t shared_bytes;  // of all these together, at most
     // All ranks of all machines. It serves what has no program here: point to point, all-to-all, gather, scatter.
     c10::intrusive_ptr<c10d::Backend> rest;
+    bool own_cores;  // as in Group
   };
   // Returns when all ranks of this machine have come, at most after the timeout. `machines` if there are several.
   ProcessBackend(const Settings& settings, const Exchange& exchange, std::optional<Machines::Settings> machines);

@@ -1,6 +1,5 @@
 #include "processes/front.h"
 
-#include <sched.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -18,11 +17,7 @@ namespace {
 // in 1 of 18. The price: while other work keeps one of two ranks' cores busy, calls of 1 KiB take 42 us (mean; a
 // quarter of the spinning: 33 us, Gloo: 1.1 ms) and of 512 KiB 205 us (160 us, 1.1 ms; the same EPYC, 2026-11-30).
 // Where ranks share cores, spinning would keep the awaited peer from running.
-int spins(size_t ranks) {
-  cpu_set_t cpus;
-  const bool known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
-  return known && static_cast<size_t>(CPU_COUNT(&cpus)) < ranks ? 50 : 10'000;
-}
+constexpr int kSpins = 10'000, kSpinsOnSharedCores = 50;
 
 void pause() {
 #if defined(__x86_64__)
@@ -59,12 +54,12 @@ uint64_t random_token() {
 
 }  // namespace
 
-Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes)
+Group::Group(int rank, std::vector<std::string> names, size_t staging_bytes, bool own_cores)
     : rank_(rank),
       pid_(getpid()),
       names_(std::move(names)),
       staging_bytes_(staging_bytes / 4096 * 4096),
-      spins_(spins(names_.size())),
+      spins_(own_cores ? kSpins : kSpinsOnSharedCores),
       memories_(names_.size()),
       alive_(names_.size()) {
   memories_[rank] = SharedMemory::create(sizeof(Front) + 2 * staging_bytes_);

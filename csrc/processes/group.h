@@ -72,8 +72,9 @@ struct alignas(64) Desk {
 
 class Group {
  public:
-  // `names` are the ranks as errors call them, by rank here. `staging_bytes` is this rank's.
-  Group(int rank, std::vector<std::string> names, size_t staging_bytes);
+  // `names` are the ranks as errors call them, by rank here. `staging_bytes` is this rank's. `own_cores`: no rank waits
+  // for a core that another one holds.
+  Group(int rank, std::vector<std::string> names, size_t staging_bytes, bool own_cores = false);
   ~Group();
 
   // What peers need in order to join, and joining them: once, before the first round.

@@ -19,7 +19,7 @@ using NamedRanks = std::tuple<std::string, std::vector<int>>;  // of one machine
 BackendPointer process_backend(int rank, std::vector<std::string> names, std::chrono::milliseconds timeout,
                                size_t shared_bytes, const ProcessBackend::Exchange& exchange, BackendPointer rest,
                                const std::vector<NamedRanks>& machines, const std::vector<std::string>& all_names,
-                               BackendPointer across) {
+                               BackendPointer across, bool own_cores) {
   const py::gil_scoped_release no_gil;
   std::optional<Machines::Settings> several;
   if (across) {
@@ -29,7 +29,8 @@ BackendPointer process_backend(int rank, std::vector<std::string> names, std::ch
       several->ranks.push_back(ranks);
     }
   }
-  const ProcessBackend::Settings settings{rank, std::move(names), all_names, timeout, shared_bytes, std::move(rest)};
+  const ProcessBackend::Settings settings{rank,         std::move(names), all_names, timeout,
+                                          shared_bytes, std::move(rest),  own_cores};
   return c10::make_intrusive<ProcessBackend>(settings, exchange, std::move(several));
 }
 
@@ -53,7 +54,7 @@ void define_processes(py::module& module) {
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
              py::arg("machines") = std::vector<NamedRanks>(), py::arg("all_names") = std::vector<std::string>(),
-             py::arg("across") = BackendPointer());
+             py::arg("across") = BackendPointer(), py::arg("own_cores") = false);
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return Heap::instance().allocate(sizes, dtype);
   }, py::arg("sizes"), py::arg("dtype"));

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -75,6 +77,55 @@ def machine() -> str:
     return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs: its machine, and the CPUs that it may use, as bits of a number."""
+
+    machine: str
+    cpus: int
+
+    @staticmethod
+    def of_this_process() -> Place:
+        return Place(machine(), sum(1 << cpu for cpu in os.sched_getaffinity(0)))
+
+    def __str__(self) -> str:
+        return f"{self.machine} {self.cpus:x}"
+
+    @staticmethod
+    def read(said: str, rank: int) -> Place:
+        """What that rank says in the store.
+
+        Raises RuntimeError where it is not what `str` makes of a place.
+        """
+        name, _, cpus = said.strip().rpartition(" ")
+        try:
+            return Place(name, int(name and cpus, 16))
+        except ValueError:
+            raise RuntimeError(
+                f"machine of rank {rank}: found {said!r} in the store, wanted what that rank says "
+                "of itself; another program may write there"
+            ) from None
+
+    @property
+    def kernel(self) -> list[str]:
+        """The same for containers of one computer, which share its CPUs."""
+        return self.machine.split()[1:2]
+
+
+def own_cores(places: Sequence[Place], rank: int) -> bool:
+    """Whether the ranks of this rank's computer have a CPU each, as far as can be seen from here.
+
+    >>> own_cores([Place("a", 0b11), Place("a", 0b11)], 0)
+    True
+    >>> own_cores([Place("a", 0b01), Place("a", 0b10)], 0)  # bound to one each, as MPI does it
+    True
+    >>> own_cores([Place("a", 0b11)] * 3, 0)
+    False
+    """
+    shared = [place.cpus for place in places if place.kernel == places[rank].kernel]
+    return reduce(or_, shared).bit_count() >= len(shared)
+
+
 def by_machine(machines: list[str]) -> list[list[int]]:
     """The ranks of each machine; each rank alone where machines have different numbers of them.
 
@@ -117,13 +168,9 @@ def joined(
     # DistributedDataParallel asks a backend for its buckets' memory only where this is "0".
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
-    machines = told(store, "machine", machine(), rank, [*range(size)], timeout)
-    for peer, said in enumerate(machines):
-        if not said.strip():
-            raise RuntimeError(
-                f"machine of rank {peer}: found {said!r} in the store, wanted what that rank says "
-                "of itself; another program may write there"
-            )
+    words = told(store, "machine", str(Place.of_this_process()), rank, [*range(size)], timeout)
+    places = [Place.read(said, peer) for peer, said in enumerate(words)]
+    machines = [place.machine for place in places]
     groups = by_machine(machines)
     here = next(i for i, ranks in enumerate(groups) if rank in ranks)
     local = groups[here]
@@ -144,6 +191,7 @@ def joined(
         machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
         all_names=names,
         across=across,
+        own_cores=own_cores(places, rank),
     )
 
 
