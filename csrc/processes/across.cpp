@@ -14,11 +14,11 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
   const Announcement mine = announcement(kind, 0, inputs, outputs);
   group_.do_call(kind.timeout, [&] {
     const auto [from, to] = memory_of(kind, inputs, outputs, usable);
-    machines_->agree(mine, kind.timeout);
     if (moves_only(kind.collective)) {
+      machines_->agree(mine, kind.timeout);
       hand_over(moves_across(kind, from, to));
     } else {
-      for (size_t i = 0; i < to.size(); ++i) sum_across(kind, mine, from.empty() ? to[i] : from[i], to[i].front());
+      sum_across(kind, mine, from.empty() ? to : from, to);
     }
     return true;
   });
@@ -26,19 +26,23 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
 }
 
 // What no rank shall keep of the sum is summed in a copy.
-void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Tensors& from, const at::Tensor& to) {
-  const c10d::ReduceOp op = folded(kind.op, to.scalar_type());
-  if (kind.collective == Collective::allreduce || (kind.collective == Collective::reduce && kind.root == getRank()))
-    return machines_->allreduce(to, op, mine, kind.timeout);
-  const at::Tensor sum = at::empty({elems_of(from)}, to.options());
-  int64_t begin = 0;
-  for (const at::Tensor& part : from) {
-    sum.narrow(0, begin, part.numel()).copy_(part.view({-1}));
-    begin += part.numel();
+void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to) {
+  const bool scatters = kind.collective == Collective::reduce_scatter;
+  Tensors sums;
+  for (const Tensors& parts : from) {
+    if (!scatters && !keeps(kind)) {
+      sums.push_back(parts.front());
+      continue;
+    }
+    Tensors flat_parts;
+    for (const at::Tensor& part : parts) flat_parts.push_back(part.view({-1}));
+    sums.push_back(at::cat(flat_parts));
   }
-  machines_->allreduce(sum, op, mine, kind.timeout);
-  if (kind.collective == Collective::reduce_scatter)
-    to.view({-1}).copy_(sum.narrow(0, getRank() * to.numel(), to.numel()));
+  machines_->allreduce(sums, folded(kind.op, sums.front().scalar_type()), mine, kind.timeout);
+  for (size_t i = 0; scatters && i < to.size(); ++i) {
+    const at::Tensor& part = to[i].front();
+    part.view({-1}).copy_(sums[i].narrow(0, getRank() * part.numel(), part.numel()));
+  }
 }
 
 Works ProcessBackend::moves_across(const Kind& kind, const Lists& from, const Lists& to) {

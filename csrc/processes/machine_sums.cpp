@@ -39,12 +39,39 @@ std::optional<at::ScalarType> gloo_adds(const Arithmetic& kernel) {
   }
 }
 
+// `divisor`: what an average, whose sum this completes, divides by, or else 1.
+void reduce(const Arithmetic& kernel, const std::vector<const std::byte*>& from, std::byte* to, int64_t elems,
+            int divisor) {
+  const Reduce reduces = cpu_kernels().select(kernel.dtype, divisor > 1 ? Op::avg : kernel.op);
+  reduces(from.data(), static_cast<int>(from.size()), &to, 1, elems * kernel.per_elem, divisor);
+}
+
 }  // namespace
+
+// ---- small sums
+
+void Machines::SmallSum::pack(std::byte* to) const {
+  for (const at::Tensor& tensor : tensors)
+    to = std::copy_n(static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes(), to);
+}
+
+void Machines::SmallSum::unpack(const std::byte* from) const {
+  for (const at::Tensor& tensor : tensors) {
+    std::copy_n(from, tensor.nbytes(), static_cast<std::byte*>(tensor.mutable_data_ptr()));
+    from += tensor.nbytes();
+  }
+}
+
+void Machines::SmallSum::add(const std::vector<const std::byte*>& from, std::byte* to, int by) const {
+  reduce(kernel, from, to, elems_of(tensors), by);
+}
+
+// ---- large sums
 
 struct Machines::Chunk {
   at::Tensor tensor;
   Arithmetic kernel;
-  c10d::ReduceOp op;
+  int divisor;
   Announcement announcement;
   std::chrono::milliseconds timeout;
   std::chrono::milliseconds timeout_inside;
@@ -53,16 +80,25 @@ struct Machines::Chunk {
   Work across{};
 };
 
-void Machines::allreduce(const at::Tensor& tensor, const c10d::ReduceOp& op, const Announcement& announcement,
+void Machines::allreduce(const Tensors& tensors, const c10d::ReduceOp& op, const Announcement& mine,
                          std::chrono::milliseconds timeout) {
-  const at::Tensor flat = tensor.view({-1});
-  const Arithmetic kernel = *find_arithmetic(flat.scalar_type(), op_inside(op));
+  const at::Tensor& first = tensors.front();
+  const Arithmetic kernel = *find_arithmetic(first.scalar_type(), op_inside(op));
+  const int ranks = static_cast<int>(settings_.names.size()) * group_.size();
+  const SmallSum sum{tensors, kernel, op.op_ == c10d::ReduceOp::AVG ? ranks : 1};
+  if (elems_of(tensors) * first.element_size() <= kSmallBytes) return agree(mine, &sum, timeout);
+  agree(mine, timeout);
+  for (const at::Tensor& tensor : tensors) allreduce_in_chunks(tensor.view({-1}), kernel, sum.divisor, mine, timeout);
+}
+
+void Machines::allreduce_in_chunks(const at::Tensor& flat, const Arithmetic& kernel, int divisor,
+                                   const Announcement& announcement, std::chrono::milliseconds timeout) {
   const int64_t chunk_elems = kChunkBytes / flat.element_size();
   std::optional<Chunk> before;
   for (int64_t begin = 0; begin < flat.numel(); begin += chunk_elems) {
     const int64_t elems = std::min(chunk_elems, flat.numel() - begin);
     // A rank that waits inside for a peer must not give up before that peer, which may be waiting for another machine.
-    Chunk chunk{flat.narrow(0, begin, elems), kernel, op, announcement, timeout, timeout + 2 * kAnswer};
+    Chunk chunk{flat.narrow(0, begin, elems), kernel, divisor, announcement, timeout, timeout + 2 * kAnswer};
     announce(chunk.tensor, chunk.announcement);
     run_inside(reduce_scatter_, chunk);
     start_across(chunk);
@@ -116,19 +152,15 @@ void Machines::finish(Chunk& chunk) {
 }
 
 void Machines::reduce_between(Chunk& chunk) {
-  const int ranks = static_cast<int>(settings_.names.size()) * group_.size();
-  const bool divides = chunk.op.op_ == c10d::ReduceOp::AVG;
   if (!chunk.gathered.defined()) {  // Gloo has summed
-    if (divides) memory_as(*gloo_adds(chunk.kernel), chunk.shard).div_(ranks);
+    if (chunk.divisor > 1) memory_as(*gloo_adds(chunk.kernel), chunk.shard).div_(chunk.divisor);
     return;
   }
   std::vector<const std::byte*> from;
   for (size_t machine = 0; machine < settings_.names.size(); ++machine)
     from.push_back(static_cast<const std::byte*>(chunk.gathered.const_data_ptr()) + machine * chunk.shard.nbytes());
-  std::byte* const to[] = {static_cast<std::byte*>(chunk.shard.mutable_data_ptr())};
-  const Reduce reduce = cpu_kernels().select(chunk.kernel.dtype, divides ? Op::avg : chunk.kernel.op);
-  reduce(from.data(), static_cast<int>(from.size()), to, 1, chunk.shard.numel() * chunk.kernel.per_elem,
-         divides ? ranks : 1);
+  reduce(chunk.kernel, from, static_cast<std::byte*>(chunk.shard.mutable_data_ptr()), chunk.shard.numel(),
+         chunk.divisor);
 }
 
 }  // namespace fastreduce

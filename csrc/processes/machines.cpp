@@ -35,11 +35,14 @@ void Machines::wait_between(const Work& work) {
   group_.wait_outside(false, ending_of({work}), [this] { return ", between machines: " + silent(); });
 }
 
-void Machines::agree(const Announcement& mine, std::chrono::milliseconds timeout) {
-  const std::vector<Said::AnnouncedCall> calls = announced(mine, timeout);
+void Machines::agree(const Announcement& mine, std::chrono::milliseconds timeout) { agree(mine, nullptr, timeout); }
+
+void Machines::agree(const Announcement& mine, const SmallSum* sum, std::chrono::milliseconds timeout) {
+  const std::vector<Said::AnnouncedCall> calls = announced(mine, sum, timeout);
   for (const Said::AnnouncedCall& call : calls)
     if (call.fingerprint != calls[0].fingerprint)
       throw group_.differ(calls[0].rank.data(), calls[0].text.data(), call.rank.data(), call.text.data());
+  if (sum) sum->unpack(passed_sum());
 }
 
 // Each rank compares what it takes with what is sent to it. Then all announce the first rank whose number does not fit,
@@ -67,7 +70,7 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
       fits.describe(different_lengths(std::to_string(from[rank * kNumbers + 1]), number, group_.name(), taken));
       fits.fingerprint = static_cast<uint64_t>(rank);
     }
-  const std::vector<Said::AnnouncedCall> all = announced(fits, timeout);
+  const std::vector<Said::AnnouncedCall> all = announced(fits, nullptr, timeout);
   const auto by_rank = [](const Said::AnnouncedCall& one, const Said::AnnouncedCall& other) {
     return one.fingerprint < other.fingerprint;
   };
@@ -78,13 +81,14 @@ void Machines::agree_on_lengths(const Announcement& mine, const std::vector<int6
 
 // For each machine: what its first rank announces, and what one of its other ranks announces, if that differs. Only
 // first ranks ask other machines; the others wait for their first rank, which costs less.
-std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcement& mine,
+std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcement& mine, const SmallSum* sum,
                                                                std::chrono::milliseconds timeout) {
   group_.begin(timeout);
   const bool asks = group_.rank() == 0;
   std::vector<Said> all(settings_.names.size());
-  if (all.size() * sizeof(Said) > group_.staging_bytes())
+  if (all.size() * sizeof(Said) + kSmallBytes > group_.staging_bytes())
     throw GroupError("shared_bytes is too little for a call of " + std::to_string(all.size()) + " machines");
+  if (sum) sum->pack(group_.staging(group_.rank()));
   std::optional<GroupError> here;
   try {
     group_.arrive(mine);
@@ -94,10 +98,11 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
     here = error;
   }
   // A machine whose group has failed says so to the others, which would wait for it until the timeout.
-  if (asks) all = exchange(here ? Said{{}, text_of<Said::kText>(here->what())} : say(), timeout + kAnswer);
+  std::vector<Message> heard;
+  if (asks) heard = exchange(here ? failure(here->what()) : say(sum), timeout + kAnswer);
   if (here) throw *here;
   group_.begin(timeout + 3 * kAnswer);  // longer than the first rank waits for other machines
-  if (asks) std::memcpy(group_.staging(0), all.data(), all.size() * sizeof(Said));
+  if (asks) pass_on(heard, sum);
   group_.arrive(mine);
   group_.wait_for_all();
   std::memcpy(all.data(), group_.staging(0), all.size() * sizeof(Said));
@@ -113,12 +118,32 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
   return calls;
 }
 
-Machines::Said Machines::say() const {
+Machines::Message Machines::failure(const std::string& why) { return {{{}, text_of<Said::kText>(why)}, {}}; }
+
+Machines::Message Machines::say(const SmallSum* sum) const {
   const auto call_of = [&](int rank) {
     const Announcement& of = group_.announced(rank);
     return Said::AnnouncedCall{of.fingerprint, text_of<Said::kRank>(group_.name(rank)), of.text};
   };
-  return {{call_of(0), call_of(group_.different())}, {}};
+  Message message{{{call_of(0), call_of(group_.different())}, {}}, {}};
+  if (sum && group_.different() == 0) {
+    std::vector<const std::byte*> ranks;
+    for (int rank = 0; rank < group_.size(); ++rank) ranks.push_back(group_.staging(rank));
+    sum->add(ranks, message.sum.data());
+  }
+  return message;
+}
+
+void Machines::pass_on(const std::vector<Message>& heard, const SmallSum* sum) {
+  std::vector<const std::byte*> machines;
+  bool alike = true;
+  for (size_t machine = 0; machine < heard.size(); ++machine) {
+    std::memcpy(group_.staging(0) + machine * sizeof(Said), &heard[machine].said, sizeof(Said));
+    machines.push_back(heard[machine].sum.data());
+    for (const Said::AnnouncedCall& call : heard[machine].said.calls)
+      alike = alike && call.fingerprint == heard[0].said.calls[0].fingerprint;
+  }
+  if (sum && alike) sum->add(machines, passed_sum(), sum->divisor);
 }
 
 Machines::Work Machines::send_to_all(const at::Tensor& bytes, at::Tensor& all, std::chrono::milliseconds timeout) {
@@ -130,25 +155,25 @@ Machines::Work Machines::send_to_all(const at::Tensor& bytes, at::Tensor& all, s
   return settings_.across->alltoall_base(all, each, alike, alike, options);
 }
 
-std::vector<Machines::Said> Machines::exchange(const Said& said, std::chrono::milliseconds timeout) {
+std::vector<Machines::Message> Machines::exchange(const Message& message, std::chrono::milliseconds timeout) {
   asked_ = true;
-  std::vector<Said> all(settings_.names.size());
-  at::Tensor got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Said)));
-  wait_between(tell_all(said, got, timeout));
-  std::memcpy(all.data(), got.const_data_ptr(), all.size() * sizeof(Said));
+  std::vector<Message> all(settings_.names.size());
+  at::Tensor got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Message)));
+  wait_between(tell_all(message, got, timeout));
+  std::memcpy(all.data(), got.const_data_ptr(), all.size() * sizeof(Message));
   return all;
 }
 
-Machines::Work Machines::tell_all(const Said& said, at::Tensor& all, std::chrono::milliseconds timeout) {
-  at::Tensor bytes = memory_of_gloo(sizeof(Said));
-  std::memcpy(bytes.mutable_data_ptr(), &said, sizeof(Said));
+Machines::Work Machines::tell_all(const Message& message, at::Tensor& all, std::chrono::milliseconds timeout) {
+  at::Tensor bytes = memory_of_gloo(sizeof(Message));
+  std::memcpy(bytes.mutable_data_ptr(), &message, sizeof(Message));
   return send_to_all(bytes, all, timeout);
 }
 
 void Machines::give_up(const std::string& why) {
   if (group_.rank() != 0 || group_.forked() || asked_.exchange(true) || gave_up_.exchange(true)) return;
-  at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Said)));
-  last_word_ = tell_all({{}, text_of<Said::kText>(why)}, got, kAnswer);
+  at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Message)));
+  last_word_ = tell_all(failure(why), got, kAnswer);
 }
 
 std::string Machines::rank_name(int rank) const {

@@ -18,8 +18,11 @@ def cases(rank, size, folder, seed=None):
 
 
 def cases_across(rank, size, folder):
-    """Sums of few bytes are gathered between machines; the larger ones are those of Gloo."""
-    larger = [replace(case, elems=200_003) for case in short() if case.call == "all_reduce"]
+    """Between machines, sums of at most 4 KiB go along with the comparison of the call, larger ones
+    are gathered, and those above 256 KiB are Gloo's."""
+    sizes = (1_023, 1_024, 1_025, 8_193, 200_003)
+    sums = [case for case in short() if case.call == "all_reduce"]
+    larger = [replace(case, elems=elems) for case in sums for elems in sizes]
     run_cases(rank, size, folder, [replace(case, exact=True) for case in (*short(), *larger)])
 
 
