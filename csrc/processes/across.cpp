@@ -7,6 +7,15 @@
 #include "processes/items.h"
 
 namespace fastreduce {
+namespace {
+
+int64_t bytes_in(const ProcessBackend::Lists& lists) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : flat(lists)) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+}  // namespace
 
 void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& outputs) {
   const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
@@ -14,11 +23,13 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
   const Announcement mine = announcement(kind, 0, inputs, outputs);
   group_.do_call(kind.timeout, [&] {
     const auto [from, to] = memory_of(kind, inputs, outputs, usable);
-    if (moves_only(kind.collective)) {
+    if (!moves_only(kind.collective)) {
+      sum_across(kind, mine, from.empty() ? to : from, to);
+    } else if (bytes_in(to) <= Machines::kSmallBytes) {
+      move_in_a_sum(kind, mine, from, to);
+    } else {
       machines_->agree(mine, kind.timeout);
       hand_over(moves_across(kind, from, to));
-    } else {
-      sum_across(kind, mine, from.empty() ? to : from, to);
     }
     return true;
   });
@@ -42,6 +53,26 @@ void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, cons
   for (size_t i = 0; scatters && i < to.size(); ++i) {
     const at::Tensor& part = to[i].front();
     part.view({-1}).copy_(sums[i].narrow(0, getRank() * part.numel(), part.numel()));
+  }
+}
+
+// Small sums are one step of the network: of these bytes, all ranks but the one that has them pass zeros.
+void ProcessBackend::move_in_a_sum(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to) {
+  const bool gathers = kind.collective == Collective::all_gather;
+  Tensors sums;
+  for (size_t i = 0; i < to.size(); ++i) {
+    const at::Tensor& bytes = sums.emplace_back(at::zeros({bytes_in({to[i]})}, at::kByte));
+    if (!gathers && kind.root != getRank()) continue;
+    const at::Tensor own = bytes_of(gathers ? from[i] : to[i]).front();
+    bytes.narrow(0, gathers ? getRank() * own.numel() : 0, own.numel()).copy_(own);
+  }
+  machines_->allreduce(sums, c10d::ReduceOp::SUM, mine, kind.timeout);
+  for (size_t i = 0; i < to.size(); ++i) {
+    int64_t begin = 0;
+    for (const at::Tensor& part : bytes_of(to[i])) {
+      part.copy_(sums[i].narrow(0, begin, part.numel()));
+      begin += part.numel();
+    }
   }
 }
 

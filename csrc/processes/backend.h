@@ -117,6 +117,7 @@ class ProcessBackend final : public c10d::Backend {
   // Over several machines.
   void across(const Kind& kind, const Lists& inputs, const Lists& outputs);
   void sum_across(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to);
+  void move_in_a_sum(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to);
   Works moves_across(const Kind& kind, const Lists& from, const Lists& to);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
   // What is read and written in place of these.

@@ -20,8 +20,23 @@ std::array<char, N> text_of(const std::string& words) {
   return text;
 }
 
-// The tag of question and answer.
-constexpr int kTag = 0x66617374;
+// The tags of question and answer, and of why a machine gives up.
+constexpr int kTag = 0x66617374, kWordsTag = kTag + 1;
+
+template <class Body>
+auto tried(const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return decltype(body())();
+  }
+}
+
+// A wait of Gloo's that reaches its limit closes all connections of its group.
+bool ends_until(const c10::intrusive_ptr<c10d::Work>& work, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  return work && tried([&] { return work->wait(std::max(left, std::chrono::milliseconds(1))); });
+}
 
 }  // namespace
 
@@ -29,7 +44,9 @@ Machines::Machines(Group& group, Settings settings)
     : group_(group),
       settings_(std::move(settings)),
       reduce_scatter_(rank_schedule_of(Collective::reduce_scatter, group)),
-      all_gather_(rank_schedule_of(Collective::all_gather, group)) {}
+      all_gather_(rank_schedule_of(Collective::all_gather, group)) {
+  if (group_.rank() == 0) listen();
+}
 
 void Machines::wait_between(const Work& work) {
   group_.wait_outside(false, ending_of({work}), [this] { return ", between machines: " + silent(); });
@@ -171,9 +188,47 @@ Machines::Work Machines::tell_all(const Message& message, at::Tensor& all, std::
 }
 
 void Machines::give_up(const std::string& why) {
-  if (group_.rank() != 0 || group_.forked() || asked_.exchange(true) || gave_up_.exchange(true)) return;
+  if (group_.rank() != 0 || group_.forked()) return;
+  const bool asked = asked_.exchange(true);
+  if ((asked && others_know_) || gave_up_.exchange(true)) return;
+  if (asked) return tell_listeners(why);
   at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Message)));
   last_word_ = tell_all(failure(why), got, kAnswer);
+}
+
+// In a later part of a call other machines wait in Gloo, which tells a rank nothing of a peer that does not come, and
+// of one that has ended only where no message to or from it was under way (gloo/transport/tcp/pair.cc,
+// signalException).
+void Machines::listen() {
+  heard_ = {memory_of_gloo(sizeof(Said))};
+  listening_ = settings_.across->recvAnysource(heard_, kWordsTag);
+  listener_ = std::thread([this] {
+    const bool ended = tried([this] { return listening_->wait(kLongestTimeout); });
+    if (!ended) return;
+    others_know_ = true;
+    Said said;
+    std::memcpy(&said, heard_[0].const_data_ptr(), sizeof(Said));
+    group_.give_up("on machine " + settings_.names[listening_->sourceRank()] + ": " + said.failure.data());
+  });
+}
+
+// Returns when they have heard it, so that this process may end.
+void Machines::tell_listeners(const std::string& why) {
+  const Said said = failure(why).said;
+  Tensors words = {memory_of_gloo(sizeof(Said))};
+  std::memcpy(words[0].mutable_data_ptr(), &said, sizeof(Said));
+  std::vector<Work> told;
+  for (int machine = 0; machine < settings_.across->getSize(); ++machine)
+    if (machine != settings_.across->getRank())
+      told.push_back(tried([&] { return settings_.across->send(words, machine, kWordsTag); }));
+  const Clock::time_point deadline = Clock::now() + kAnswer;
+  for (const Work& one : told) ends_until(one, deadline);
+}
+
+Machines::~Machines() {
+  if (!listener_.joinable()) return;
+  listening_->abort();
+  listener_.join();
 }
 
 std::string Machines::rank_name(int rank) const {
@@ -184,14 +239,8 @@ std::string Machines::rank_name(int rank) const {
 
 // All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one
 // rank answers is there.
-std::string Machines::silent() const {
-  const auto tried = [](const auto& body) {
-    try {
-      return body();
-    } catch (const std::exception&) {
-      return decltype(body())();
-    }
-  };
+std::string Machines::silent() {
+  others_know_ = true;
   Tensors byte = {at::zeros(1, at::kByte)};
   std::vector<Work> questions;  // kept until all is over
   std::vector<std::vector<Work>> answers(settings_.names.size());
@@ -205,11 +254,7 @@ std::string Machines::silent() const {
   const Clock::time_point deadline = Clock::now() + kAnswer;
   for (size_t machine = 0; machine < answers.size(); ++machine) {
     bool answered = static_cast<int>(machine) == settings_.across->getRank();
-    for (const Work& answer : answers[machine]) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-      answered =
-          answered || (answer && tried([&] { return answer->wait(std::max(left, std::chrono::milliseconds(1))); }));
-    }
+    for (const Work& answer : answers[machine]) answered = answered || ends_until(answer, deadline);
     if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[machine];
   }
   return silent.empty() ? "all machines answer" : "no answer from " + silent;

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <thread>
+
 #include "processes/group.h"
 #include "processes/items.h"
 #include "processes/rank_schedule.h"
@@ -24,6 +26,12 @@ class Machines {
     c10::intrusive_ptr<c10d::Backend> all;
   };
   Machines(Group& group, Settings settings);
+  ~Machines();
+
+  // The most that is summed while the call is compared. Every comparison carries so many bytes, since a machine cannot
+  // know yet how many the others would send: 33 us at 1 Gbit/s, where a step of Gloo takes 200 us, and a call saves one
+  // (2 network namespaces on 2 cores of an AMD EPYC, family 26, 2026-11-30).
+  static constexpr int64_t kSmallBytes = 4096;
 
   // Returns when all ranks of all machines have come and announce the same; else all of them raise. A round in which
   // nothing else is done.
@@ -45,21 +53,17 @@ class Machines {
   // This rank's call has ended, well or not.
   void call_ended() { asked_ = false; }
   // This rank can call nothing any more. Other machines hear of it, if they wait for what this rank has to say of a
-  // call, or will; in a later part of a call they find out by their timeout.
+  // call, or will, and in a later part of a call too. Of a machine that does not answer they find out themselves.
   void give_up(const std::string& why);
 
   // After a failure, on all ranks: which machines do not answer.
-  std::string silent() const;
+  std::string silent();
 
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
   // How long a machine may take to answer after something has failed (predicted).
   static constexpr std::chrono::milliseconds kAnswer{3000};
   struct Chunk;
-  // The most that is summed while the call is compared. Every comparison carries so many bytes, since a machine cannot
-  // know yet how many the others would send: 33 us at 1 Gbit/s, where a step of Gloo takes 200 us, and a call saves one
-  // (2 network namespaces on 2 cores of an AMD EPYC, family 26, 2026-11-30).
-  static constexpr int64_t kSmallBytes = 4096;
   struct SmallSum {
     const Tensors& tensors;  // one behind the other, as bytes
     const Arithmetic& kernel;
@@ -105,6 +109,8 @@ class Machines {
   Work send_to_all(const at::Tensor& bytes, at::Tensor& all, std::chrono::milliseconds timeout);
   Work tell_all(const Message& message, at::Tensor& all, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);
+  void listen();
+  void tell_listeners(const std::string& why);
 
   Group& group_;
   const Settings settings_;
@@ -112,7 +118,11 @@ class Machines {
   const RankSchedule all_gather_;
   std::atomic<bool> asked_{false};  // other machines have heard what this rank has to say of the call under way
   std::atomic<bool> gave_up_{false};
-  Work last_word_;  // is under way as long as this is here
+  std::atomic<bool> others_know_{false};  // why this rank gives up: a machine has told all, or answers none
+  Work last_word_;                        // is under way as long as this is here
+  Tensors heard_;
+  Work listening_;
+  std::thread listener_;  // of the first rank of a machine
 };
 
 }  // namespace fastreduce

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 import torch.distributed.tensor
 from backend_calls import ALIKE, CALLS, Call, operation
-from backend_cases import FACTOR, Memory, inputs, result, sampled, short
+from backend_cases import FACTOR, Case, Memory, inputs, result, sampled, short
 from reference import OPS, assert_same, integer_bits, unsigned_zeros
 
 import fastreduce
@@ -18,12 +18,14 @@ def cases(rank, size, folder, seed=None):
 
 
 def cases_across(rank, size, folder):
-    """Between machines, sums of at most 4 KiB go along with the comparison of the call, larger ones
-    are gathered, and those above 256 KiB are Gloo's."""
+    """Between machines, at most 4 KiB go along with the comparison of the call; larger sums are
+    gathered, and those above 256 KiB are Gloo's."""
     sizes = (1_023, 1_024, 1_025, 8_193, 200_003)
     sums = [case for case in short() if case.call == "all_reduce"]
     larger = [replace(case, elems=elems) for case in sums for elems in sizes]
-    run_cases(rank, size, folder, [replace(case, exact=True) for case in (*short(), *larger)])
+    edges = [Case(call, elems=elems) for call in CALLS for elems in (256, 257, 1_024, 1_025)]
+    table = [replace(case, exact=True) for case in (*short(), *larger, *edges)]
+    run_cases(rank, size, folder, table)
 
 
 def run_cases(rank, size, folder, table, memory_of=Memory):

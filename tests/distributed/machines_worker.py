@@ -1,6 +1,7 @@
 """What each rank of test_machines.py does: python machines_worker.py MODE FOLDER."""
 
 import itertools
+import os
 import sys
 import time
 from datetime import timedelta
@@ -62,16 +63,30 @@ def until_cut_off(folder, rank):
         (folder / str(rank)).write_text(str(error))
 
 
+def until_killed(folder, rank):
+    """The kill comes in the first call: on a link this slow it takes minutes."""
+    dist.barrier()
+    (folder / f"ready {rank}").write_text(str(os.getpid()))
+    part, parts = torch.empty(2_500_000), [torch.ones(2_500_000)] * dist.get_world_size()
+    try:
+        while True:
+            dist.scatter(part, parts if rank == 0 else None)
+    except dist.DistBackendError as error:
+        (folder / str(rank)).write_text(str(error))
+
+
 def main(mode, folder):
     torch.set_num_threads(1)
     register()
-    timeout = timedelta(seconds=60 if mode == "values" else 4)
+    timeout = timedelta(seconds=4 if mode == "until cut off" else 300)
     dist.init_process_group("fastreduce", timeout=timeout)
     if mode == "values":
         values(dist.get_world_size(), dist.get_rank())
         dist.destroy_process_group()
     else:
-        until_cut_off(Path(folder), dist.get_rank())
+        {"until cut off": until_cut_off, "until killed": until_killed}[mode](
+            Path(folder), dist.get_rank()
+        )
 
 
 if __name__ == "__main__":
