@@ -1,9 +1,8 @@
 // Ranks of several machines: agreements and sums, ours inside each machine, by another backend between them.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "processes/group.h"
 #include "processes/items.h"
