@@ -99,7 +99,7 @@ class Place:
         """
         name, _, cpus = said.strip().rpartition(" ")
         try:
-            return Place(name, int(name and cpus, 16))
+            return Place(name, int(name and cpus, 16))  # a word without a name is refused too
         except ValueError:
             raise RuntimeError(
                 f"machine of rank {rank}: found {said!r} in the store, wanted what that rank says "

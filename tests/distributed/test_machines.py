@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from namespaces import cut_off, missing_commands, namespaces, start_in
 
-from fastreduce.distributed.backend import by_machine
+from fastreduce.distributed.backend import Place, by_machine, own_cores
 
 WORKER = Path(__file__).with_name("machines_worker.py")
 
@@ -31,6 +31,32 @@ needs_namespaces = [
 )
 def test_ranks_are_together_where_all_machines_have_as_many(machines, ranks):
     assert by_machine(machines) == ranks
+
+
+# Containers of one computer have host names and process numbers of their own, and one kernel.
+@pytest.mark.parametrize(
+    ("places", "enough"),
+    [
+        ([("a k1 p", 0b11), ("a k1 p", 0b11)], True),
+        ([("a k1 p", 0b01), ("a k1 p", 0b10)], True),
+        ([("a k1 p", 0b01), ("a k1 p", 0b01)], False),
+        ([("a k1 p", 0b11)] * 3, False),
+        ([("a k1 p", 0b11)] * 2 + [("b k1 q", 0b11)] * 2, False),
+        ([("a k1 p", 0b0011)] * 2 + [("b k1 q", 0b1100)] * 2, True),
+        ([("a k1 p", 0b11)] * 2 + [("b k2 q", 0b11)] * 2, True),
+    ],
+)
+def test_ranks_have_cores_of_their_own(places, enough):
+    """What each says in the store is what the others read."""
+    read = [Place.read(str(Place(*place)), rank) for rank, place in enumerate(places)]
+    assert read == [Place(*place) for place in places]
+    assert [own_cores(read, rank) for rank in range(len(read))] == [enough] * len(read)
+
+
+@pytest.mark.parametrize("said", ["", " ", "3", " 3", "a k1 pid:[7]"])
+def test_a_place_that_cannot_be_read_is_named(said):
+    with pytest.raises(RuntimeError, match=r"machine of rank 5: found '.*' in the store, wanted"):
+        Place.read(said, 5)
 
 
 def start(names, ranks, mode, folder):
