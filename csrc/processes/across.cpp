@@ -7,15 +7,6 @@
 #include "processes/items.h"
 
 namespace fastreduce {
-namespace {
-
-int64_t bytes_in(const ProcessBackend::Lists& lists) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : flat(lists)) bytes += static_cast<int64_t>(tensor.nbytes());
-  return bytes;
-}
-
-}  // namespace
 
 void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& outputs) {
   const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
@@ -25,7 +16,7 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
     const auto [from, to] = memory_of(kind, inputs, outputs, usable);
     if (!moves_only(kind.collective)) {
       sum_across(kind, mine, from.empty() ? to : from, to);
-    } else if (bytes_in(to) <= Machines::kSmallBytes) {
+    } else if (elems_of(bytes_of(flat(to))) <= Machines::kSmallBytes) {
       move_in_a_sum(kind, mine, from, to);
     } else {
       machines_->agree(mine, kind.timeout);
@@ -61,7 +52,7 @@ void ProcessBackend::move_in_a_sum(const Kind& kind, const Announcement& mine, c
   const bool gathers = kind.collective == Collective::all_gather;
   Tensors sums;
   for (size_t i = 0; i < to.size(); ++i) {
-    const at::Tensor& bytes = sums.emplace_back(at::zeros({bytes_in({to[i]})}, at::kByte));
+    const at::Tensor& bytes = sums.emplace_back(at::zeros({elems_of(bytes_of(to[i]))}, at::kByte));
     if (!gathers && kind.root != getRank()) continue;
     const at::Tensor own = bytes_of(gathers ? from[i] : to[i]).front();
     bytes.narrow(0, gathers ? getRank() * own.numel() : 0, own.numel()).copy_(own);

@@ -23,6 +23,13 @@ std::array<char, N> text_of(const std::string& words) {
 // The tags of question and answer, and of why a machine gives up.
 constexpr int kTag = 0x66617374, kWordsTag = kTag + 1;
 
+template <class T>
+at::Tensor in_memory_of_gloo(const T& value) {
+  at::Tensor bytes = memory_of_gloo(sizeof(value));
+  std::memcpy(bytes.mutable_data_ptr(), &value, sizeof(value));
+  return bytes;
+}
+
 template <class Body>
 auto tried(const Body& body) {
   try {
@@ -116,7 +123,7 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
   }
   // A machine whose group has failed says so to the others, which would wait for it until the timeout.
   std::vector<Message> heard;
-  if (asks) heard = exchange(here ? failure(here->what()) : say(sum), timeout + kAnswer);
+  if (asks) heard = exchange(here ? Message{failure(here->what()), {}} : say(sum), timeout + kAnswer);
   if (here) throw *here;
   group_.begin(timeout + 3 * kAnswer);  // longer than the first rank waits for other machines
   if (asks) pass_on(heard, sum);
@@ -135,7 +142,7 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
   return calls;
 }
 
-Machines::Message Machines::failure(const std::string& why) { return {{{}, text_of<Said::kText>(why)}, {}}; }
+Machines::Said Machines::failure(const std::string& why) { return {{}, text_of<Said::kText>(why)}; }
 
 Machines::Message Machines::say(const SmallSum* sum) const {
   const auto call_of = [&](int rank) {
@@ -182,9 +189,7 @@ std::vector<Machines::Message> Machines::exchange(const Message& message, std::c
 }
 
 Machines::Work Machines::tell_all(const Message& message, at::Tensor& all, std::chrono::milliseconds timeout) {
-  at::Tensor bytes = memory_of_gloo(sizeof(Message));
-  std::memcpy(bytes.mutable_data_ptr(), &message, sizeof(Message));
-  return send_to_all(bytes, all, timeout);
+  return send_to_all(in_memory_of_gloo(message), all, timeout);
 }
 
 void Machines::give_up(const std::string& why) {
@@ -193,7 +198,7 @@ void Machines::give_up(const std::string& why) {
   if ((asked && others_know_) || gave_up_.exchange(true)) return;
   if (asked) return tell_listeners(why);
   at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Message)));
-  last_word_ = tell_all(failure(why), got, kAnswer);
+  last_word_ = tell_all({failure(why), {}}, got, kAnswer);
 }
 
 // In a later part of a call other machines wait in Gloo, which tells a rank nothing of a peer that does not come, and
@@ -214,9 +219,7 @@ void Machines::listen() {
 
 // Returns when they have heard it, so that this process may end.
 void Machines::tell_listeners(const std::string& why) {
-  const Said said = failure(why).said;
-  Tensors words = {memory_of_gloo(sizeof(Said))};
-  std::memcpy(words[0].mutable_data_ptr(), &said, sizeof(Said));
+  Tensors words = {in_memory_of_gloo(failure(why))};
   std::vector<Work> told;
   for (int machine = 0; machine < settings_.across->getSize(); ++machine)
     if (machine != settings_.across->getRank())

@@ -99,7 +99,7 @@ class Machines {
                                              std::chrono::milliseconds timeout);
   // Of the first rank of a machine: its message, what it hears, and what of that it tells the others here.
   Message say(const SmallSum* sum) const;
-  static Message failure(const std::string& why);
+  static Said failure(const std::string& why);
   std::vector<Message> exchange(const Message& message, std::chrono::milliseconds timeout);
   void pass_on(const std::vector<Message>& heard, const SmallSum* sum);
   std::byte* passed_sum() const { return group_.staging(0) + settings_.names.size() * sizeof(Said); }
