@@ -12,7 +12,7 @@ Gloo. Those cannot take turns with the others: they run right after them, once p
 contenders have the same cores: what is above the bare module is the price of small shards, the sum
 and the wrapper. The accumulating loop has small shards too, but no wrapper and one list of
 gradients: no way to run k shards one after the other can be much faster than it. `DataParallel` has
-the C library keep freed memory (see at_once.py); so have all contenders of the process.
+the C library keep freed memory (csrc/shard_threads.cpp); so have all contenders of the process.
 
 Before anything is timed, each contender takes two steps, and its parameters must be the bare
 module's up to rounding (DDP's are looked at when it has run). Without sync_batchnorm, BatchNorm

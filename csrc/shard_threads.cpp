@@ -5,6 +5,7 @@
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <malloc.h>
 #include <omp.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
@@ -147,6 +148,18 @@ void take_cores(int cores) {
 
 void end_waiting_threads() {
   if (omp_pause_resource_all && getpid() == kProcess) omp_pause_resource_all(omp_pause_soft);
+}
+
+// The first two are where glibc's own limits end up after a block of 32 MiB has been mapped for itself alone and freed.
+// The third is as large as the heaps from which other threads than the first take their memory: an empty one goes back
+// to the system unless those before it are so full that less than this is free (heap_trim in glibc's malloc/arena.c).
+// On 2 cores of an AMD EPYC (family 26 model 2, 2026-11-30) a step of ResNet-18 with 4 replicas, at the same time, had
+// 3,500 to 11,500 page faults without the third and took 1.24 to 1.36 times as long as the bare module's, now 1.22; one
+// of a transformer with 2 replicas had 5,000 to 6,000 and took 1.04 to 1.05, now 0.99 to 1.02.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
 }
 
 }  // namespace fastreduce

@@ -51,4 +51,7 @@ void take_cores(int cores);
 // one and keep a core busy. The next one begins others.
 void end_waiting_threads();
 
+// Has the C library keep what threads have freed, or each step fetches its memory from the system anew.
+void keep_freed_memory();
+
 }  // namespace fastreduce

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -65,7 +65,8 @@ class ShardThreads:
         _C.end_waiting_threads()
         cores = torch.get_num_threads()
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
-            _keep_freed_memory()
+            if not _sets_malloc(os.environ):
+                _C.keep_freed_memory()
             count = self._shards if self._meet else min(self._shards, cores)
             each = max(1, cores // count)
             made = [Worker("fastreduce replica", each) for _ in range(count)]
@@ -74,16 +75,10 @@ class ShardThreads:
         return self._threads
 
 
-def _keep_freed_memory() -> None:
-    """Have the C library keep more of what is freed, or each step fetches its memory anew.
-
-    glibc gives what is free at the end of a thread's memory back to the system if it is more than
-    twice the largest block that has been mapped for itself alone and freed again; 32 MiB is the
-    largest that counts (mallopt(3), M_MMAP_THRESHOLD). So a block is made, not touched, and freed.
-    For a CNN on 2 cores this took 13,000 page faults and a quarter of the time off a step (Xeon,
-    family 6 model 85, 2026-11-28).
-    """
-    torch.empty((32 << 20) - 4096, dtype=torch.uint8)
+def _sets_malloc(environment: Mapping[str, str]) -> bool:
+    """Whether the user has told glibc how to keep memory (mallopt(3), "Environment variables")."""
+    named = any(name.startswith("MALLOC_") for name in environment)
+    return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
 class AtOnce:
