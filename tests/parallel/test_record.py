@@ -121,6 +121,17 @@ def test_a_record_that_is_removed_is_not_begun_anew(files):
     assert not files[0].exists()
 
 
+def test_a_module_that_has_got_other_parameters_is_not_recorded_under_the_names_of_the_old(files):
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    X, y = batch()
+    model.backward(F.cross_entropy, X, y)
+    before = files[0].read_text()
+    model.more = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"record: the module has other parameters than when .*a\.j"):
+        model.backward(F.cross_entropy, X, y)
+    assert files[0].read_text() == before
+
+
 @pytest.mark.parametrize("record", [3, b"a.jsonl", True])
 def test_what_is_no_path(record):
     with pytest.raises(TypeError, match=r"found record=.*, wanted the path of a new file"):
