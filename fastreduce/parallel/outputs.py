@@ -79,6 +79,11 @@ def _problem(same: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> str |
             f"{found}, which are no tensors and cannot be joined; wanted tensors, the same value "
             f"of all, or model.backward, which joins nothing{advice}"
         )
+    if any(x.is_nested for x in same):
+        return (
+            "a nested tensor, which torch cannot join; wanted its to_padded_tensor(0.0), with a "
+            "size for its output_size that does not depend on which examples a shard has"
+        )
     shapes = [tuple(x.shape) for x in same]
     if not is_cut(first, batch_dim):
         return None if len(set(shapes)) == 1 else _differing(shapes, "stacked")
@@ -121,7 +126,7 @@ def _equal(one: Any, other: Any) -> bool:
     both_nan = isinstance(one, float) and isinstance(other, float) and one != one and other != other
     try:
         return one is other or both_nan or bool(one == other)
-    except ValueError:  # arrays have no truth value
+    except (ValueError, RuntimeError):  # neither arrays nor tensors have one truth value
         return False
 
 

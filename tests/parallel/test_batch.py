@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict, UserDict
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,8 +238,16 @@ def test_errors_say_what_works(images, boxes, words):
 
 
 def test_so_do_those_about_outputs():
-    with pytest.raises(ValueError, match=r"cannot be joined; .*, or model.backward, which joins"):
-        join([(torch.ones(1), 1), (torch.ones(1), 2)], [1, 1], CPU, 0)
+    for one, other in ((1, 2), [SimpleNamespace(x=torch.ones(n)) for n in (2, 3)]):
+        with pytest.raises(ValueError, match=r"(?s)cannot be joined; .*, or model.backward, which"):
+            join([(torch.ones(1), one), (torch.ones(1), other)], [1, 1], CPU, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
+def test_nested_outputs_are_refused():
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(ValueError, match=r"returned a nested tensor, .* its to_padded_tensor"):
+        join([nested, nested], [2, 2], CPU, 0)
 
 
 def test_one_replica_takes_whole_arguments_too():
