@@ -27,6 +27,8 @@ from fastreduce.parallel.sync_batchnorm import SyncBatchNorm
 from fastreduce.parallel.untraced import untraced
 from fastreduce.parallel.watch import Watch
 
+_DELETED: Any = object()  # in the place of a buffer
+
 
 def _places(tensors: Sequence[Tensor]) -> list[int]:
     """Their addresses; zeros where they have none: in transforms of torch.func, of FakeTensors."""
@@ -122,16 +124,22 @@ class Replicas:
     def put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         self._put_parameters(owner, parameters)
         for (holder, name), buffer in zip(self._buffer_slots[owner], buffers, strict=True):
-            holder[name] = buffer
+            if buffer is _DELETED:
+                holder.pop(name, None)
+            else:
+                holder[name] = buffer
 
     def _put_parameters(self, owner: int, parameters: Sequence[Tensor]) -> None:
         for (holder, name), number in zip(self._parameter_slots[owner], self._numbers, strict=True):
             holder[name] = parameters[number]
 
     def buffers(self, owner: int) -> list[Tensor]:
-        """Those that a replica has now, in the order of its slots."""
-        held = (holder[name] for holder, name in self._buffer_slots[owner])
-        return [buffer for buffer in held if buffer is not None]
+        """Those that a replica has now, one for each of its slots.
+
+        Forward may have set one to None, or deleted it; no pass begins with such slots.
+        """
+        held: list[Any] = [holder.get(n, _DELETED) for holder, n in self._buffer_slots[owner]]
+        return held
 
     @contextmanager
     def kept_parameters(self, owner: int, parameters: Sequence[Tensor]) -> Iterator[None]:

@@ -114,6 +114,40 @@ def test_a_buffer_that_forward_replaces():
         assert model.rows == wanted
 
 
+class Drops(nn.Linear):
+    """Uses a buffer once; ``drop`` takes it away."""
+
+    def __init__(self, drop):
+        super().__init__(3, 3)
+        self.register_buffer("first", torch.full((3,), 2.0))
+        self.drop = drop
+
+    def forward(self, x):
+        if getattr(self, "first", None) is not None:
+            x = x * self.first
+            self.drop(self)
+        if x.sum() > 1e6:
+            raise ValueError("too large")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "drop", [lambda m: setattr(m, "first", None), lambda m: delattr(m, "first")]
+)
+@pytest.mark.parametrize("settings", [{}, {"reproducible": 5}], ids=["", "micro-shards"])
+def test_a_buffer_that_forward_drops(drop, settings):
+    model = DataParallel(Drops(drop), ["cpu"] * 3, **settings)
+    net = copy.deepcopy(model.module)
+    X = torch.randn(7, 3)
+    with pytest.raises(ValueError, match="too large"):
+        model(torch.cat([X, torch.full((1, 3), 1e6)]))
+    assert torch.equal(model.first, net.first)
+    for _ in range(2):
+        torch.testing.assert_close(model(X), net(X))
+        assert hasattr(model, "first") == hasattr(net, "first")
+        assert getattr(model, "first", None) is None
+
+
 class Adds(nn.Linear):
     """Writes to ``rows`` before it reads what ``other`` has, perhaps the same tensor."""
 
