@@ -20,7 +20,7 @@ from fastreduce.parallel.at_once import AtOnce, ShardThreads
 from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import capturing
-from fastreduce.parallel.reruns import check_reruns
+from fastreduce.parallel.reruns import check_graph
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, has_max_norm, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm
@@ -107,12 +107,12 @@ class Replicas:
         else:
             for owner in last:
                 self._put_parameters(owner, self._left[owner])
-        self.attributes.keep()
+        self.attributes.keep(set(range(len(self.modules))) - set(owners))
 
     def check_graph(self, outputs: Sequence[Any]) -> None:
         """Look for what cannot go backward, once: the module decides, and looking takes time."""
         if torch.is_grad_enabled() and not self._graph_is_checked:
-            check_reruns(outputs)
+            check_graph(outputs)
             self._graph_is_checked = True
 
     def forget_last_pass(self) -> None:

@@ -1,4 +1,6 @@
-"""Finds what would run a module again in the backward pass, and lose the first shard's gradient."""
+"""Finds what would lose the gradient of a shard: a module that runs again in the backward pass, and
+parameters that are not read from their module.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
+from fastreduce.parallel.structure import refuse_placeholder
 from fastreduce.parallel.trees import never_a_leaf
 from fastreduce.parallel.untraced import untraced
 
@@ -17,13 +20,15 @@ _CHECKPOINT: Any = CheckpointFunction._backward_cls
 
 
 @untraced
-def check_reruns(outputs: Sequence[Any]) -> None:
-    """Raise ValueError for a `torch.autograd.Function` that takes parameters and keeps a module.
+def check_graph(outputs: Sequence[Any]) -> None:
+    """Raise ValueError for a `torch.autograd.Function` that takes parameters and keeps a module,
+    RuntimeError for a leaf that only stands in the place of a parameter.
 
-    Its backward pass runs the module again, and differentiates with respect to the parameters that
-    it took, as adjoint methods do. By then the first replica, which is the module itself, has its
-    own parameters back, on which nothing that was taken depends. torch's reentrant checkpoints run
-    it on copies of what they took instead, and parameters get their gradients directly.
+    The function's backward pass runs the module again, and differentiates with respect to the
+    parameters that it took, as adjoint methods do. By then the first replica, which is the module
+    itself, has its own parameters back, on which nothing that was taken depends. torch's reentrant
+    checkpoints run it on copies of what they took instead, and parameters get their gradients
+    directly.
     """
     leaves = pytree.tree_leaves(outputs, is_leaf=never_a_leaf)
     left = [leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor)]
@@ -47,6 +52,7 @@ def check_reruns(outputs: Sequence[Any]) -> None:
                     "such as torchdiffeq.odeint; torch.utils.checkpoint with use_reentrant=False "
                     "saves memory, too"
                 )
+        refuse_placeholder(getattr(node, "variable", None))
         left += below
 
 

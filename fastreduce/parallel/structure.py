@@ -103,10 +103,16 @@ def hooks_of(module: nn.Module) -> list[Any]:
     return [*forward, *module._backward_pre_hooks.values(), *module._backward_hooks.values()]
 
 
+def refuse_placeholder(leaf: Any) -> None:
+    """Raise RuntimeError if this leaf of an autograd graph is in the place of a parameter."""
+    if hasattr(leaf, "of_fastreduce"):
+        leaf.of_fastreduce(leaf)
+
+
 def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
     held = nn.Parameter(values.detach(), requires_grad=parameter.requires_grad)
 
-    def refuse(_: Tensor) -> None:
+    def refuse(_: Any) -> None:
         raise RuntimeError(
             f"DataParallel: forward has used parameter {name} through another reference than its "
             "module's attribute (a list, a closure), where replicas cannot follow; read it from "
@@ -115,6 +121,8 @@ def _placeholder(name: str, parameter: Tensor, values: Tensor) -> Tensor:
 
     if held.requires_grad:
         held.register_post_accumulate_grad_hook(refuse)  # type: ignore[no-untyped-call]
+        # The hook is not called by torch.autograd.grad, so `check_graph` looks for what is marked.
+        held.of_fastreduce = refuse  # type: ignore[attr-defined]
     return held
 
 

@@ -267,6 +267,10 @@ STEPS = {
                            lambda m: (m.register_forward_hook(raising), m(X)), KeyError, "mine"),
     "stale reference": (lambda: DataParallel(Stale(), CPU2), lambda m: m.backward(loss, X, Y),
                         RuntimeError, "used parameter weight through another reference"),
+    "stale reference, asked for gradients": (
+        lambda: DataParallel(Stale(), CPU2),
+        lambda m: torch.autograd.grad(m(X).sum(), m.weight),
+        RuntimeError, "used parameter weight through another reference"),
     "parametrized": (linear, weight_norm, RuntimeError,
                      "another class for the wrapped module.*parametrize the module before it"),
     "moved away": (linear, lambda m: (m.to("meta"), m(X)), ValueError, "weight is on meta"),
