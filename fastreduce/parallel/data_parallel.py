@@ -21,6 +21,7 @@ from fastreduce.parallel.checks import (
 )
 from fastreduce.parallel.dealer import Dealer
 from fastreduce.parallel.graphed import GraphedStep
+from fastreduce.parallel.structure import detach_saved_results
 
 
 class DataParallel(nn.Module):
@@ -287,6 +288,7 @@ class DataParallel(nn.Module):
 
 
 def _rebuilt(module: nn.Module, settings: dict[str, Any]) -> DataParallel:
+    detach_saved_results(module)
     return DataParallel(module, **settings)
 
 

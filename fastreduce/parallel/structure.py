@@ -42,7 +42,8 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
             raise ValueError(
                 f"DataParallel: {type(net).__name__} holds a tensor of shape "
                 f"{tuple(value.shape)} that requires grad but is not one of its parameters, so "
-                "replicas would train copies of it; make it an nn.Parameter of a module"
+                "replicas would train copies of it; make it an nn.Parameter of a module, or "
+                "detach it if it is a result that was saved and loaded with the module"
             )
     return copied
 
@@ -59,6 +60,15 @@ class _ResultsDetached(TorchFunctionMode):
             result, memo = args
             return memo.setdefault(id(result), result.detach())
         return func(*args, **(kwargs or {}))
+
+
+def detach_saved_results(net: nn.Module) -> None:
+    """Detach what a wrapped module had in its attributes when it was saved, such as the weight that
+    `nn.utils.weight_norm` had computed: torch.load makes of such results what trains by itself."""
+    for module in net.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor) and value.requires_grad:
+                vars(module)[name] = value.detach()
 
 
 def own_generators(net: nn.Module) -> list[Any]:

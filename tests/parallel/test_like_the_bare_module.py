@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from models import ROWS, assert_same_gradients, batch, made, mlp, step
+from models import KEEPING_RESULTS, ROWS, assert_same_gradients, batch, made, mlp, step
 from torch import nn
 
 import fastreduce
@@ -91,6 +91,20 @@ def test_saving_the_whole_model(model):
     assert isinstance(loaded, DataParallel)
     X, _ = batch()
     torch.testing.assert_close(loaded(X), model(X))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", ["old weight norm", "old spectral norm", "pruned"])
+def test_saving_a_model_that_keeps_a_result(name):
+    model = DataParallel(KEEPING_RESULTS[name]().double(), ["cpu"] * 2)
+    step(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for either in (model, loaded):
+        step(either)
+    assert_same_gradients(loaded, model)
 
 
 def test_averaged_weights(model):
