@@ -268,9 +268,13 @@ class DataParallel(nn.Module):
         net = copy.deepcopy(self._parallel.replicas.net, memo)
         if not vars(net):  # a copy that has only begun
             own = (name for name, x in vars(self).items() if getattr(x, "__self__", None) is self)
+            name = next(own, None)
+            what = (
+                f"its attribute {name} calls" if name else "an attribute of it, inside, refers to"
+            )
             raise RuntimeError(
-                f"its attribute {next(own, 'forward')} calls the DataParallel that runs it; set it "
-                "before the module is wrapped (with Accelerate: DataParallel(prepare(net)))"
+                f"{what} the DataParallel that runs it; set it before the module is wrapped (with "
+                "Accelerate: DataParallel(prepare(net))), or keep it outside of the module"
             )
         copied = DataParallel(net, **self._settings())
         memo[id(self)] = copied

@@ -1,7 +1,7 @@
 """Bad input: what is raised, in which words, and that nothing has changed."""
 
 import copy
-from types import MethodType
+from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
@@ -240,6 +240,9 @@ STEPS = {
     "a forward that calls the wrapper": (
         linear, lambda m: (setattr(m, "forward", MethodType(calling(m.forward), m)), m(X)),
         ValueError, "its attribute forward calls the DataParallel that runs it; set it before"),
+    "an object that refers to the wrapper": (
+        linear, lambda m: (setattr(m, "trainer", SimpleNamespace(model=m)), m(X)), ValueError,
+        "an attribute of it, inside, refers to the DataParallel that .*, or keep it outside"),
     "vector loss": (linear, lambda m: m.backward(lambda o, y: o.sum(1), X, Y), ValueError,
                     r"loss of shard 0 has shape \(3,\)"),
     "number as loss": (linear, lambda m: m.backward(lambda o, y: 3.0, X, Y), TypeError,
