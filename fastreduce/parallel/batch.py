@@ -19,14 +19,17 @@ PLACES_SHOWN = 3
 def sizes_of_shards(rows: int, shares: Sequence[float]) -> list[int]:
     """How many of ``rows`` each shard gets: in proportion to ``shares``, together all of them.
 
-    What is left over by rounding down goes to the largest remainders, the first ones if equal.
+    What is left over by rounding down goes to the largest remainders, the first ones if equal; but
+    first of all to the first shard if it is empty: its buffers and attributes are those that stay.
 
     >>> sizes_of_shards(10, [1, 1, 1]), sizes_of_shards(10, [2, 1])
     ([4, 3, 3], [7, 3])
     """
     exact = [rows * share / sum(shares) for share in shares]
     sizes = [int(part) for part in exact]
-    by_remainder = sorted(range(len(sizes)), key=lambda i: (sizes[i] - exact[i], i))
+    by_remainder = sorted(
+        range(len(sizes)), key=lambda i: (i > 0 or sizes[0] > 0, sizes[i] - exact[i], i)
+    )
     for i in by_remainder[: rows - sum(sizes)]:
         sizes[i] += 1
     return sizes
