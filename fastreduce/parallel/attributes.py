@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+import numbers
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterable, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 # Attributes of these types follow the module's before every pass: training, eps, a dropout's p.
 _SIMPLE = {bool, int, float, str, type(None)}
-_CONTAINERS = {list, dict, set}
+_CONTAINERS = {list, dict, set, OrderedDict, defaultdict, Counter, deque}
 _REGISTRIES = vars(nn.Module()).keys() - {"training"}  # `structure_of` looks at them
 
 
@@ -47,8 +50,12 @@ class Attributes:
                         seen.add(id(value))
         return found
 
-    def keep(self) -> None:
-        """A forward pass has ended."""
+    def keep(self, idle: Collection[int] = ()) -> None:
+        """A forward pass has ended, in which these replicas had no shard.
+
+        They take over what the module has made in it; the others have made their own.
+        """
+        self._idle = idle
         self._held = [dict(vars(module)) for module, *_ in self._places]
         self._versions = {
             (number, name): version(self._held[number].get(name)) for number, name in self._tensors
@@ -79,21 +86,24 @@ class Attributes:
                     return False
             if not held.keys() <= now.keys():
                 return False
-        self._follow_contents()
-        return True
+        return self._follow_contents()
 
-    def _follow_contents(self) -> None:
+    def _follow_contents(self) -> bool:
         for (number, name), known in zip(self._with_contents, self._contents, strict=True):
             module, *copies = self._places[number]
             value = vars(module)[name]
             content = _content(value)
-            if content is None or content == known:
-                continue
-            for own in copies:
+            changed = content != known
+            if changed and (content is None or _has_grown(value, content, known or {})):
+                return False
+            for replica, own in enumerate(copies, start=1):
+                if content is None or not (changed or replica in self._idle):
+                    continue
                 if type(value) in _CONTAINERS:
-                    vars(own)[name] = type(value)(value)
+                    vars(own)[name] = content.copy()
                 elif vars(own).get(name) is not value and type(vars(own).get(name)) is type(value):
                     _set_settings(vars(own)[name], value, known)
+        return True
 
     def _follow_tensor(
         self, number: int, name: str, value: Tensor, copies: Sequence[nn.Module]
@@ -103,8 +113,9 @@ class Attributes:
         self._tensors.add(place)
         if value.grad_fn is not None:  # `warn_of_results` has said so
             return
-        if self._held[number].get(name) is not value or known != version(value):
-            for own in copies:
+        changed = self._held[number].get(name) is not value or known != version(value)
+        for replica, own in enumerate(copies, start=1):
+            if changed or replica in self._idle:
                 before = vars(own).get(name)
                 device = before.device if isinstance(before, Tensor) else value.device
                 with torch.inference_mode(False):  # or no later pass could train with it
@@ -132,6 +143,11 @@ def _has_settings(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, others)
 
 
+def _has_grown(value: Any, content: Any, known: Any) -> bool:
+    """Whether what was a number or a string of an object is now something else."""
+    return _has_settings(value) and not (known.keys() & vars(value).keys() <= content.keys())
+
+
 def _set_settings(own: Any, value: Any, known: dict[str, Any] | None) -> None:
     """Give a replica's ``own`` the numbers and strings of ``value``, which had the ``known``."""
     vars(own).update(_content(value))
@@ -143,10 +159,18 @@ def _content(value: Any) -> Any:
     """What can be compared with the same object later; None for contents that cannot."""
     if type(value) in _CONTAINERS:
         items = [*value, *value.values()] if isinstance(value, dict) else value
-        return value.copy() if all(type(item) in _SIMPLE for item in items) else None
+        return value.copy() if all(map(_is_simple, items)) else None
     if _has_settings(value):
-        return {name: x for name, x in vars(value).items() if type(x) in _SIMPLE}
+        return {name: x for name, x in vars(value).items() if _is_simple(x)}
     return None
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether it is a number, also one of NumPy's, a string, a name of an Enum, or a tuple of such,
+    which nothing can change inside."""
+    if type(value) in _SIMPLE or isinstance(value, numbers.Number | str | enum.Enum):
+        return True
+    return type(value) is tuple and all(map(_is_simple, value))
 
 
 def version(value: Any) -> int:

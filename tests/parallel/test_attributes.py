@@ -1,7 +1,10 @@
 """Plain attributes: what is set between two passes reaches every replica; a pass's own stays."""
 
+import enum
 import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -76,6 +79,28 @@ def test_what_changes_in_lists_dicts_and_sets_of_simple_values(change):
     assert torch.equal(model(X), model.module(X))
 
 
+@pytest.mark.parametrize(
+    "scales",
+    [OrderedDict(a=1.0), defaultdict(float, a=1.0), Counter(a=1)],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_changes_in_other_containers_of_simple_values(scales):
+    net = Adapted()
+    net.scales, net.merged = scales, deque([0], maxlen=2)
+    model = DataParallel(net, ["cpu"] * 3)
+    X = torch.arange(18.0).view(6, 3)
+    before = model(X)
+    net.scales["a"] = 3
+    net.merged.append(0)
+    assert torch.equal(model(X), net(X)) and not torch.equal(model(X), before)
+    replica = model._parallel.replicas.modules[1]
+    assert type(replica.scales) is type(scales) and replica.merged.maxlen == 2
+
+
+class Level(float, enum.Enum):
+    HIGH = 4.0
+
+
 class Config:
     """As those of transformers, which all modules of a model share."""
 
@@ -100,8 +125,11 @@ class Configured(nn.Sequential):
         lambda config: setattr(config, "more", 5),
         lambda config: delattr(config, "old"),
         lambda config: setattr(config, "scale", torch.tensor(3)) or setattr(config, "scale", 4.0),
+        lambda config: setattr(config, "scale", np.float64(3)),
+        lambda config: setattr(config, "scale", Level.HIGH),
+        lambda config: setattr(config, "scale", torch.tensor(3.0)),
     ],
-    ids=["set", "added", "deleted", "set twice"],
+    ids=["set", "added", "deleted", "set twice", "NumPy's", "of an Enum", "now a tensor"],
 )
 def test_numbers_and_strings_of_an_object_that_change(change):
     model = DataParallel(Configured(), ["cpu"] * 3)
@@ -110,6 +138,16 @@ def test_numbers_and_strings_of_an_object_that_change(change):
     change(model.config)
     assert torch.equal(model(X), model.module(X))
     assert not torch.equal(model(X), before)
+
+
+def test_numbers_that_are_numpys_change_again():
+    net = Adapted()
+    net.scales["a"] = np.float64(2)
+    model = DataParallel(net, ["cpu"] * 3)
+    X = torch.arange(18.0).view(6, 3)
+    for scale in (np.float64(3), np.float64(4)):
+        net.scales["a"] = scale
+        assert torch.equal(model(X), net(X))
 
 
 def test_an_object_that_forward_has_taken_away_from_a_replica_stays_away():
