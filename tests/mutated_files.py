@@ -144,6 +144,7 @@ PROCESSES = {
         "across": ("across",),
         "machines": ("across",),
         "machine_sums": ("across",),
+        "machine_failures": ("across",),
         "gloo": ("backend_gloo", "across"),
         "rank_schedule": ("backend_values", "backend_errors"),
         "failures": ("backend_failures", "backend_errors"),

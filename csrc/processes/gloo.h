@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -18,6 +19,13 @@ at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor);
 
 // Bytes that Gloo's threads write, perhaps after a call that has failed.
 at::Tensor memory_of_gloo(int64_t bytes);
+
+template <class T>
+at::Tensor in_memory_of_gloo(const T& value) {
+  at::Tensor bytes = memory_of_gloo(sizeof(value));
+  std::memcpy(bytes.mutable_data_ptr(), &value, sizeof(value));
+  return bytes;
+}
 
 // Says whether all have ended, and throws what one of them has thrown, before or after the time is up.
 std::function<bool(std::chrono::milliseconds)> ending_of(Works works);

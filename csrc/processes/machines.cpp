@@ -20,31 +20,6 @@ std::array<char, N> text_of(const std::string& words) {
   return text;
 }
 
-// The tags of question and answer, and of why a machine gives up.
-constexpr int kTag = 0x66617374, kWordsTag = kTag + 1;
-
-template <class T>
-at::Tensor in_memory_of_gloo(const T& value) {
-  at::Tensor bytes = memory_of_gloo(sizeof(value));
-  std::memcpy(bytes.mutable_data_ptr(), &value, sizeof(value));
-  return bytes;
-}
-
-template <class Body>
-auto tried(const Body& body) {
-  try {
-    return body();
-  } catch (const std::exception&) {
-    return decltype(body())();
-  }
-}
-
-// A wait of Gloo's that reaches its limit closes all connections of its group.
-bool ends_until(const c10::intrusive_ptr<c10d::Work>& work, Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  return work && tried([&] { return work->wait(std::max(left, std::chrono::milliseconds(1))); });
-}
-
 }  // namespace
 
 Machines::Machines(Group& group, Settings settings)
@@ -52,7 +27,7 @@ Machines::Machines(Group& group, Settings settings)
       settings_(std::move(settings)),
       reduce_scatter_(rank_schedule_of(Collective::reduce_scatter, group)),
       all_gather_(rank_schedule_of(Collective::all_gather, group)) {
-  if (group_.rank() == 0) listen();
+  listen();
 }
 
 void Machines::wait_between(const Work& work) {
@@ -121,10 +96,16 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
     if (!asks || group_.is_aborted()) throw;
     here = error;
   }
-  // A machine whose group has failed says so to the others, which would wait for it until the timeout.
+  if (here) {
+    // A machine whose group has failed says so to the others, which would wait for it until the timeout.
+    try {
+      exchange({failure(here->what()), {}}, timeout + kAnswer);
+    } catch (const GroupError&) {  // that says less
+    }
+    throw *here;
+  }
   std::vector<Message> heard;
-  if (asks) heard = exchange(here ? Message{failure(here->what()), {}} : say(sum), timeout + kAnswer);
-  if (here) throw *here;
+  if (asks) heard = exchange(say(sum), timeout + kAnswer);
   group_.begin(timeout + 3 * kAnswer);  // longer than the first rank waits for other machines
   if (asks) pass_on(heard, sum);
   group_.arrive(mine);
@@ -180,10 +161,13 @@ Machines::Work Machines::send_to_all(const at::Tensor& bytes, at::Tensor& all, s
 }
 
 std::vector<Machines::Message> Machines::exchange(const Message& message, std::chrono::milliseconds timeout) {
-  asked_ = true;
   std::vector<Message> all(settings_.names.size());
   at::Tensor got = memory_of_gloo(static_cast<int64_t>(all.size() * sizeof(Message)));
-  wait_between(tell_all(message, got, timeout));
+  std::unique_lock lock(saying_);
+  asked_ = true;
+  const Work told = tell_all(message, got, timeout);
+  lock.unlock();
+  wait_between(told);
   std::memcpy(all.data(), got.const_data_ptr(), all.size() * sizeof(Message));
   return all;
 }
@@ -192,75 +176,10 @@ Machines::Work Machines::tell_all(const Message& message, at::Tensor& all, std::
   return send_to_all(in_memory_of_gloo(message), all, timeout);
 }
 
-void Machines::give_up(const std::string& why) {
-  if (group_.rank() != 0 || group_.forked()) return;
-  const bool asked = asked_.exchange(true);
-  if ((asked && others_know_) || gave_up_.exchange(true)) return;
-  if (asked) return tell_listeners(why);
-  at::Tensor got = memory_of_gloo(static_cast<int64_t>(settings_.names.size() * sizeof(Message)));
-  last_word_ = tell_all({failure(why), {}}, got, kAnswer);
-}
-
-// In a later part of a call other machines wait in Gloo, which tells a rank nothing of a peer that does not come, and
-// of one that has ended only where no message to or from it was under way (gloo/transport/tcp/pair.cc,
-// signalException).
-void Machines::listen() {
-  heard_ = {memory_of_gloo(sizeof(Said))};
-  listening_ = settings_.across->recvAnysource(heard_, kWordsTag);
-  listener_ = std::thread([this] {
-    const bool ended = tried([this] { return listening_->wait(kLongestTimeout); });
-    if (!ended) return;
-    others_know_ = true;
-    Said said;
-    std::memcpy(&said, heard_[0].const_data_ptr(), sizeof(Said));
-    group_.give_up("on machine " + settings_.names[listening_->sourceRank()] + ": " + said.failure.data());
-  });
-}
-
-// Returns when they have heard it, so that this process may end.
-void Machines::tell_listeners(const std::string& why) {
-  Tensors words = {in_memory_of_gloo(failure(why))};
-  std::vector<Work> told;
-  for (int machine = 0; machine < settings_.across->getSize(); ++machine)
-    if (machine != settings_.across->getRank())
-      told.push_back(tried([&] { return settings_.across->send(words, machine, kWordsTag); }));
-  const Clock::time_point deadline = Clock::now() + kAnswer;
-  for (const Work& one : told) ends_until(one, deadline);
-}
-
-Machines::~Machines() {
-  if (!listener_.joinable()) return;
-  listening_->abort();
-  listener_.join();
-}
-
 std::string Machines::rank_name(int rank) const {
   size_t machine = 0;
   while (!std::ranges::count(settings_.ranks[machine], rank)) ++machine;
   return settings_.rank_names[rank] + " on machine " + settings_.names[machine];
-}
-
-// All ranks that wait for the silent machine fail at about the same time, and each asks all. A machine of which one
-// rank answers is there.
-std::string Machines::silent() {
-  others_know_ = true;
-  Tensors byte = {at::zeros(1, at::kByte)};
-  std::vector<Work> questions;  // kept until all is over
-  std::vector<std::vector<Work>> answers(settings_.names.size());
-  for (size_t machine = 0; machine < answers.size(); ++machine)
-    for (int rank : settings_.ranks[machine]) {
-      if (rank == settings_.all->getRank()) continue;
-      questions.push_back(tried([&] { return settings_.all->send(byte, rank, kTag); }));
-      answers[machine].push_back(tried([&] { return settings_.all->recv(byte, rank, kTag); }));
-    }
-  std::string silent;
-  const Clock::time_point deadline = Clock::now() + kAnswer;
-  for (size_t machine = 0; machine < answers.size(); ++machine) {
-    bool answered = static_cast<int>(machine) == settings_.across->getRank();
-    for (const Work& answer : answers[machine]) answered = answered || ends_until(answer, deadline);
-    if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[machine];
-  }
-  return silent.empty() ? "all machines answer" : "no answer from " + silent;
 }
 
 }  // namespace fastreduce

@@ -1,6 +1,7 @@
 // Ranks of several machines: agreements and sums, ours inside each machine, by another backend between them.
 #pragma once
 
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -51,8 +52,9 @@ class Machines {
 
   // This rank's call has ended, well or not.
   void call_ended() { asked_ = false; }
-  // This rank can call nothing any more. Other machines hear of it, if they wait for what this rank has to say of a
-  // call, or will, and in a later part of a call too. Of a machine that does not answer they find out themselves.
+  // From any thread: this rank can call nothing any more. Other machines hear of it, if they wait for what this rank
+  // has to say of a call, or will, and in a later part of a call too. Of a machine that does not answer they find out
+  // themselves.
   void give_up(const std::string& why);
 
   // After a failure, on all ranks: which machines do not answer.
@@ -87,6 +89,11 @@ class Machines {
     Said said;
     std::array<std::byte, kSmallBytes> sum{};  // a small one, of this machine's ranks
   };
+  // What a rank that gives up tells those that listen. It may have done its part of the call that they are in.
+  struct Words {
+    Said said;
+    bool after_this_call = false;
+  };
 
   void allreduce_in_chunks(const at::Tensor& flat, const Arithmetic& kernel, int divisor,
                            const Announcement& announcement, std::chrono::milliseconds timeout);
@@ -109,19 +116,21 @@ class Machines {
   Work tell_all(const Message& message, at::Tensor& all, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);
   void listen();
-  void tell_listeners(const std::string& why);
+  void tell_listeners(const Words& words);
 
   Group& group_;
   const Settings settings_;
   const RankSchedule reduce_scatter_;
   const RankSchedule all_gather_;
+  std::mutex saying_;               // so that what other machines hear of this one comes in one order
   std::atomic<bool> asked_{false};  // other machines have heard what this rank has to say of the call under way
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> others_know_{false};  // why this rank gives up: a machine has told all, or answers none
   Work last_word_;                        // is under way as long as this is here
   Tensors heard_;
   Work listening_;
-  std::thread listener_;  // of the first rank of a machine
+  std::atomic<bool> ends_{false};
+  std::thread listener_;
 };
 
 }  // namespace fastreduce

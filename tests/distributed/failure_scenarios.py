@@ -193,7 +193,7 @@ def one_raises_before_the_others_hear_of_the_call(rank, size):
         assert "rank 0 gave up: rank 0 raised: " in words and "memory" in words, words
 
 
-def one_gives_up(rank, size, giver, how):
+def one_gives_up(rank, size, giver, how, late_s=0):
     """The ranks of other machines hear of it before the timeout, and why."""
     group = dist.new_group()
     dist.all_reduce(torch.ones(3), group=group)
@@ -204,9 +204,24 @@ def one_gives_up(rank, size, giver, how):
         with pytest.raises(RuntimeError, match="memory"):
             all_reduce_without_memory_for_a_copy(group)
     else:
+        time.sleep(late_s)
         words = raised(lambda: dist.all_reduce(torch.ones(3), group=group))
         assert f"rank {giver} called abort" in words or f"rank {giver} raised: " in words, words
     every_later_call_raises(group)
+
+
+def one_is_killed_while_another_machine_is_late(rank, size):
+    """Ranks of its own machine say why, and not that they themselves gave up."""
+    victim = size - 1
+    dist.all_reduce(torch.ones(3))
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank < size // 2:
+        time.sleep(1)
+    words = raised(lambda: dist.all_reduce(torch.ones(3)))
+    why = f"the process of rank {victim} has ended"
+    call = f"call 2, allreduce (sum) of float32 [3], on rank {rank}: "
+    assert why in words and (rank < size // 2 or words == call + why), words
 
 
 def a_group_ends_in_a_callback(rank, size):

@@ -73,6 +73,17 @@ def test_one_gives_up(tmp_path, giver, how):
 
 
 @pytest.mark.sweep("kills")
+@pytest.mark.parametrize("how", ["raises", "aborts"])
+def test_ranks_that_come_long_after_one_has_given_up_hear_why(tmp_path, how):
+    of = (4, 2, how, 5)
+    in_a_group(failures.one_gives_up, of, 4, tmp_path, None, "fastreduce", 300, 120, 2)
+
+
+def test_one_is_killed_while_another_machine_is_late(tmp_path):
+    killed(tmp_path, failures.one_is_killed_while_another_machine_is_late, shape=(4, 2), victim=3)
+
+
+@pytest.mark.sweep("kills")
 @pytest.mark.parametrize("name", gloo_scenarios.CALLS)
 def test_one_is_killed_in_calls_of_gloo(tmp_path, name):
     killed(tmp_path, gloo_scenarios.one_is_killed, name, "in", 2, shape=(4, 2), victim=3)

@@ -79,19 +79,20 @@ class TestMachines:
             started = start(names, ranks, "values", tmp_path)
             assert [process.wait(120) for process in started] == [0] * sum(ranks)
 
+    @pytest.mark.parametrize(("victim", "speaker"), [(3, 2), (2, 3)])
     def test_a_machine_that_gives_up_in_the_middle_of_a_call_ends_the_call_of_others(
-        self, tmp_path
+        self, victim, speaker, tmp_path
     ):
-        """A rank of the second machine is killed. The first machine waits for the other one, whose
-        first rank is there, and must not wait until the timeout."""
+        """A rank of the second machine is killed. The first machine waits for the other one, where
+        a rank knows of it, and must not wait until the timeout."""
         with namespaces(2, rate_mbit=1) as names:
             started = start(names, (2, 2), "until killed", tmp_path)
             while len(list(tmp_path.glob("ready *"))) < 4:
                 assert all(process.poll() is None for process in started)
                 time.sleep(0.1)
             time.sleep(2)  # as long as it takes to agree on the call, and not to carry it out
-            os.kill(int((tmp_path / "ready 3").read_text()), signal.SIGKILL)
-            said = [tmp_path / str(rank) for rank in range(3)]
+            os.kill(int((tmp_path / f"ready {victim}").read_text()), signal.SIGKILL)
+            said = [tmp_path / str(rank) for rank in (0, 1, speaker)]
             end = time.monotonic() + 60
             while not all(x.exists() and x.read_text() for x in said) and time.monotonic() < end:
                 time.sleep(0.1)
@@ -99,8 +100,9 @@ class TestMachines:
                 process.kill()
                 process.wait()
         first, second, third = (path.read_text() for path in said)
-        why = "on rank 2: the process of rank 3 has ended"
-        assert all(f"on machine {names[1]}: rank 2 gave up: call 2" in x for x in (first, second))
+        why = f"on rank {speaker}: the process of rank {victim} has ended"
+        gave_up = f"on machine {names[1]}: rank {speaker} gave up: call 2"
+        assert all(gave_up in x for x in (first, second))
         assert all(why in words for words in (first, second, third))
 
     def test_one_that_is_cut_off_is_named_on_every_rank(self, tmp_path):
