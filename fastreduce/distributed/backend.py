@@ -142,6 +142,25 @@ def by_machine(machines: list[str]) -> list[list[int]]:
     return list(found.values())
 
 
+def named(
+    machines: Sequence[str], groups: Sequence[Sequence[int]], names: Sequence[str]
+) -> list[str]:
+    """What errors call the machines: by host, and by ranks too where a host counts as several.
+
+    >>> named(["a k p", "b k q", "b k q"], [[0], [1], [2]], ["0", "1", "2"])
+    ['a', 'b (rank 1)', 'b (rank 2)']
+    """
+    hosts = [machines[ranks[0]].split()[0] for ranks in groups]
+
+    def its_ranks(ranks: Sequence[int]) -> str:
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(names[rank] for rank in ranks)}"
+
+    return [
+        host if hosts.count(host) == 1 else f"{host} ({its_ranks(ranks)})"
+        for host, ranks in zip(hosts, groups, strict=True)
+    ]
+
+
 def _create(options: Any, given: Any) -> Any:
     own = given if isinstance(given, Options) else Options()
     # torch's own: of the parent, from split_group, or of NCCL, beside which this backend may be.
@@ -188,7 +207,7 @@ def joined(
         shared_bytes=shared_bytes,
         exchange=lambda mine: told(store, "invitation", mine, rank, local, timeout),
         rest=rest,
-        machines=[(machines[ranks[0]].split()[0], ranks) for ranks in groups],
+        machines=[*zip(named(machines, groups, names), groups, strict=True)],
         all_names=names,
         across=across,
         own_cores=own_cores(places, rank),

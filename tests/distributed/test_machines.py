@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from namespaces import cut_off, missing_commands, namespaces, start_in
 
-from fastreduce.distributed.backend import Place, by_machine, own_cores
+from fastreduce.distributed.backend import Place, by_machine, named, own_cores
 
 WORKER = Path(__file__).with_name("machines_worker.py")
 
@@ -31,6 +31,19 @@ needs_namespaces = [
 )
 def test_ranks_are_together_where_all_machines_have_as_many(machines, ranks):
     assert by_machine(machines) == ranks
+
+
+@pytest.mark.parametrize(
+    ("machines", "words"),
+    [
+        (["a k p", "b k q"], ["a", "b"]),
+        (["a k p", "b k q", "b k q"], ["a", "b (rank 11)", "b (rank 12)"]),
+        (["a k p", "a k p", "a k q", "a k q"], ["a (ranks 10, 11)", "a (ranks 12, 13)"]),
+    ],
+)
+def test_no_two_machines_have_one_name(machines, words):
+    ranks = ["10", "11", "12", "13"][: len(machines)]
+    assert named(machines, by_machine(machines), ranks) == words
 
 
 # Containers of one computer have host names and process numbers of their own, and one kernel.
