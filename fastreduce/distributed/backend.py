@@ -7,8 +7,6 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -121,9 +119,17 @@ def own_cores(places: Sequence[Place], rank: int) -> bool:
     True
     >>> own_cores([Place("a", 0b11)] * 3, 0)
     False
+    >>> own_cores([Place("a", 0b01), Place("a", 0b01), Place("a", 0b110)], 0)
+    False
     """
-    shared = [place.cpus for place in places if place.kernel == places[rank].kernel]
-    return reduce(or_, shared).bit_count() >= len(shared)
+    taken = 0
+    # Who may use fewer of the same CPUs comes first.
+    for cpus in sorted(place.cpus for place in places if place.kernel == places[rank].kernel):
+        free = cpus & ~taken
+        if not free:
+            return False
+        taken |= free & -free  # the lowest
+    return True
 
 
 def by_machine(machines: list[str]) -> list[list[int]]:
