@@ -123,7 +123,7 @@ def own_cores(places: Sequence[Place], rank: int) -> bool:
     False
     """
     taken = 0
-    # Who may use fewer of the same CPUs comes first.
+    # By the highest CPU of each: so all get one, if all can, where those of a rank are neighbours.
     for cpus in sorted(place.cpus for place in places if place.kernel == places[rank].kernel):
         free = cpus & ~taken
         if not free:

@@ -24,7 +24,8 @@ class Attributes:
 
     So what a pass itself sets is no change: every replica has its own. Lists, dicts and sets of
     numbers and strings are compared by their contents, and so are the numbers and strings that are
-    attributes of an object, such as a configuration. What is done deeper inside is not noticed.
+    attributes (or items) of an object, such as a configuration. What is done deeper inside is not
+    noticed.
 
     Args:
         modules: the module and its children, and in the same order those of each replica.
@@ -94,7 +95,7 @@ class Attributes:
             value = vars(module)[name]
             content = _content(value)
             changed = content != known
-            if changed and (content is None or _has_grown(value, content, known or {})):
+            if changed and (content is None or known is None or _is_retyped(value, content, known)):
                 return False
             for replica, own in enumerate(copies, start=1):
                 if content is None or not (changed or replica in self._idle):
@@ -102,7 +103,7 @@ class Attributes:
                 if type(value) in _CONTAINERS:
                     vars(own)[name] = content.copy()
                 elif vars(own).get(name) is not value and type(vars(own).get(name)) is type(value):
-                    _set_settings(vars(own)[name], value, known)
+                    _set_settings(vars(own)[name], content, known)
         return True
 
     def _follow_tensor(
@@ -143,16 +144,9 @@ def _has_settings(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, others)
 
 
-def _has_grown(value: Any, content: Any, known: Any) -> bool:
-    """Whether what was a number or a string of an object is now something else."""
-    return _has_settings(value) and not (known.keys() & vars(value).keys() <= content.keys())
-
-
-def _set_settings(own: Any, value: Any, known: dict[str, Any] | None) -> None:
-    """Give a replica's ``own`` the numbers and strings of ``value``, which had the ``known``."""
-    vars(own).update(_content(value))
-    for gone in (known or {}).keys() - vars(value).keys():
-        vars(own).pop(gone, None)
+def _spaces(value: Any) -> list[dict[Any, Any]]:
+    """Where an object has numbers and strings: its attributes, and its items if it is a dict."""
+    return [vars(value), value] if isinstance(value, dict) else [vars(value)]
 
 
 def _content(value: Any) -> Any:
@@ -161,8 +155,25 @@ def _content(value: Any) -> Any:
         items = [*value, *value.values()] if isinstance(value, dict) else value
         return value.copy() if all(map(_is_simple, items)) else None
     if _has_settings(value):
-        return {name: x for name, x in vars(value).items() if _is_simple(x)}
+        spaces = map(dict.items, _spaces(value))
+        return [{name: x for name, x in space if _is_simple(x)} for space in spaces]
     return None
+
+
+def _is_retyped(value: Any, content: Any, known: Any) -> bool:
+    """Whether what was a number or a string of an object is now something else."""
+    return type(value) not in _CONTAINERS and any(
+        not before.keys() & space.keys() <= now.keys()
+        for space, now, before in zip(_spaces(value), content, known, strict=True)
+    )
+
+
+def _set_settings(own: Any, content: Any, known: Any) -> None:
+    """Give a replica's ``own`` an object's numbers and strings, which were the ``known``."""
+    for space, now, before in zip(_spaces(own), content, known, strict=True):
+        dict.update(space, now)
+        for gone in before.keys() - now.keys():
+            dict.pop(space, gone, None)
 
 
 def _is_simple(value: Any) -> bool:

@@ -140,6 +140,49 @@ def test_numbers_and_strings_of_an_object_that_change(change):
     assert not torch.equal(model(X), before)
 
 
+class ItemsByName(dict):
+    """As those of StyleGAN: what looks like an attribute is an item."""
+
+    __setattr__ = dict.__setitem__
+
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+class ItemsAndAttributes(dict):
+    """As those of the package easydict."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        super().__setitem__(name, value)
+
+    __setitem__ = __setattr__
+
+
+@pytest.mark.parametrize("kind", [ItemsByName, ItemsAndAttributes])
+def test_items_of_a_dict_that_are_read_as_attributes(kind):
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * self.config.scale * self.config.get("more", 1)
+
+    net = Scaled(3, 3)
+    net.config = kind()
+    net.config.scale = 2.0
+    model = DataParallel(net, ["cpu"] * 3)
+    X = torch.arange(18.0).view(6, 3)
+    for change in (
+        lambda config: setattr(config, "scale", 3.0),
+        lambda config: config.__setitem__("more", 5),
+        lambda config: config.pop("more"),
+        lambda config: setattr(config, "scale", torch.tensor(3.5)),
+    ):
+        before = model(X)
+        change(net.config)
+        assert torch.equal(model(X), net(X)) and not torch.equal(model(X), before)
+
+
 def test_numbers_that_are_numpys_change_again():
     net = Adapted()
     net.scales["a"] = np.float64(2)

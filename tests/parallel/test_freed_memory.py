@@ -14,7 +14,7 @@ def use(times):
         del kept
 
 def faults():
-    use(3)  # memory is fetched once more
+    use(10)  # memory is fetched once more
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     use(20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin
@@ -32,7 +32,7 @@ print(*found)
 @pytest.mark.parametrize("blocks", [8, 150])
 def test_freed_memory_is_kept_for_the_next_step(blocks):
     before, after = map(int, output_of(f"BLOCKS = {blocks}{CODE}").split())
-    assert after < 100 < 1000 < before
+    assert before > 1000 and after < before / 10
 
 
 @pytest.mark.parametrize(
