@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from fastreduce.names import ranks_named
+
 Replica: TypeAlias = "nn.Module | Iterable[Tensor] | Iterable[tuple[str, Tensor]]"
 Named: TypeAlias = "list[tuple[str, Tensor]]"
 
@@ -117,7 +119,6 @@ def _check_alike(name: str, what: str, found_by_rank: Sequence[Any], wanted: str
         ranks_with.setdefault(found, []).append(str(rank))
     if len(ranks_with) > 1:
         listed = "; ".join(
-            f"{found} on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-            for found, ranks in ranks_with.items()
+            f"{found} on {ranks_named(those)}" for found, those in ranks_with.items()
         )
         raise ValueError(f"grads: parameter {name}: found {what} {listed}; wanted {wanted}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _short = reprlib.Repr()
@@ -28,6 +28,14 @@ def counted(count: int, one: str) -> str:
     ('1 shard', '2,000 shards')
     """
     return f"{count:,} {one}{'s' * (count != 1)}"
+
+
+def ranks_named(names: Sequence[str]) -> str:
+    """
+    >>> ranks_named(["1"]), ranks_named(["1", "2"])
+    ('rank 1', 'ranks 1, 2')
+    """
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
 def listed(known: Iterable[str], found: object) -> str:

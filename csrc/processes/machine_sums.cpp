@@ -15,7 +15,7 @@ namespace {
 // 4 MiB (two network namespaces on 2 cores of an AMD EPYC, family 25, 2026-11-24, with other work on them).
 constexpr int64_t kChunkBytes = 2 << 20;
 
-// Up to how many bytes a rank takes from all other machines in one step. Gloo's own sum moves fewer bytes, but in
+// Up to how many bytes per rank are taken from all other machines in one step. Gloo's own sum moves fewer bytes, but in
 // 2 (machines - 1) steps of 0.8 ms. A call that gathers so many took 0.7 to 1.3 times as long as one that leaves the
 // sum to Gloo on 2 to 4 network namespaces at 1 Gbit/s, and 0.4 to 0.9 times at 5 Gbit/s; half as many, 0.4 to 1.0 and
 // 0.4 to 0.7; twice as many, 1.2 to 1.7 and 0.6 to 1.2 (2 cores of an AMD EPYC, family 26, 2026-11-30).

@@ -88,21 +88,18 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
   if (all.size() * sizeof(Said) + kSmallBytes > group_.staging_bytes())
     throw GroupError("shared_bytes is too little for a call of " + std::to_string(all.size()) + " machines");
   if (sum) sum->pack(group_.staging(group_.rank()));
-  std::optional<GroupError> here;
   try {
     group_.arrive(mine);
     group_.wait_for_all();
-  } catch (const GroupError& error) {
-    if (!asks || group_.is_aborted()) throw;
-    here = error;
-  }
-  if (here) {
+  } catch (const GroupError& here) {
     // A machine whose group has failed says so to the others, which would wait for it until the timeout.
-    try {
-      exchange({failure(here->what()), {}}, timeout + kAnswer);
-    } catch (const GroupError&) {  // that says less
+    if (asks && !group_.is_aborted()) {
+      try {
+        exchange({failure(here.what()), {}}, timeout + kAnswer);
+      } catch (const GroupError&) {  // that says less
+      }
     }
-    throw *here;
+    throw;
   }
   std::vector<Message> heard;
   if (asks) heard = exchange(say(sum), timeout + kAnswer);

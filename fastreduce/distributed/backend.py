@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fastreduce import _C
 from fastreduce.distributed.meeting import lost_are_named, own_part, told
+from fastreduce.names import ranks_named
 
 NAME = "fastreduce"
 
@@ -156,14 +157,12 @@ def named(
     >>> named(["a k p", "b k q", "b k q"], [[0], [1], [2]], ["0", "1", "2"])
     ['a', 'b (rank 1)', 'b (rank 2)']
     """
-    hosts = [machines[ranks[0]].split()[0] for ranks in groups]
-
-    def its_ranks(ranks: Sequence[int]) -> str:
-        return f"rank{'s' * (len(ranks) > 1)} {', '.join(names[rank] for rank in ranks)}"
-
+    hosts = [machines[group[0]].split()[0] for group in groups]
     return [
-        host if hosts.count(host) == 1 else f"{host} ({its_ranks(ranks)})"
-        for host, ranks in zip(hosts, groups, strict=True)
+        host
+        if hosts.count(host) == 1
+        else f"{host} ({ranks_named([names[rank] for rank in group])})"
+        for host, group in zip(hosts, groups, strict=True)
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
@@ -65,7 +65,7 @@ class ShardThreads:
         _C.end_waiting_threads()
         cores = torch.get_num_threads()
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
-            if not _sets_malloc(os.environ):
+            if not _sets_malloc():
                 _C.keep_freed_memory()
             count = self._shards if self._meet else min(self._shards, cores)
             each = max(1, cores // count)
@@ -75,10 +75,10 @@ class ShardThreads:
         return self._threads
 
 
-def _sets_malloc(environment: Mapping[str, str]) -> bool:
+def _sets_malloc() -> bool:
     """Whether the user has told glibc how to keep memory (mallopt(3), "Environment variables")."""
-    named = any(name.startswith("MALLOC_") for name in environment)
-    return named or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "")
+    named = any(name.startswith("MALLOC_") for name in os.environ)
+    return named or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
 
 
 class AtOnce:

@@ -97,9 +97,9 @@ class Attributes:
             changed = content != known
             if changed and (content is None or known is None or _is_retyped(value, content, known)):
                 return False
-            for replica, own in enumerate(copies, start=1):
-                if content is None or not (changed or replica in self._idle):
-                    continue
+            if content is None:
+                continue
+            for own in self._behind(copies, changed):
                 if type(value) in _CONTAINERS:
                     vars(own)[name] = content.copy()
                 elif vars(own).get(name) is not value and type(vars(own).get(name)) is type(value):
@@ -115,12 +115,17 @@ class Attributes:
         if value.grad_fn is not None:  # `warn_of_results` has said so
             return
         changed = self._held[number].get(name) is not value or known != version(value)
-        for replica, own in enumerate(copies, start=1):
-            if changed or replica in self._idle:
-                before = vars(own).get(name)
-                device = before.device if isinstance(before, Tensor) else value.device
-                with torch.inference_mode(False):  # or no later pass could train with it
-                    vars(own)[name] = value.detach().to(device, copy=True)
+        for own in self._behind(copies, changed):
+            before = vars(own).get(name)
+            device = before.device if isinstance(before, Tensor) else value.device
+            with torch.inference_mode(False):  # or no later pass could train with it
+                vars(own)[name] = value.detach().to(device, copy=True)
+
+    def _behind(self, copies: Sequence[nn.Module], changed: bool) -> list[nn.Module]:
+        """Those of all replicas, if the module has changed, else of those that were idle."""
+        return [
+            own for replica, own in enumerate(copies, start=1) if changed or replica in self._idle
+        ]
 
     def warn_of_results(self) -> None:
         """Of tensors with a graph that the last pass has left in the module's attributes.

@@ -20,7 +20,7 @@ from fastreduce.parallel.at_once import AtOnce, ShardThreads
 from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import capturing
-from fastreduce.parallel.reruns import check_graph
+from fastreduce.parallel.lost_gradients import check_graph
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, has_max_norm, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm

@@ -40,7 +40,7 @@ NOTHING_IS_KEPT = [
 def test_freed_memory_is_kept_for_the_next_step():
     code = CODE + "_C.keep_freed_memory(); print(before, faults_of_a_thread())"
     before, after = map(int, output_of(code, **NOTHING_IS_KEPT[0]).split())
-    assert before > 100_000 and after < before / 100
+    assert after < 100 < 1000 < before
 
 
 @pytest.mark.parametrize("variable", NOTHING_IS_KEPT)
