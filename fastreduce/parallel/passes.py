@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from fastreduce import _C
-from fastreduce.parallel.draws import Draws, capturing
+from fastreduce.parallel.buffers import copies, restored_if_it_raises
+from fastreduce.parallel.draws import Draws
 from fastreduce.parallel.meeting import Turn, nothing, one_by_one, together
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.sync_batchnorm import sums
@@ -31,25 +31,6 @@ def _named(shard: int, shards: int) -> Iterator[None]:
         if sys.version_info >= (3, 11):
             error.add_note(f"DataParallel: in shard {shard} of {shards}, counted from 0")
         raise
-
-
-@contextmanager
-def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
-    # The replays of a graph raise nothing, and would copy in vain.
-    before = [] if capturing() else [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    except BaseException:
-        with torch.inference_mode():  # which may write to buffers that were made in it, too
-            for buffer, values in zip(buffers, before, strict=False):
-                buffer.data.copy_(values)  # .data: graphs of earlier passes may hold the buffer
-        raise
-
-
-def _copies(buffers: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """One per buffer, which several modules may share: what one writes, the others read."""
-    made = {id(b): b.to(device, copy=True, non_blocking=True) for b in buffers}
-    return [made[id(b)] for b in buffers]
 
 
 class Passes:
@@ -114,7 +95,7 @@ class Passes:
         parameters = replicas.joined(owners)
         held = replicas.buffers(0)
         buffers = [
-            held if shard == 0 else _copies(held, replicas.devices[owner])
+            held if shard == 0 else copies(held, replicas.devices[owner])
             for shard, owner in enumerate(owners)
         ]
 

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fastreduce
+from fastreduce.parallel.buffers import restored_if_it_raises
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.losses import NonFiniteLoss
-from fastreduce.parallel.passes import restored_if_it_raises
 from fastreduce.parallel.same_bits import check_replicas
 
 from .config import Config

@@ -171,6 +171,14 @@ def test_a_buffer_that_two_modules_share(shared):
     assert (model.rows is model.other.rows) == shared and model.rows == 2
 
 
+def test_buffers_that_are_views_of_one_memory():
+    table = torch.arange(6.0).view(2, 3)
+    model = DataParallel(Adds(table[1], table.flatten()[2:5]), ["cpu"] * 3)
+    for number in (1, 2):
+        assert model(torch.ones(4, 3)).tolist() == [[2, 3 + number, 4 + number]] * 4
+    assert table.tolist() == [[0, 1, 2], [5, 6, 7]]
+
+
 def test_two_forwards_through_batchnorm_before_a_backward():
     model = DataParallel(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), ["cpu"] * 2)
     (model(torch.randn(8, 6)).sum() + model(torch.randn(8, 6)).square().sum()).backward()
