@@ -99,8 +99,12 @@ def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """``x * scale + shift`` for each channel, in one pass over memory.
 
     torch.addcmul takes up to three times as long, and its gradient half as long again (one core of
-    an AMD EPYC, family 26 model 2, torch 2.13, 2026-11-30).
+    an AMD EPYC, family 26 model 2, torch 2.13, 2026-11-30). But the gradient of F.batch_norm on the
+    CPU is wrong where a dimension has one element only, such as a batch of one example, and the
+    gradient that comes has other strides than a tensor usually has there (torch 2.13 and 2.15).
     """
+    if 1 in x.shape:
+        return torch.addcmul(_along(shift, x), x, _along(scale, x))
     return F.batch_norm(x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, eps=0.0)
 
 

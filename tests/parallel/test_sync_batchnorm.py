@@ -66,6 +66,28 @@ def test_gradients_and_buffers_are_those_of_one_device(name, k):
     assert_same_buffers(model, bare)
 
 
+class Tokens(nn.Sequential):
+    """As in vision transformers: what comes back to the layer has its channels last."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, CLASSES))
+
+    def forward(self, X):
+        tokens = self[1](self[0](X)).flatten(2).transpose(1, 2)
+        return self[2](tokens.contiguous()).tanh().mean(1)
+
+
+@pytest.mark.parametrize("width", [6, 3])
+def test_shards_of_one_example_whose_gradients_have_other_strides(width):
+    torch.manual_seed(0)
+    bare = Tokens().double()
+    model = DataParallel(copy.deepcopy(bare), ["cpu"] * ROWS, sync_batchnorm=True)
+    X, y = batch()
+    for either in (bare, model):
+        F.cross_entropy(either(X[..., :width]), y).backward()
+    assert_same_gradients(model, bare)
+
+
 def test_control_without_it_statistics_are_those_of_a_shard():
     bare = made()
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2)
