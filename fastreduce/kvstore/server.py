@@ -14,7 +14,7 @@ from torch.futures import Future
 import fastreduce
 from fastreduce.kvstore.entry import Key
 from fastreduce.kvstore.shards import Shards
-from fastreduce.kvstore.updates import UpdaterFailed, fold_of
+from fastreduce.kvstore.updates import UpdaterFailed, divide, fold_of
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Server:
             fastreduce.reduce(lists, op=fold_of(self._op))
         [update] = lists[0]
         if self._op == "avg":
-            update /= sum(replicas for _, replicas in pushed)
+            divide(update, sum(replicas for _, replicas in pushed))
         return update
 
     def _go_on(self) -> None:

@@ -10,7 +10,7 @@ from fastreduce.kvstore.arguments import names
 from fastreduce.kvstore.entry import Key
 from fastreduce.kvstore.peers import Made, Peers, agreed
 from fastreduce.kvstore.shards import Shards
-from fastreduce.kvstore.updates import changeable, fold_of
+from fastreduce.kvstore.updates import changeable, divide, fold_of
 
 
 class Synchronous:
@@ -39,7 +39,7 @@ class Synchronous:
         if self._op == "avg":
             pushed = sum(self._peers.agree("avg", count=replicas))
             for update in updates.values():
-                update /= pushed
+                divide(update, pushed)
 
         def updated() -> tuple[str, None]:
             for key, update in updates.items():

@@ -25,8 +25,17 @@ def fold_of(op: str) -> str:
 
 def unrounded(value: Tensor, op: str) -> Tensor:
     """An average is summed and divided in float32, and rounded once, as that of `allreduce`."""
+    if op == "avg" and value.dtype == torch.complex32:
+        return value.to(torch.complex64)
     narrow = value.is_floating_point() and value.element_size() < 4
     return value.float() if op == "avg" and narrow else value
+
+
+def divide(total: Tensor, count: int) -> None:
+    """Make an average of a sum of so many."""
+    # Of complex numbers each part, as `allreduce` does: torch divides by a complex number, which
+    # rounds otherwise, and makes NaN of the part beside an infinite one.
+    (torch.view_as_real(total) if total.is_complex() else total).div_(count)
 
 
 @contextlib.contextmanager

@@ -106,6 +106,27 @@ def test_an_average_has_the_bits_of_an_allreduce(dtype, scale):
     assert torch.equal(out.view(torch.uint8), wanted[0].view(torch.uint8))
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_an_average_of_complex_numbers_has_the_bits_of_an_allreduce(dtype):
+    values = [torch.randn(100, dtype=dtype) for _ in range(3)]
+    values[0][0] = complex(1, float("inf"))
+    wanted = [x.clone() for x in values]
+    fastreduce.allreduce(wanted, "avg")
+    store = KVStore(op="avg")
+    store.init("x", torch.zeros(100, dtype=dtype))
+    store.pushpull("x", values, out := torch.empty(100, dtype=dtype))
+    assert torch.equal(out, wanted[0])
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_an_average_of_narrow_complex_numbers_is_rounded_once():
+    values = [torch.tensor([60000 + 3j], dtype=torch.complex32) for _ in range(2)]
+    store = KVStore(op="avg")
+    store.init("x", values[0])
+    store.pushpull("x", values, out := torch.zeros(1, dtype=torch.complex32))
+    assert out.tolist() == [60000 + 3j]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "wanted"), [(None, 1.0), ({}, 2 - 3), ({"momentum": 0.5}, 2 - (1 + 1.5 + 1.75))]
 )
