@@ -41,6 +41,7 @@ from fastreduce.program import Program
 
 if TYPE_CHECKING:
     from fastreduce import (  # noqa: F401
+        bits,
         cli,
         colors,
         devices,
@@ -96,8 +97,8 @@ _LAZY_NAMES = {
     "synthesize": "fastreduce.synthesis",
 }
 _LAZY_MODULES = {
-    *("cli", "colors", "devices", "distributed", "doctor", "folders", "kvstore", "parallel"),
-    *("plan", "simulation", "synthesis", "topology", "training", "units"),
+    *("bits", "cli", "colors", "devices", "distributed", "doctor", "folders", "kvstore"),
+    *("parallel", "plan", "simulation", "synthesis", "topology", "training", "units"),
 }
 
 

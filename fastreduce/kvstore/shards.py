@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fastreduce
+from fastreduce.bits import bytes_of
 from fastreduce.kvstore.arguments import about, check_unknown
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.kvstore.peers import Peers
@@ -107,12 +108,12 @@ class Shards:
         masks = [entry.mask(numbers, rank) for rank in ranks]
         counts = torch.stack([mask.sum() for mask in masks])
         asked = self._peers.exchange(
-            [_bytes_of(x) for x in torch.split(counts, 1)], [8] * len(ranks)
+            [bytes_of(x) for x in torch.split(counts, 1)], [8] * len(ranks)
         )
         sizes = [8 * int(x.view(torch.int64)) for x in asked]
-        came = self._peers.exchange([_bytes_of(numbers[mask]) for mask in masks], sizes)
+        came = self._peers.exchange([bytes_of(numbers[mask]) for mask in masks], sizes)
         first, _ = entry.bounds(self._peers.rank)
-        answers = [_bytes_of(entry.rows[x.view(torch.int64) - first]) for x in came]
+        answers = [bytes_of(entry.rows[x.view(torch.int64) - first]) for x in came]
         row_bytes = entry.shape[1:].numel() * entry.rows.element_size()
         rows = self._peers.exchange(answers, [row_bytes * int(count) for count in counts])
         for mask, data in zip(masks, rows, strict=True):
@@ -184,12 +185,7 @@ class Shards:
             yield key, entry.from_bytes(data[begin:end], last - first)
 
 
-def _bytes_of(value: Tensor) -> Tensor:
-    # Of views that torch conjugates or negates only when it reads them, the values.
-    return value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-
-
 def _joined(parts: Iterable[Tensor]) -> Tensor:
     """The bytes of all, on the first one's device."""
-    data = [_bytes_of(part.detach()) for part in parts]
+    data = [bytes_of(part) for part in parts]
     return torch.cat([x.to(data[0].device) for x in data])

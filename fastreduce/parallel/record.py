@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from fastreduce.bits import bytes_of
 from fastreduce.parallel.buckets import buckets_of
 from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.watch import Watch
@@ -79,11 +79,11 @@ class Recorder:
 def hash_of(tensor: Tensor) -> str:
     """16 hexadecimal digits that depend on every bit.
 
+    >>> import torch
     >>> hash_of(torch.zeros(2)) == hash_of(torch.tensor([0.0, -0.0]))
     False
     """
-    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(bytes_of(tensor.cpu()).numpy().data, digest_size=8).hexdigest()
 
 
 def first_difference(one: str | Path, other: str | Path) -> str | None:

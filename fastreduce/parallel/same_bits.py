@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fastreduce.bits import bytes_of
+
 
 class ReplicasDiffer(RuntimeError):
     """Two replicas hold different parameters, so they no longer train one model."""
@@ -24,9 +26,7 @@ def check_replicas(
     """
     for replica, params in enumerate(device_params[1:], start=1):
         for index, (own, first) in enumerate(zip(params, device_params[0], strict=True)):
-            own_bits, first_bits = (
-                p.detach().cpu().flatten().view(torch.uint8) for p in (own, first)
-            )
+            own_bits, first_bits = (bytes_of(p.cpu()) for p in (own, first))
             if not torch.equal(own_bits, first_bits):
                 differ = (own_bits != first_bits).view(own.numel(), -1).any(1).sum().item()
                 name = names[index] if names else index

@@ -26,11 +26,11 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fastreduce.bits import bytes_of
 from fastreduce.files import lock
 from fastreduce.names import shown
 
 from .state import (
-    bytes_of,
     flatten,
     misfit,
     on_all_ranks,
@@ -223,7 +223,7 @@ def _sha256(text: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(bytes_of(tensor))
+        digest.update(bytes_of(tensor).numpy().data)
     return digest.hexdigest()
 
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fastreduce import folders
+from fastreduce.bits import bytes_of
 
 from .download import OFFICIAL_FILES, download
 from .lenet import CLASSES
-from .state import bytes_of
 
 FILES = tuple(name.removesuffix(".gz") for name in OFFICIAL_FILES)
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -82,7 +82,7 @@ def fingerprint(data: FashionMNIST) -> str:
     """Return a SHA-256 of all images and labels, which does not depend on where they are."""
     digest = hashlib.sha256()
     for tensor in (x for s in (data.train, data.test) for x in (s.images, s.labels)):
-        digest.update(bytes_of(tensor))
+        digest.update(bytes_of(tensor).numpy().data)
     return digest.hexdigest()
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from fastreduce.bits import bytes_of
 from fastreduce.kvstore.peers import Group
 from fastreduce.parallel.losses import NonFiniteLoss
 from fastreduce.parallel.same_bits import ReplicasDiffer
@@ -20,7 +21,6 @@ from fastreduce.parallel.same_bits import ReplicasDiffer
 from .config import Config
 from .learners import PROCESSES, Learner, buffers_kept, network, optimizer
 from .lenet import Generator
-from .state import bytes_of
 
 EVALUATED_ROWS = 256  # predicted: few passes, little memory
 
@@ -76,7 +76,7 @@ class DDPLearner(Learner):
 
     def check(self) -> None:
         digests = {
-            name: hashlib.sha256(bytes_of(p.detach().cpu())).digest()
+            name: hashlib.sha256(bytes_of(p.cpu()).numpy().data).digest()
             for name, p in self._net.named_parameters()
         }
         first, *others = self._ranks.told(digests)

@@ -28,11 +28,6 @@ PLAIN = (str, int, float, bool, type(None))
 DEEPEST = 100
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
-    """Of a tensor on the CPU, in the order of its elements."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
 def state_of(part: Any) -> Any:
     """What of ``part`` is to be kept: ``state_dict()``, a generator's state, or itself."""
     if isinstance(part, torch.Generator):
