@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fastreduce.names import shown
 from fastreduce.thread_modes import modes_of_this_thread
 
 # Each call in flight keeps its tensors alive, so a loop that never waits would fill the memory
@@ -50,17 +51,18 @@ class Work:
         On GPUs the devices' current streams wait, and not the caller. Ctrl-C ends the wait, and not
         the work.
 
-        Raises what the call would have raised without ``async_op``; TimeoutError after
-        ``timeout_s`` seconds, when the work goes on and may be waited for again; RuntimeError in a
-        callback of another call's future: callbacks run in the thread that would do this work, so
-        it would wait for ever.
+        Raises what the call would have raised without ``async_op``; TypeError for a ``timeout_s``
+        that is no number, such as a timedelta; TimeoutError after ``timeout_s`` seconds, when the
+        work goes on and may be waited for again; RuntimeError in a callback of another call's
+        future: callbacks run in the thread that would do this work, so it would wait for ever.
         """
+        seconds = _seconds(timeout_s)
         if timeout_s is None and _is_worker() and not self._done.done():
             raise RuntimeError(
                 "wait: called in a callback of another collective's future, which runs in the "
                 "thread that is to do this work, so it would wait for ever; wait outside of it"
             )
-        if not wait([self._done], timeout_s).done:
+        if not wait([self._done], seconds).done:
             raise TimeoutError(
                 f"wait: the collective is not done after {timeout_s} s; it goes on, so its tensors "
                 "must still be left alone"
@@ -138,6 +140,17 @@ def _settle(done: Future[None], call: Callable[[], object]) -> None:
             raise
     else:
         done.set_result(None)
+
+
+def _seconds(timeout_s: float | None) -> float | None:
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, int | float) or timeout_s != timeout_s:
+        raise TypeError(
+            f"wait: found timeout_s {shown(timeout_s)}, wanted a number of seconds, or None to "
+            "wait as long as it takes"
+        )
+    return min(timeout_s, threading.TIMEOUT_MAX)  # more, such as infinity, is an OverflowError
 
 
 def finish() -> None:

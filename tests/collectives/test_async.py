@@ -1,6 +1,7 @@
 """`async_op=True`: what is returned, errors, and order."""
 
 import threading
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -75,6 +76,22 @@ def test_wait_may_end_early_and_be_repeated(gate):
         begun.wait(0.01)
     gate.set()
     assert begun.wait(30) and tensors[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("timeout_s", [timedelta(seconds=3), "3", float("nan")])
+def test_a_timeout_that_is_no_number_is_refused(gate, timeout_s):
+    begun = fastreduce.allreduce(noise(2, (10,), torch.float32), async_op=True)
+    with pytest.raises(TypeError, match=r"wait: found timeout_s .*, wanted a number of seconds"):
+        begun.wait(timeout_s)
+    gate.set()
+    assert begun.wait()
+
+
+@pytest.mark.parametrize("timeout_s", [float("inf"), 1e30])
+def test_a_timeout_may_be_longer_than_the_clock_goes(gate, timeout_s):
+    begun = fastreduce.allreduce(noise(2, (10,), torch.float32), async_op=True)
+    threading.Timer(0.05, gate.set).start()
+    assert begun.wait(timeout_s)
 
 
 def test_a_second_call_on_tensors_in_flight_comes_after_the_first(gate):
