@@ -100,8 +100,9 @@ def save(
             `torch.Generator` objects; and tensors, numbers, strings, lists, tuples and dicts.
         step: how many steps have been taken. A checkpoint of that number is replaced.
 
-    Returns its path. Raises TypeError for a part that can be kept in none of these ways, and
-    OSError if it cannot be written; all checkpoints before are still there then.
+    Returns its path. Raises TypeError for a part that can be kept in none of these ways, ValueError
+    for more than 100 MB of what is no tensor, and OSError if it cannot be written; all checkpoints
+    before are still there then.
 
     >>> import tempfile, torch
     >>> net = torch.nn.Linear(2, 1)
@@ -124,7 +125,14 @@ def save(
     text = json.dumps({"step": step, "state": state, "shapes": shapes})
     about = {"format": FORMAT, "version": VERSION, "state": text, "sha256": _sha256(text, tensors)}
     path = Path(folder) / f"step-{step:09}.safetensors"
-    _write(path, safetensors.torch.save(tensors, about))
+    try:
+        content = safetensors.torch.save(tensors, about)
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"{path}: could not be made ({error}), wanted less than 100 MB of what is no tensor; "
+            "keep long lists of numbers as tensors"
+        ) from error
+    _write(path, content)
     # This one stays, whatever a folder has of later steps: damaged ones, or those of another run.
     others = [x for x in _found_in(path.parent) if x != path and not x.is_dir()]
     for old in others[keep - 1 :]:
@@ -198,7 +206,9 @@ def _read(path: Path) -> Checkpoint:
     try:
         with safetensors.safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            # Copies, because they lie in the file at any address, and BLAS has other bits for a dot
+            # product of what is aligned otherwise (LBFGS; torch 2.13 with MKL).
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise DamagedCheckpoint(f"{path}: damaged ({error}), wanted a whole file") from None
     except OSError as error:  # safetensors seldom says of which file

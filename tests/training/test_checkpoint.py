@@ -225,3 +225,18 @@ class TestWriting:
             with pytest.raises(TypeError, match=f"{words}, wanted a dict of parts by names"):
                 call(tmp_path, parts)
         assert not any(tmp_path.iterdir())
+
+
+def test_tensors_begin_where_those_of_torch_do(tmp_path):
+    """A dot product has other bits where they do not, and with it each step of LBFGS."""
+    lengths = {"a": 3, "b": 31, "c": 5}
+    save(tmp_path, {"x": {name: torch.ones(n) for name, n in lengths.items()}}, step=1)
+    found = read(tmp_path).state["x"]
+    assert [found[name].data_ptr() % 64 for name in lengths] == [0, 0, 0]
+
+
+def test_more_words_than_a_file_can_hold(tmp_path):
+    save(tmp_path, {"x": 1}, step=1)
+    with pytest.raises(ValueError, match=r"step-000000002.* wanted less than 100 MB of what is no"):
+        save(tmp_path, {"x": "x" * 100_000_001}, step=2)
+    assert read(tmp_path).step == 1
