@@ -48,19 +48,27 @@ class Recorder:
 
     def see(self) -> None:
         """Record the parameters that a forward pass meets; what comes later is of the next step."""
+        if self._params() is None:
+            raise ValueError(
+                f"record: the module has other parameters than when {self.path} was begun; wrap it "
+                "again, with another file"
+            )
         self._write_state()
         self._step = self._next
+
+    def _params(self) -> dict[str, nn.Parameter] | None:
+        """By name; None if they are others than those of the first line."""
+        params = dict(self._net.named_parameters())
+        names = {name for bucket in self._buckets for name in bucket}
+        return params if params.keys() == names else None
 
     def _write_state(self) -> None:
         """Record the parameters, if they have changed since the last time."""
         if capturing():
             return  # an optimizer's step is being captured, and changes nothing yet
-        params = dict(self._net.named_parameters())
-        if params.keys() != {name for bucket in self._buckets for name in bucket}:
-            raise ValueError(
-                f"record: the module has other parameters than when {self.path} was begun; wrap it "
-                "again, with another file"
-            )
+        params = self._params()
+        if params is None:
+            return  # after a step, perhaps of who has wrapped the module again; `see` refuses them
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
         # A write through parameter.data shows in the bits alone, a step that changes none does not.
         if not self._watch.changed(list(params.values())) and hashes == self._last:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.weak import TensorWeakRef
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 
@@ -18,13 +19,14 @@ class Watch:
 
     Their version counters say so, except after a step of an optimizer with ``fused=True``, which
     writes without counting (torch 2.13). So the steps of optimizers are noticed, too, and followed
-    by a call of ``after_step``.
+    by a call of ``after_step``, a method whose object lives no longer for it.
     """
 
-    def __init__(self, after_step: Callable[[], None] = lambda: None) -> None:
-        self._after_step = after_step
+    def __init__(self, after_step: Callable[[], None] | None = None) -> None:
+        self._after_step = weakref.WeakMethod(after_step) if after_step else lambda: None
         self._seen: list[tuple[int, int]] = []
-        self._ids: set[int] = set()
+        # By their ids, which are another tensor's where these are no longer.
+        self._params: dict[int, TensorWeakRef] = {}
         self._stepped = False
         _listen()
         _watches.add(self)
@@ -34,18 +36,20 @@ class Watch:
         seen = [(id(parameter), parameter._version) for parameter in params]
         if seen == self._seen and not self._stepped:
             return False
-        self._seen, self._ids, self._stepped = seen, {id(x) for x in params}, False
+        self._seen, self._stepped = seen, False
+        self._params = {id(x): TensorWeakRef(x) for x in params}
         return True
 
     def note(self, optimizer: Optimizer) -> None:
         """The optimizer has taken a step."""
-        if any(
-            id(parameter) in self._ids
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        ):
+        if any(self._knows(x) for group in optimizer.param_groups for x in group["params"]):
             self._stepped = True
-            self._after_step()
+            if after_step := self._after_step():
+                after_step()
+
+    def _knows(self, parameter: Tensor) -> bool:
+        known = self._params.get(id(parameter))
+        return known is not None and known() is parameter
 
 
 @functools.cache

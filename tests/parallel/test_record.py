@@ -132,6 +132,36 @@ def test_a_module_that_has_got_other_parameters_is_not_recorded_under_the_names_
     assert files[0].read_text() == before
 
 
+@pytest.mark.parametrize("dropped", [True, False])
+def test_what_is_wrapped_again_is_recorded_in_the_new_file_alone(files, dropped):
+    net = made("mlp")
+    first = DataParallel(net, ["cpu"] * 2, record=files[0])
+    X, y = batch()
+    first.backward(F.cross_entropy, X, y)
+    before = files[0].read_text()
+    net[0].more = torch.nn.Parameter(torch.ones(2))
+    if dropped:
+        del first
+    model = DataParallel(net, ["cpu"] * 2, record=files[1])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.backward(F.cross_entropy, X, y)
+    optimizer.step()
+    assert files[0].read_text() == before and len(files[1].read_text().splitlines()) == 3
+
+
+def test_steps_of_others_are_not_recorded(files):
+    """Whose parameters have the addresses of some that are no longer."""
+    model = DataParallel(made("mlp"), ["cpu"] * 2, record=files[0])
+    model.backward(F.cross_entropy, *batch())
+    before = files[0].read_text()
+    state = {name: x + 1 for name, x in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    model.check()  # so that the replicas keep none of the old parameters either
+    others = [torch.nn.Parameter(torch.ones(1)) for _ in range(100)]
+    torch.optim.SGD(others, 0.1).step()
+    assert files[0].read_text() == before
+
+
 @pytest.mark.parametrize("record", [3, b"a.jsonl", True])
 def test_what_is_no_path(record):
     with pytest.raises(TypeError, match=r"found record=.*, wanted the path of a new file"):
