@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, NoReturn
 
 import torch
@@ -122,18 +123,20 @@ def check_settings(
                 f"DataParallel: found reproducible={reproducible!r} micro-shards for {k} replicas, "
                 "wanted a whole number, at least one per replica"
             )
-    if shares is None or shares == "measured":
+    # An array is compared with a string element by element.
+    if shares is None or (isinstance(shares, str) and shares == "measured"):
         return
     if isinstance(shares, str) or not isinstance(shares, Sequence):
         raise ValueError(
-            f'DataParallel: found shares={shares!r}, wanted "measured" or one number per replica'
+            f'DataParallel: found shares={shares!r}, wanted "measured" or a list of one number '
+            "per replica"
         )
     if len(shares) != k:
         raise ValueError(
             f"DataParallel: found {len(shares)} shares for {k} replicas, wanted as many"
         )
     for replica, share in enumerate(shares):
-        if not (isinstance(share, int | float) and math.isfinite(share) and share > 0):
+        if not (isinstance(share, Real) and math.isfinite(share) and float(share) > 0):
             raise ValueError(
                 f"DataParallel: found share {share!r} of replica {replica}, wanted a number above 0"
             )

@@ -47,6 +47,10 @@ class Dealer:
         check_settings(
             len(devices), batch_dim, shares, reproducible, sync_batchnorm, overlap, at_once
         )
+        if shares is not None and not isinstance(shares, str):
+            # The caller's list may change before the model is copied; and of NumPy's numbers some
+            # are too coarse to cut a batch.
+            shares = [x if isinstance(x, int) else float(x) for x in shares]
         self.settings = {
             "batch_dim": batch_dim,
             "shares": shares,
@@ -61,7 +65,7 @@ class Dealer:
         shards = reproducible or len(devices)
         self.owners = [shard * len(devices) // shards for shard in range(shards)]
         self.measured = MeasuredShares(devices) if shares == "measured" else None
-        self.fixed = [1.0] * shards if shares is None or isinstance(shares, str) else list(shares)
+        self.fixed = shares if isinstance(shares, list) else [1.0] * shards
         self.alone = shards == 1
         # Kinds of loss functions.
         self.checked: set[tuple[str, Any]] = set()

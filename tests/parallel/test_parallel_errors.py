@@ -3,6 +3,7 @@
 import copy
 from types import MethodType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,6 +102,8 @@ WRAPPING = {
                             "record='no/such/folder/a.jsonl' cannot be made: No such file"),
     "record that is there": (lambda: linear(record=__file__), ValueError, "made: File exists"),
     "a number as shares": (lambda: linear(shares=2), ValueError, "found shares=2, wanted"),
+    "an array as shares": (lambda: linear(shares=np.array([1, 2])), ValueError,
+                           r"found shares=array\(\[1, 2\]\), wanted .* list of one number per rep"),
     "shares": (lambda: linear(shares=[1]), ValueError, "found 1 shares for 2 replicas"),
     "no share": (lambda: linear(shares=[1, 0]), ValueError, "share 0 of replica 1"),
     "bad share": (lambda: linear(shares=["a", 1]), ValueError, "share 'a' of replica 0"),

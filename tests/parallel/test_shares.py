@@ -1,5 +1,8 @@
-"""`shares="measured"`: batches are cut by the replicas' speed."""
+"""`shares`: what is given, and "measured", by which batches are cut by the replicas' speed."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -47,6 +50,14 @@ def test_an_idle_replica_leaves_the_shares_equal(clock):
             clock(1)
         measured.end([0], [1])
     assert measured.shares == [1, 1]
+
+
+def test_shares_of_numpy_and_a_list_that_changes_later():
+    given = [np.float32(2), np.int64(1)]
+    model = DataParallel(nn.Linear(2, 2), ["cpu"] * 2, shares=given)
+    given.append(7)
+    assert model.shares == copy.deepcopy(model).shares == [2, 1]
+    assert all(type(x) is float for x in model.shares)
 
 
 def test_a_model_deals_by_what_it_measured(clock):
