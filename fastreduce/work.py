@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -23,7 +24,18 @@ from fastreduce.thread_modes import modes_of_this_thread
 # (Dive into Deep Learning, "Asynchronous Computation"). Predicted to be more than overlap needs.
 MAX_IN_FLIGHT = 32
 
+
+def _empty() -> queue.SimpleQueue[None]:
+    """Room for as many, in what a thread waits for without a lock of Python's: the worker could
+    not go on where a signal handler that waits for it has interrupted who holds one."""
+    room: queue.SimpleQueue[None] = queue.SimpleQueue()
+    for _ in range(MAX_IN_FLIGHT):
+        room.put(None)
+    return room
+
+
 in_flight: set[Future[None]] = set()
+_room = _empty()
 _lock = threading.Lock()
 _worker: ThreadPoolExecutor | None = None
 _thread = threading.local()
@@ -97,11 +109,12 @@ class Work:
 def begin(call: Callable[[], object], devices: Iterable[torch.device], results: Any) -> Work:
     """Run ``call`` in the worker; on GPUs, and in the worker itself, now.
 
-    Waits where too much is in flight.
+    Waits where too much is in flight. A signal handler or a finalizer may come in the middle of
+    this, in a thread that holds the locks: what it begins is run now, too.
     """
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
     done: Future[None] = Future()
-    if gpus or _is_worker():
+    if gpus or _is_worker() or _begun_here() is not None:
         _settle(done, call)
         return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
     modes = modes_of_this_thread()
@@ -110,10 +123,24 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
         with modes():
             call()
 
-    done.add_done_callback(in_flight.discard)
+    done.add_done_callback(_leave)
+    _thread.begun = done
+    try:
+        _hand_over(done, run)
+    finally:
+        _thread.begun = None
+    return Work(done, [], results)
+
+
+def _leave(done: Future[None]) -> None:
+    in_flight.discard(done)
+    _room.put(None)
+
+
+def _hand_over(done: Future[None], run: Callable[[], object]) -> None:
+    """Let the worker do ``run``, when there is room."""
+    _room.get()
     with _lock:
-        while len(in_flight) >= MAX_IN_FLIGHT:
-            wait(list(in_flight), return_when=FIRST_COMPLETED)
         try:
             in_flight.add(done)
             _started_worker().submit(_settle, done, run)
@@ -126,7 +153,6 @@ def begin(call: Callable[[], object], devices: Iterable[torch.device], results: 
                     "async_op out"
                 ) from error
             raise
-    return Work(done, [], results)
 
 
 def _settle(done: Future[None], call: Callable[[], object]) -> None:
@@ -156,12 +182,19 @@ def _seconds(timeout_s: float | None) -> float | None:
 def finish() -> None:
     """Wait for all that is in flight. Errors stay with the calls that they belong to."""
     if not _is_worker():
-        wait(list(in_flight))
+        # Without what this thread was about to hand over when it was interrupted.
+        begun_here = _begun_here()
+        wait([done for done in list(in_flight) if done is not begun_here])
 
 
 def _is_worker() -> bool:
     """Whether this is the worker: in a call, or in a callback of its future."""
     return hasattr(_thread, "is_worker")
+
+
+def _begun_here() -> Future[None] | None:
+    """What this thread is about to hand over to the worker."""
+    return getattr(_thread, "begun", None)
 
 
 def _started_worker() -> ThreadPoolExecutor:
@@ -174,8 +207,8 @@ def _started_worker() -> ThreadPoolExecutor:
 
 def _forget_worker() -> None:
     # The worker may not have left yet for calls that were done, and it never will here.
-    global _worker, _lock
-    _worker, _lock = None, threading.Lock()
+    global _worker, _lock, _room
+    _worker, _lock, _room = None, threading.Lock(), _empty()
     in_flight.clear()
 
 

@@ -96,3 +96,24 @@ def test_an_interruption_while_a_call_begins_takes_no_room(monkeypatch, queued):
             work_module.finish()
     assert not work_module.in_flight
     assert fastreduce.broadcast(tensors, async_op=True).wait()
+
+
+@pytest.mark.parametrize("how", ["", ", async_op=True"])
+def test_a_signal_handler_may_come_while_a_call_waits_for_room(how):
+    code = f"""
+import signal, torch, fastreduce
+torch.set_num_threads(1)
+y = [torch.ones(3), torch.ones(3)]
+handled = []
+def handle(*_):
+    handled.append(len(fastreduce.work.in_flight) > 1)
+    work = fastreduce.allreduce(y{how})
+    assert work is None or work.wait(30)
+signal.signal(signal.SIGALRM, handle)
+x = [torch.ones(3_000_000), torch.ones(3_000_000)]
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+while not handled:
+    fastreduce.allreduce(x, "max", async_op=True)
+print(y[0].tolist(), handled)
+"""
+    assert output_of(code).strip() == "[2.0, 2.0, 2.0] [True]"
