@@ -9,6 +9,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any, overload
 
+from fastreduce.files import replacing
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -83,6 +85,7 @@ def draw(what: Drawable, path: str | PathLike[str] | None = None) -> Picture | N
         path: ends in ".svg" or ".png". Default: the picture is returned.
 
     Raises:
+        OSError: the file cannot be written; what was there before is there still.
         TypeError: ``what`` is none of these.
         ValueError: another suffix, or a malformed program; no file is written.
 
@@ -150,6 +153,11 @@ def wrapped(title: str, width_inches: float, points: float) -> str:
 
 
 def save(figure: Figure, target: str | PathLike[str] | IO[Any], file_format: str) -> None:
+    """Write a figure: a file is written whole or not at all."""
+    if isinstance(target, str | PathLike):
+        with replacing(Path(target)) as unfinished, unfinished.open("wb") as file:
+            save(figure, file, file_format)
+        return
     import matplotlib
 
     width, height = figure.get_size_inches()

@@ -4,10 +4,15 @@ import fcntl
 import io
 import json
 import os
+import resource
 
 import pytest
 
+from fastreduce import draw, explain, simulate
+from fastreduce.algorithms import ring
 from fastreduce.files import check_kind, is_shown, lock, parse, replacing
+from fastreduce.plan.report import write
+from fastreduce.topology import preset, save
 
 WANTED = "fastreduce program"
 RIGHT = {"format": WANTED, "version": 1, "k": 4}
@@ -64,6 +69,37 @@ def test_writers_of_one_name_have_a_file_each_whatever_their_process(tmp_path):
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one" and os.listdir(tmp_path) == ["mine.json"]
+
+
+@pytest.fixture
+def full_disk():
+    """Nothing of more than 100 bytes can be written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda path: save(preset("dgx1"), path),
+        lambda path: draw(ring(4), path.with_suffix(".svg")),
+        lambda path: draw(ring(4), path.with_suffix(".png")),
+        lambda path: simulate(ring(4), "dgx1", "1MB").to_trace(path),
+        lambda path: simulate(ring(4), "dgx1", "1MB").to_png(path),
+        lambda path: write("a plan", [("times", explain("1MB", topology="dgx1"))], path),
+    ],
+    ids=["topology", "SVG", "PNG", "trace", "timeline", "page"],
+)
+def test_on_a_full_disk_what_was_there_stays_and_the_error_names_it(tmp_path, full_disk, written):
+    for name in ("mine.json", "mine.svg", "mine.png"):
+        (tmp_path / name).write_text("as it was")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(OSError, match=r"File too large: '.*mine\.(json|svg|png)'"):
+        written(tmp_path / "mine.json")
+    assert sorted(os.listdir(tmp_path)) == before
+    assert {(tmp_path / name).read_text() for name in before} == {"as it was"}
 
 
 def test_who_has_locked_a_file_has_it_until_it_is_closed(tmp_path):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import fastreduce
 from fastreduce.drawing import Drawable, at_a_glance, figure_of, save
+from fastreduce.files import write_whole
 from fastreduce.program import Program
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Section: TypeAlias = "tuple[str, Plan | Drawable]"
 
 def write(title: str, sections: Sequence[Section], path: str | PathLike[str]) -> None:
     """Write the page: a table where a value has one, a picture where it can be drawn."""
-    Path(path).write_text(page(title, sections), encoding="utf-8")
+    write_whole(Path(path), page(title, sections))
 
 
 def page(title: str, sections: Sequence[Section]) -> str:

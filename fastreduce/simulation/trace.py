@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from fastreduce.files import write_whole
 from fastreduce.simulation.rows import lanes, rows
 from fastreduce.simulation.timeline import Timeline
 
@@ -19,7 +20,7 @@ DEVICES, LINKS = 1, 2  # A trace's processes, each a group of tracks.
 
 def write(timeline: Timeline, path: str | PathLike[str]) -> None:
     trace = {"displayTimeUnit": "ns", "traceEvents": list(_trace_events(timeline))}
-    Path(path).write_text(json.dumps(trace))
+    write_whole(Path(path), json.dumps(trace))
 
 
 def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:

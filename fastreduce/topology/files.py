@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 
-from fastreduce.files import check_kind, parse
+from fastreduce.files import check_kind, parse, write_whole
 from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
@@ -24,6 +24,11 @@ ENDS = {"src": str, "dst": str}
 
 def save(topology: Topology, path: str | PathLike[str]) -> None:
     """Write a topology as JSON: rates in bytes per second, latencies in seconds, null for unknown.
+
+    The file is written whole or not at all: it may be the one that the topology was read from.
+
+    Raises:
+        OSError: the file cannot be written.
 
     >>> import tempfile
     >>> from fastreduce.topology import preset
@@ -43,7 +48,7 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
     }
     if topology.calibrations:
         content[CALIBRATIONS] = to_json(topology.calibrations)
-    Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(Path(path), json.dumps(content, indent=1) + "\n")
 
 
 def load(path: str | PathLike[str]) -> Topology:
