@@ -24,13 +24,14 @@ def calibrated(
     """The topology and the costs with which a simulation of ``program`` follows a measured curve.
 
     A small message tells the call, a large one the rate of the links, and what is between them the
-    ramp. All links get the same factor, since one curve cannot tell which of them is slow.
+    ramp. All links get the same factor, since one curve cannot tell which of them is slow. The
+    program runs in the engine's slices, as it did when it was measured.
     """
     k = program.k
     base = costs_of(program, costs)
 
     def simulated_s(machine: Topology, nbytes: int, with_costs: Costs) -> float:
-        return simulate(program, machine, nbytes, slices=1, costs=with_costs).time_s
+        return simulate(program, machine, nbytes, costs=with_costs).time_s
 
     small_s = simulated_s(topology, SMALL_BYTES, base)
     call_s = max(0.0, costs.call_s + curve.time_s(SMALL_BYTES, k) - small_s)
