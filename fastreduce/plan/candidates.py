@@ -88,8 +88,11 @@ def for_links(
     k: int,
     tensor_bytes: Sequence[int],
     more: Sequence[str] = (),
+    *,
+    fit: bool = True,
 ) -> Iterator[Candidate]:
-    """For ranks on the first k devices of a topology; times are predicted."""
+    """For ranks on the first k devices of a topology; times are predicted. Unless programs are to
+    ``fit`` it, they are those that a call by name runs."""
     used = _first(topology, k)
     for name, found in _programs(k, more):
         if isinstance(found, Candidate):
@@ -97,7 +100,8 @@ def for_links(
             continue
         slices, named = found.slices(sum(tensor_bytes)), found
         try:
-            found = fitted(found, name, used, sum(tensor_bytes))
+            if fit:
+                found = fitted(found, name, used, sum(tensor_bytes))
             nbytes = list(tensor_bytes) if found.whole_tensors else sum(tensor_bytes)
             slices = found.slices(sum(tensor_bytes))
             prediction = on_topology(found, topology, nbytes, slices, costs_of(found, costs))
@@ -134,9 +138,12 @@ def as_measured(topology: Topology, k: int, costs: Costs = EVENTS) -> tuple[Topo
 def measured(found: Candidate, topology: Topology, nbytes: int, k: int) -> Candidate:
     """The candidate with the time of its own curve, if one was measured on this machine.
 
-    Beyond the measured sizes its curve goes on, without an error, or times would jump there. Above
-    the largest it counts if it tells the rate, and is slower than what the machine allows.
+    A curve is of the program that the name stands for in a call, so it tells nothing of one that is
+    ``fitted``. Beyond the measured sizes it goes on, without an error, or times would jump there.
+    Above the largest it counts if it tells the rate, and is slower than what the machine allows.
     """
+    if found.fitted:
+        return found
     for name, x in ours(topology, k):
         if name != found.algorithm or not x.has_ranks(k):
             continue

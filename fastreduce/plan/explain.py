@@ -99,7 +99,7 @@ def _on_topology(
     """The plan on a topology, with the bound that holds for every algorithm there."""
     nbytes = sum(tensor_bytes)
     machine, costs = as_measured(machine, k)
-    found = sorted(_on_links(machine, costs, k, tensor_bytes, more), key=by_seconds)
+    found = sorted(_on_links(machine, costs, k, tensor_bytes, more, fit=True), key=by_seconds)
     if math.isnan(found[0].prediction.time_s):
         raise ValueError(found[0].prediction.limit)
     unknown = any(x.program and math.isnan(x.prediction.time_s) for x in found)
@@ -120,10 +120,16 @@ def _on_topology(
 
 
 def _on_links(
-    machine: Topology, costs: Costs, k: int, tensor_bytes: Sequence[int], more: Sequence[str]
+    machine: Topology,
+    costs: Costs,
+    k: int,
+    tensor_bytes: Sequence[int],
+    more: Sequence[str],
+    *,
+    fit: bool,
 ) -> Iterator[Candidate]:
     """Predicted; or with the time of its own curve, where one was measured on this machine."""
-    for candidate in for_links(machine, costs, k, tensor_bytes, more):
+    for candidate in for_links(machine, costs, k, tensor_bytes, more, fit=fit):
         yield measured(candidate, machine, sum(tensor_bytes), k)
 
 
@@ -209,7 +215,8 @@ def _here(
         from fastreduce.topology import detect
 
         machine, costs = as_measured(detect(), k)
-        where, candidates = machine.name, _on_links(machine, costs, k, tensor_bytes, more)
+        candidates = _on_links(machine, costs, k, tensor_bytes, more, fit=False)
+        where = machine.name
     found = sorted(candidates, key=by_seconds)
     return Plan(
         nbytes,

@@ -144,6 +144,17 @@ class TestExplain:
         assert found.cells(plan.nbytes)[3].endswith(", +-8 %")
         assert plan.notes == ("times: predicted, not measured on this machine but for ring",)
 
+    def test_a_curve_of_a_name_is_not_taken_for_a_program_that_is_fitted(self):
+        """Found when the machine's own rings were said to take what other rings had taken."""
+        slow = Curve(12e-6, 0.0, (Pair(0.0, 1e9),))
+        curves = calibration("fastreduce multi-ring", slow), calibration("fastreduce ring", slow)
+        machine = replace(preset("dgx1"), calibrations=curves)
+        found = explain("160MB", topology=machine)
+        own, ring = found.candidate("multi-ring"), found.candidate("ring")
+        assert own.fitted and own.error is None
+        assert own.prediction.time_s < ring.prediction.time_s / 4
+        assert ring.error is not None  # the control
+
     @pytest.mark.parametrize("smallest", [1 << 10, 1 << 20])
     def test_a_curve_goes_on_beyond_its_sizes_without_its_error(self, smallest):
         """Found when times jumped there, and fell where more was sent."""

@@ -193,6 +193,16 @@ class TestSeveralGPUs:
         assert found.algorithm == algorithm
         assert found.title == "1 MB on each of 4 ranks, book-pcie4"
 
+    def test_the_program_is_what_a_call_by_name_runs(self, monkeypatch):
+        """Found when it was the machine's own rings, which a call takes only if they are passed."""
+        broken = preset("dgx1").without(("gpu0", "gpu1"))
+        monkeypatch.setattr(fastreduce.topology, "detect", lambda: broken)
+        monkeypatch.setattr(_C, "place", lambda devices: "pcie")
+        monkeypatch.setenv("FASTREDUCE_ALGORITHM", "multi-ring")
+        found = _here([torch.device("cuda", i) for i in range(8)], [160 * MB]).chosen
+        assert found.program == algorithms.multi_ring(8) and not found.fitted
+        assert round(found.prediction.time_s * 1e3, 1) == 46.7
+
 
 class TestInOneMemory:
     def test_the_choice_is_what_auto_runs(self):
