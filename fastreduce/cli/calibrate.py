@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,13 +47,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
+    from fastreduce.topology.calibration_files import adding
+
+    if args.topology is not None and not args.out:
+        args.refuse("--topology writes a topology's file: it needs --out")
+    with nullcontext() if args.out else adding():
+        _fit(args)
+    return 0
+
+
+def _fit(args: argparse.Namespace) -> None:
     from fastreduce.plan.calibrate import calibrate
     from fastreduce.plan.runs import read
     from fastreduce.topology import as_topology, save
     from fastreduce.topology.calibration_files import save_calibrations, stored
 
-    if args.topology is not None and not args.out:
-        args.refuse("--topology writes a topology's file: it needs --out")
     topology = None if args.topology is None else as_topology(args.topology)
     known = topology.calibrations if topology else () if args.out else stored()
     runs = [run for path in args.files for run in read(Path(path), args.medium)]
@@ -71,7 +80,6 @@ def _calibrate(args: argparse.Namespace) -> int:
             f"Plans for this machine's GPUs (--topology detect) read it: {len(found)} new or "
             f"replaced, {len(every) - len(found)} kept. For another machine give --topology and -o."
         )
-    return 0
 
 
 def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Measured]) -> Iterator[str]:

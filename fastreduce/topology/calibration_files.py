@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
 from fastreduce import folders
-from fastreduce.files import parse, write_whole
+from fastreduce.files import lock, parse, write_whole
 from fastreduce.topology.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
@@ -67,6 +69,23 @@ def load_calibrations(path: str | PathLike[str]) -> tuple[Calibration, ...]:
 def default_path() -> Path:
     """Where `stored` looks."""
     return folders.data() / "calibrations.json"
+
+
+@contextlib.contextmanager
+def adding() -> Iterator[None]:
+    """No other process adds to what is `stored` in here: else one's curves would be lost.
+
+    Raises:
+        OSError: there is no such folder, and it cannot be made.
+    """
+    folder = default_path().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        lock(opened)
+        yield
+    finally:
+        os.close(opened)
 
 
 def stored() -> tuple[Calibration, ...]:

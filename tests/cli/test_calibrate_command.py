@@ -1,7 +1,10 @@
 """``fastreduce calibrate``: what it prints and writes, and what it refuses in words."""
 
+import threading
+
 import pytest
 
+import fastreduce.plan.calibrate
 from fastreduce.cli import main
 from fastreduce.topology import load
 from fastreduce.topology.calibration import Curve, Pair
@@ -47,6 +50,23 @@ def test_without_out_plans_for_this_machine_find_it(home, output, capsys):
     assert "(--topology detect) read it: 1 new or replaced, 1 kept" in capsys.readouterr().out
     assert main(["calibrate", str(output), "--medium", "one"]) == 0
     assert [x.medium for x in stored()] == ["two", "one"]
+
+
+def test_two_at_once_lose_no_curve(home, output, monkeypatch):
+    """Found when each wrote what it had read before, and its own."""
+    other = threading.Thread(target=main, args=(["calibrate", str(output), "--medium", "two"],))
+    fit = fastreduce.plan.calibrate.calibrate
+
+    def while_another_begins(runs):
+        if other.ident is None:
+            other.start()
+            other.join(1)  # it waits for its turn
+        return fit(runs)
+
+    monkeypatch.setattr(fastreduce.plan.calibrate, "calibrate", while_another_begins)
+    assert main(["calibrate", str(output), "--medium", "one"]) == 0
+    other.join()
+    assert {x.medium for x in stored()} == {"one", "two"}
 
 
 def test_small_sizes_have_no_rate(tmp_path, capsys, output):
