@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastreduce.names import shown
 from fastreduce.plan import nccl_tests, table_files
 from fastreduce.topology.calibration import OURS
 from fastreduce.units import bus_bytes
 
+# Seconds, or GB/s. Beyond is a mistake, and whole numbers of JSON may be too large for a float.
+MOST = 1e30
 # What others have published, each run with its source.
 PUBLISHED_RUNS = Path(__file__).parent / "published_runs.json"
 
@@ -88,7 +90,7 @@ def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]
 def _json(text: str, path: Path, medium: str) -> Iterator[Measured]:
     try:
         found = json.loads(text)
-    except RecursionError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"this is not JSON: {error}") from None
     kind = found.get("format") if isinstance(found, dict) else None
     if kind == "fastreduce published":
@@ -131,8 +133,10 @@ def _published(found: Any) -> Iterator[Measured]:
                 )
             nbytes, time_s, busbw = point
             _positive(where, "the size", nbytes)
-            if not isinstance(busbw, int | float) or not busbw > 0:
-                raise ValueError(f"{where}: busbw is {busbw!r} at {nbytes} bytes, want it above 0")
+            if not isinstance(busbw, int | float) or not 0 < busbw <= MOST:
+                raise ValueError(
+                    f"{where}: busbw is {shown(busbw)} at {nbytes} bytes, want it above 0"
+                )
             time_s = bus_bytes(nbytes, k) / busbw / 1e9 if time_s is None else time_s
             points.append(Point(nbytes, _seconds(where, time_s)))
         flaw = str(run.get("flaw", ""))
@@ -229,8 +233,8 @@ def _ranks(where: str, found: int) -> int:
 
 def _seconds(where: str, found: Any) -> float:
     number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not number or not 0 < found < math.inf:
-        raise ValueError(f"{where}: the time is {found!r}, want seconds above zero")
+    if not number or not 0 < found <= MOST:
+        raise ValueError(f"{where}: the time is {shown(found)}, want seconds above zero")
     return float(found)
 
 

@@ -79,7 +79,7 @@ def _topology(found: dict[str, Any]) -> Topology:
         _check(f"node {index}", node, {"name": str})
         if node["name"] in graph:
             raise ValueError(f"node {node['name']!r} is there twice, want each name once")
-        graph.add_node(node["name"], **{key: node[key] for key in node if key != "name"})
+        graph.add_nodes_from([(node["name"], {key: node[key] for key in node if key != "name"})])
     for index, link in enumerate(found["links"]):
         _check(f"link {index}", link, ENDS)
         src, dst = link["src"], link["dst"]
@@ -88,7 +88,7 @@ def _topology(found: dict[str, Any]) -> Topology:
                 raise ValueError(f"link {src!r} -> {dst!r}: there is no node {end!r}")
         if graph.has_edge(src, dst):
             raise ValueError(f"link {src!r} -> {dst!r} is there twice, want each direction once")
-        graph.add_edge(src, dst, **{key: link[key] for key in link if key not in ENDS})
+        graph.add_edges_from([(src, dst, {key: link[key] for key in link if key not in ENDS})])
     calibrations = from_json(CALIBRATIONS, found.get(CALIBRATIONS, []))
     return Topology(found["name"], found["source"], graph, calibrations)
 

@@ -85,6 +85,8 @@ BAD = {
     "words": (at("links", 0, "bytes_per_s", value="16"), f"{LINK}: bytes_per_s is '16', want byte"),
     "a list": (at("links", 0, "medium", value=[]), f"{LINK}: medium is [], want a name"),
     "misspelt": (at("links", 0, "gbps", value=16), f"{LINK} is with 'gbps', which is not known"),
+    "a node's self": (at("nodes", 0, "self", value=1), "node 'gpu0' is with 'self', which is not"),
+    "a link's self": (at("links", 0, "self", value=1), f"{LINK} is with 'self', which is not"),
     "disconnected": (cut_off, "no links lead from 'gpu0' to 'gpu2'"),
 }
 
