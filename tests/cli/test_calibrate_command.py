@@ -1,5 +1,6 @@
 """``fastreduce calibrate``: what it prints and writes, and what it refuses in words."""
 
+import json
 import threading
 
 import pytest
@@ -67,6 +68,22 @@ def test_two_at_once_lose_no_curve(home, output, monkeypatch):
     assert main(["calibrate", str(output), "--medium", "one"]) == 0
     other.join()
     assert {x.medium for x in stored()} == {"one", "two"}
+
+
+def test_columns_are_straight_whatever_the_names(capsys, tmp_path, output):
+    """Found when "fastreduce bidirectional" pushed its figures out of their columns."""
+    rows = [
+        {"k": k, "nbytes": 1 << e, "time_s": CURVE.time_s(1 << e, k), "contender": who}
+        for who, k in (("fastreduce bidirectional", 2), ("NCCL", 8))
+        for e in range(10, 31, 2)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": rows}))
+    out = str(tmp_path / "mine.json")
+    assert main(["calibrate", str(tmp_path / "rows.json"), "--medium", "m" * 40, "-o", out]) == 0
+    heading, *found, _ = capsys.readouterr().out.splitlines()
+    end = heading.index("ranks") + len("ranks")
+    assert len(found) == 2 and {x[end - 2 : end + 1] for x in found} == {" 2 ", " 8 "}
+    assert {x.index("every other") for x in found} == {heading.index("held")}
 
 
 def test_small_sizes_have_no_rate(tmp_path, capsys, output):
