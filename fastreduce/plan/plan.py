@@ -51,10 +51,10 @@ class Plan:
         raise ValueError(f"unknown algorithm {algorithm!r}; known are {known}")
 
     def __str__(self) -> str:
-        wide = max((len(x.cells(self.nbytes)[3]) for x in self.candidates), default=0)
-        row = f"{{:<18}} {{:>9}} {{:>7}} {{:>6}} {{:>{max(wide, 11)}}} {{:>12}}  {{}}".format
-        lines = [self.title, row(*self._headings())]
-        lines += [row(*cells) for cells in self._rows()]
+        rows = [self._headings(), *self._rows()]
+        name, time = (max(len(cells[column]) for cells in rows) for column in (0, 4))
+        row = f"{{:<{max(name, 18)}}} {{:>9}} {{:>7}} {{:>6}} {{:>{max(time, 11)}}} {{:>12}}  {{}}"
+        lines = [self.title, *(row.format(*cells) for cells in rows)]
         return "\n".join([*lines, *self._below()])
 
     def _headings(self) -> tuple[str, ...]:

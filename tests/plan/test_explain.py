@@ -110,6 +110,14 @@ class TestOnPaper:
         inside = explain(160 * MB, topology="dgx-h100").candidate("hierarchical")
         assert inside.program == algorithms.hierarchical(8) and not inside.fitted
 
+    def test_columns_are_straight_whatever_the_names(self, tmp_path):
+        path = tmp_path / "a program with a long name.json"
+        algorithms.ring(4).save(path)
+        _, heading, *rows = str(explain("16MB", k=4, algorithm=f"file:{path}")).splitlines()
+        place = heading.index("limit")
+        assert {row[place - 2 : place] for row in rows[: 1 + len(names())]} == {"  "}
+        assert {row[place] == " " for row in rows[: 1 + len(names())]} == {False}
+
     def test_names_and_sizes_in_words(self):
         assert str(explain("16MB", topology="dgx1")) == str(
             explain(16 * MB, topology=preset("dgx1"))
