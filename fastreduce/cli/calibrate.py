@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastreduce.cli.paths import to_write
+from fastreduce.cli.paths import check_not_read, to_write
 from fastreduce.units import size
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 
     if args.topology is not None and not args.out:
         args.refuse("--topology writes a topology's file: it needs --out")
+    check_not_read([args.out], args.files)
     with nullcontext() if args.out else adding():
         _fit(args)
     return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -63,3 +64,16 @@ def why_not_writable(path: Path) -> str | None:
             return f"{folder} takes no new file ({error.strerror}), want one that does"
     except OSError as error:  # of the path itself, such as a name that is too long
         return f"{path} cannot be written: {error.strerror}"
+
+
+def check_not_read(written: Iterable[Path | None], read: Iterable[str | None]) -> None:
+    """
+    Raises:
+        ValueError: a file would be written over one that the command reads.
+    """
+    known = [name for name in read if name is not None and os.path.exists(name)]
+    for path in written:
+        if path is None or not os.path.exists(path):
+            continue
+        if any(os.path.samefile(path, name) for name in known):
+            raise ValueError(f"{path} is what is read, want another name to write to")

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from fastreduce.cli.paths import to_write
+from fastreduce.cli.paths import check_not_read, to_write
 
 # A ring's instructions grow with the square of the ranks, and so does the time of a plan.
 MOST_RANKS = 1024
@@ -185,6 +185,7 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"{written[file]} and {flag} would both write {file.name}, want two")
         written[file] = flag
     path = (args.algorithm or "").removeprefix("file:")
+    check_not_read(written, [args.topology, path, args.model])
     if path != args.algorithm and path and not Path(path).is_file():
         raise ValueError(f"--algorithm {args.algorithm}: no such file, want a saved program's")
     if args.model is not None:

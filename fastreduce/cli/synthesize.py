@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastreduce.cli import plan_machine
-from fastreduce.cli.paths import to_write
+from fastreduce.cli.paths import check_not_read, to_write
 from fastreduce.cli.plan_options import add_changes, check_network
 from fastreduce.files import is_shown
 
@@ -62,6 +62,7 @@ def _synthesize(args: argparse.Namespace) -> int:
 
     try:
         check_network(args)
+        check_not_read([args.out], [args.topology])
         topology = plan_machine.joined(args)
         assert topology is not None, "the argument is required"
         found = synthesize(

@@ -5,12 +5,14 @@ import os
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import fastreduce
 import fastreduce.cli
 from fastreduce.cli import main
+from fastreduce.topology import preset, save
 
 NAMES = ("train", "plan", "synthesize", "tune", "calibrate", "diff", "doctor")
 
@@ -93,3 +95,27 @@ def test_control_a_mistake_of_ours_is_not_hidden(monkeypatch):
     monkeypatch.setattr(fastreduce.doctor, "report", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["doctor"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan --topology mine.json --trace ./mine.json",
+        "plan --ranks 4 --algorithm file:mine.json --topology book-pcie4 --trace mine.json",
+        "synthesize mine.json --size 1KB -o mine.json",
+        "calibrate mine.json -o other.json",
+    ],
+)
+def test_what_a_command_reads_is_not_written_over(capsys, tmp_path, monkeypatch, line):
+    """Found when the topology that a program was searched for was lost to the program."""
+    monkeypatch.chdir(tmp_path)
+    save(preset("book-pcie4"), "mine.json")
+    Path("other.json").symlink_to("mine.json")
+    before = Path("mine.json").read_bytes()
+    try:
+        status = main(line.split())
+    except SystemExit as ended:
+        status = ended.code
+    assert status in (1, 2)
+    assert "json is what is read, want another name to write to" in capsys.readouterr().err
+    assert Path("mine.json").read_bytes() == before
