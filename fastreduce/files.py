@@ -27,11 +27,16 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write to, which takes its place if nothing is raised in here.
+    """A file beside ``path`` to write to, which takes its place if nothing is raised in here. A
+    device or a pipe stays what it is, and is written to.
 
     Raises:
         OSError: the file cannot be written; what was there before is there still.
     """
+    if path.is_char_device() or path.is_fifo():
+        with naming(path):
+            yield path
+        return
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with naming(path):  # nobody knows the other one

@@ -102,6 +102,16 @@ def test_on_a_full_disk_what_was_there_stays_and_the_error_names_it(tmp_path, fu
     assert {(tmp_path / name).read_text() for name in before} == {"as it was"}
 
 
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    """Else /dev/stdout would become a file, for whoever may write to its folder."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        save(preset("book-pcie4"), path)
+        assert json.loads(reader.read())["name"] == "book-pcie4"
+    assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
 def test_who_has_locked_a_file_has_it_until_it_is_closed(tmp_path):
     with (tmp_path / "mine").open("w") as mine, (tmp_path / "mine").open("r+") as another:
         lock(mine)
