@@ -20,13 +20,15 @@ bool is_bitwise(Op op) {
   return bitwise;
 }
 
-// For booleans torch's sum is "or" and its product is "and". Booleans are stored as 0 and 1, so both are bitwise.
+// For booleans torch's sum is "or" and its product is "and". torch stores them as 0 and 1, but takes every other byte
+// for true, and views of other memory hold any. So "and" is the smallest, and not band: 1 & 2 would be false.
 std::optional<Arithmetic> of_booleans(Op op) {
   switch (op) {
     case Op::sum:
     case Op::max: return Arithmetic{DType::u8, Op::bor, 1};
     case Op::prod:
-    case Op::min: return Arithmetic{DType::u8, Op::band, 1};
+    case Op::band:
+    case Op::min: return Arithmetic{DType::u8, Op::min, 1};
     default: return is_bitwise(op) ? std::optional(Arithmetic{DType::u8, op, 1}) : std::nullopt;
   }
 }

@@ -7,6 +7,25 @@
 namespace fastreduce {
 namespace {
 
+// Whether each must be made 0 or 1 first: torch takes every byte but 0 for true, and views of other memory hold any.
+bool are_any_bytes(const Call& call, const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBool && call.op == Op::bxor && !moves_only(call.collective);
+}
+
+bool holds_values(const Call& call, const at::Tensor& tensor) {
+  return !tensor.is_conj() && !tensor.is_neg() && !are_any_bytes(call, tensor);
+}
+
+// As what torch can copy: it refuses integers of fewer than 8 bits.
+at::Tensor as_copied(const at::Tensor& tensor) {
+  return tensor.element_size() == 1 && !tensor.is_neg() ? tensor.view(at::kByte) : tensor;
+}
+
+at::Tensor contiguous_values(const Call& call, const at::Tensor& tensor) {
+  const at::Tensor values = as_copied(tensor).resolve_conj().resolve_neg();
+  return (are_any_bytes(call, tensor) ? values.ne(0) : values).contiguous();
+}
+
 // Whether the tensors of all ranks have the same elements at the same offsets, without holes.
 bool walkable_in_place(const Call& call, int64_t index) {
   const at::Tensor& first = call.outputs.at(0, index);
@@ -14,7 +33,7 @@ bool walkable_in_place(const Call& call, int64_t index) {
   for (const TensorLists* lists : {&call.inputs, &call.outputs})
     for (int64_t rank = 0; rank < lists->ranks; ++rank) {
       const at::Tensor& tensor = lists->at(rank, index);
-      if (tensor.is_conj() || tensor.is_neg()) return false;
+      if (!holds_values(call, tensor)) return false;
       contiguous = contiguous && tensor.is_contiguous();
     }
   if (contiguous) return true;
@@ -71,12 +90,12 @@ void Tables::add(const Call& call, const Schedule& schedule, int64_t index) {
 std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t rank, int64_t index, bool direct,
                              bool written) {
   const at::Tensor& tensor = lists.at(rank, index);
-  if (direct || (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()))
+  if (direct || (tensor.is_contiguous() && holds_values(call, tensor)))
     return static_cast<std::byte*>(tensor.data_ptr());
   TORCH_CHECK(call.engine().may_copy(call.devices()), lists.where(rank, index),
               " is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
               "contiguous tensors");
-  copies_.push_back({tensor, tensor.resolve_conj().resolve_neg().contiguous(), written});
+  copies_.push_back({tensor, contiguous_values(call, tensor), written});
   return static_cast<std::byte*>(copies_.back().contiguous.data_ptr());
 }
 
@@ -88,7 +107,7 @@ Table& Tables::table_of(const Arithmetic& kernel, int64_t elem_bytes) {
 
 void Tables::write_back() const {
   for (const Copy& copy : copies_)
-    if (copy.written) copy.original.copy_(copy.contiguous);
+    if (copy.written) as_copied(copy.original).copy_(copy.contiguous);
 }
 
 }  // namespace fastreduce

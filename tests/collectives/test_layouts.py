@@ -130,6 +130,21 @@ def test_what_lies_between_is_left_alone():
         assert_same(row, wanted)
 
 
+NARROW = [getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_integers_that_torch_cannot_copy_are_moved_wherever_they_lie(dtype):
+    memory = torch.arange(12, dtype=torch.uint8)
+    narrow = memory.view(dtype)
+    broadcast([narrow[0:6:2], narrow[6::2]], root=1)
+    assert memory.tolist() == [6, 1, 8, 3, 10, 5, 6, 7, 8, 9, 10, 11]
+    outputs = torch.zeros(24, dtype=torch.uint8)
+    halves = [outputs[:12:2].view(dtype), outputs[12::2].view(dtype)]
+    all_gather(halves, list(narrow.view(2, 6)[:, 1:4]))
+    assert outputs[12::2].tolist() == outputs[:12:2].tolist() == [1, 8, 3, 7, 8, 9]
+
+
 def test_ranks_may_be_the_columns_of_one_matrix():
     matrix = torch.stack(noise(5, (1000,), torch.float32), dim=1)
     wanted = reduced("sum", [x.clone() for x in matrix.unbind(1)])
