@@ -241,6 +241,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("take_cores", &take_cores, py::arg("cores"));
   module.def("end_waiting_threads", &end_waiting_threads, py::call_guard<py::gil_scoped_release>());
   module.def("keep_freed_memory", &keep_freed_memory);
+  module.def("is_watched", &is_watched);
   module.def("look_at", &look_at, py::arg("capsule"));
   module.def("ops", &ops);
   module.def("replicate", &replicate, py::arg("params"), py::arg("memories"), py::arg("name"));

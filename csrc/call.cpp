@@ -96,7 +96,9 @@ void execute(const Call& call, const Schedule& schedule) {
 void bump_versions(const TensorLists& lists, const std::vector<bool>& written) {
   for (int64_t rank = 0; rank < lists.ranks; ++rank)
     if (written[rank])
-      for (int64_t i = 0; i < lists.per_rank; ++i) lists.at(rank, i).unsafeGetTensorImpl()->bump_version();
+      for (int64_t i = 0; i < lists.per_rank; ++i)
+        if (const at::Tensor& tensor = lists.at(rank, i); !tensor.is_inference())  // those have no versions
+          tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace fastreduce

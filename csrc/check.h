@@ -18,6 +18,9 @@ int64_t span_elems(const at::Tensor& tensor);
 // Whether its storage, which may have been freed or made smaller since, still has all its elements.
 bool has_memory(const at::Tensor& tensor);
 
+// Whether it only stands for a tensor, where torch traces: it has no memory, and nothing is written.
+bool is_fake(const at::Tensor& tensor);
+
 // No two tensors share memory, and no tensor overlaps itself. (A rank's own output may be its
 // shard of the input of reduce_scatter, or the reverse for all_gather, as in NCCL.)
 void check_overlap(const Call& call);

@@ -1,5 +1,6 @@
 #include "dispatcher.h"
 
+#include <ATen/TracerMode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -46,21 +47,44 @@ void on_dense(std::string_view collective, at::TensorList outputs, at::TensorLis
 void on_meta(std::string_view, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t, std::string_view,
              std::string_view) {}
 
-// Whether a tensor is a subclass or wrapped, or a mode wants to see every operation.
+// Whether a tensor is a subclass or wrapped, or every operation of this thread is to be seen.
 bool needs_dispatcher(const Call& call) {
   constexpr c10::DispatchKeySet beyond_us({c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
                                            c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched});
   for (const TensorLists* lists : {&call.outputs, &call.inputs})
     for (const at::Tensor& tensor : lists->flat)
       if (tensor.unsafeGetTensorImpl()->key_set().has_any(beyond_us)) return true;
-  return c10::impl::TorchDispatchModeTLS::any_modes_set();
+  return is_watched();
+}
+
+const c10::TypedOperatorHandle<Operator>& our_operator() {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("fastreduce::collective_", "").typed<Operator>();
+  return handle;
 }
 
 void dispatch(const Call& call) {
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("fastreduce::collective_", "").typed<Operator>();
-  handle.call(name_of(call.collective), call.outputs.flat, call.inputs.flat, call.ranks(), name_of(call.op), call.root,
-              call.algorithm, call.engine_name);
+  our_operator().call(name_of(call.collective), call.outputs.flat, call.inputs.flat, call.ranks(), name_of(call.op),
+                      call.root, call.algorithm, call.engine_name);
+}
+
+// Conjugates and negatives that torch has not carried out. Of those that are written the tables do it (tables.cpp),
+// because torch cannot where they stand in a list; nor can its graphs hold them.
+void on_lazy(c10::DispatchKeySet keys, std::string_view collective, at::TensorList outputs, at::TensorList inputs,
+             int64_t ranks, std::string_view op, int64_t root, std::string_view algorithm, std::string_view engine) {
+  const TensorLists written = make_call(collective, outputs, inputs, ranks, op, root, algorithm, engine).outputs;
+  for (int64_t rank = 0; rank < written.ranks; ++rank)
+    for (int64_t i = 0; i < written.per_rank; ++i) {
+      const at::Tensor& tensor = written.at(rank, i);
+      TORCH_CHECK_VALUE(!is_fake(tensor) || !(tensor.is_conj() || tensor.is_neg()), written.where(rank, i),
+                        " is a conjugate or negative that torch has not carried out, which its graphs cannot hold; "
+                        "pass .resolve_conj().resolve_neg() of it");
+    }
+  Tensors read = inputs.vec();
+  for (at::Tensor& tensor : read) tensor = tensor.resolve_conj().resolve_neg();
+  // Conjugate is the lower of the two keys.
+  const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::Conjugate);
+  our_operator().redispatch(keys & below, collective, outputs, read, ranks, op, root, algorithm, engine);
 }
 
 // Tensors may be fake here, without sizes or devices, so "auto" cannot choose. Any choice writes all outputs, as
@@ -91,7 +115,18 @@ void in_place_or_view(std::string_view collective, at::TensorList outputs, at::T
   bump_versions(call.outputs, written);
 }
 
+// A graph of torch.jit does not know that tensors in a list are written, so it would drop the call and say nothing.
+void under_jit_trace(std::string_view collective, at::TensorList, at::TensorList, int64_t, std::string_view, int64_t,
+                     std::string_view, std::string_view) {
+  TORCH_CHECK(false, collective,
+              ": torch.jit.trace would leave it out of the graph; want torch.export or torch.compile");
+}
+
 }  // namespace
+
+bool is_watched() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() || at::tracer::impl::is_dispatch_enabled();
+}
 
 void run_for_torch(const Call& call) {
   RECORD_FUNCTION(std::string("fastreduce::") + name_of(call.collective), std::vector<c10::IValue>());
@@ -103,6 +138,9 @@ TORCH_LIBRARY_IMPL(fastreduce, CPU, library) { library.impl("collective_", on_de
 TORCH_LIBRARY_IMPL(fastreduce, CUDA, library) { library.impl("collective_", on_dense); }
 TORCH_LIBRARY_IMPL(fastreduce, Meta, library) { library.impl("collective_", on_meta); }
 TORCH_LIBRARY_IMPL(fastreduce, Autograd, library) { library.impl("collective_", under_autograd); }
+TORCH_LIBRARY_IMPL(fastreduce, Tracer, library) { library.impl("collective_", under_jit_trace); }
+TORCH_LIBRARY_IMPL(fastreduce, Conjugate, library) { library.impl("collective_", on_lazy); }
+TORCH_LIBRARY_IMPL(fastreduce, Negative, library) { library.impl("collective_", on_lazy); }
 TORCH_LIBRARY_IMPL(fastreduce, ADInplaceOrView, library) { library.impl("collective_", in_place_or_view); }
 
 }  // namespace fastreduce

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fastreduce import _C
 from fastreduce.names import shown
 from fastreduce.thread_modes import modes_of_this_thread
 
@@ -107,14 +108,15 @@ class Work:
 
 
 def begin(call: Callable[[], object], devices: Iterable[torch.device], results: Any) -> Work:
-    """Run ``call`` in the worker; on GPUs, and in the worker itself, now.
+    """Run ``call`` in the worker; on GPUs, in the worker itself, and where torch is to see what
+    this thread does (modes, traces), now.
 
     Waits where too much is in flight. A signal handler or a finalizer may come in the middle of
     this, in a thread that holds the locks: what it begins is run now, too.
     """
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
     done: Future[None] = Future()
-    if gpus or _is_worker() or _begun_here() is not None:
+    if gpus or _is_worker() or _begun_here() is not None or _C.is_watched():
         _settle(done, call)
         return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
     modes = modes_of_this_thread()

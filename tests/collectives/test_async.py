@@ -244,3 +244,14 @@ def test_calls_from_several_threads():
     for work, tensors, total in zip(begun, ranks, wanted, strict=True):
         work.wait()
         assert_same(tensors[0], total)
+
+
+def test_what_watches_this_threads_operations_sees_the_call():
+    """This mode keeps what autograd needs of a tensor that is written."""
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        weight, saved = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        loss = (weight * saved).sum()
+        fastreduce.allreduce([saved, torch.ones(3)], async_op=True).wait()
+        loss.backward()
+    assert weight.grad.tolist() == [2.0] * 3
+    assert saved.tolist() == [3.0] * 3

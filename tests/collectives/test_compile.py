@@ -214,6 +214,18 @@ def test_dispatch_modes_see_the_operator():
     assert tensors[1]._version == 1
 
 
+def test_a_trace_of_jit_is_refused():
+    """It would drop the call from its graph."""
+
+    def doubled(x, y):
+        tensors = [x * 2, y * 2]
+        allreduce(tensors)
+        return tensors[0]
+
+    with pytest.raises(RuntimeError, match=r"allreduce: torch.jit.trace would leave it out"):
+        torch.jit.trace(doubled, (torch.ones(3), torch.ones(3)))
+
+
 class Mode(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
@@ -260,6 +272,13 @@ class TestFakeTensors:
     def test_ranks_without_tensors(self):
         with FakeTensorMode():
             assert allreduce([[], []]) is None
+
+    def test_of_inference_mode_go_through_outside(self):
+        """As Inductor has them, where a compiled function enters inference mode itself."""
+        with FakeTensorMode():
+            with torch.inference_mode():
+                tensors = [torch.ones(3), torch.ones(3)]
+            assert allreduce(tensors) is None
 
     def test_among_inputs_alone(self):
         with FakeTensorMode():

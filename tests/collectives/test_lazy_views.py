@@ -4,6 +4,8 @@ where it is contiguous. A call on them is the call on plain tensors of their val
 import pytest
 import torch
 from reference import assert_same, noise
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from fastreduce import all_gather, allreduce, broadcast, reduce, reduce_scatter
 
@@ -93,3 +95,37 @@ def test_the_imaginary_part_of_a_conjugate_leaves_the_real_part_alone():
     for x, old, found, total in zip(whole, real, imaginary, wanted, strict=True):
         assert_same(found, total)
         assert_same(x.real, old)
+
+
+@pytest.mark.parametrize("kind", LAZY)
+@pytest.mark.parametrize("call", CALLS)
+def test_under_a_mode_they_are_the_same(call, kind):
+    short, long = views(kind, "contiguous", (0, 2), 20), views(kind, "contiguous", (1,), 20 * K)
+    short_wanted, long_wanted = plain(short), plain(long)
+    CALLS[call](short_wanted, long_wanted)
+    with FlopCounterMode(display=False):
+        CALLS[call](short, long)
+    for found, wanted in zip(short + long, short_wanted + long_wanted, strict=True):
+        assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_graphs_are_not_asked_to_write_them(kind):
+    with FakeTensorMode():
+        dtype, view = LAZY[kind]
+        ranks = [[torch.ones(4, dtype=dtype), torch.ones(4, dtype=dtype)] for _ in range(2)]
+        ranks[1][0] = view(ranks[1][0])
+        with pytest.raises(ValueError, match=r"rank 1, tensor 0 is a conj.*graphs.*resolve_neg"):
+            allreduce(ranks)
+
+
+def test_graphs_may_read_them():
+    def gathered(x, y):
+        outputs = [x.new_empty(4), x.new_empty(4)]
+        all_gather(outputs, [x.conj(), y])
+        return outputs[1]
+
+    x, y = torch.tensor([1 + 2j, 3j]), torch.tensor([5 - 1j, 6 + 0j])
+    found = torch.compile(gathered, fullgraph=True, backend="aot_eager")(x, y)
+    torch._dynamo.reset()
+    assert found.tolist() == [1 - 2j, -3j, 5 - 1j, 6 + 0j]
