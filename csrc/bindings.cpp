@@ -36,6 +36,11 @@ std::shared_ptr<const Schedule> build(const Question& question) {
       .cast<std::shared_ptr<Schedule>>();
 }
 
+void find_algorithm(const std::string& name) {
+  const py::gil_scoped_acquire gil;
+  python("fastreduce.algorithms.registration", "find")(name);
+}
+
 std::string folder_for_caches() {
   const py::gil_scoped_acquire gil;
   return py::str(python("fastreduce.folders", "cache")());
@@ -103,10 +108,7 @@ Op read_op(py::handle op) {
 }
 
 std::string read_algorithm(py::handle algorithm) {
-  if (PyUnicode_Check(algorithm.ptr())) {
-    auto name = algorithm.cast<std::string>();
-    if (!name.starts_with("file:")) return name;  // else the file may have changed
-  }
+  if (PyUnicode_Check(algorithm.ptr())) return algorithm.cast<std::string>();
   return python("fastreduce.algorithms.registration", "name_of")(algorithm).cast<std::string>();
 }
 
@@ -214,6 +216,7 @@ void translate(std::exception_ptr error) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace fastreduce;
   build_schedule = build;
+  look_at_file = find_algorithm;
   cache_folder = folder_for_caches;
   py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule");

@@ -32,6 +32,7 @@ void complete(Question& question, int64_t nbytes) {
 }  // namespace
 
 std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
+std::function<void(const std::string&)> look_at_file;
 
 int64_t size_class(int64_t nbytes) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(nbytes))); }
 
@@ -50,6 +51,8 @@ Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t
 }
 
 std::shared_ptr<const Schedule> schedule_of(const Question& question) {
+  for (const std::string* name : {&question.algorithm, &question.variable})
+    if (name->starts_with("file:")) look_at_file(*name);
   int64_t asked;
   {
     const std::lock_guard lock(schedules_mutex);

@@ -35,6 +35,10 @@ int64_t size_class(int64_t nbytes);
 std::shared_ptr<const Schedule> schedule_of(const Question& question);
 extern std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
 
+// Forgets the schedules if a program's file has changed since they were built. Called for each call by "file:PATH", and
+// set as `build_schedule` is.
+extern std::function<void(const std::string&)> look_at_file;
+
 // Called when an algorithm was replaced or the machine was tuned; later calls build schedules again.
 void forget_schedules();
 

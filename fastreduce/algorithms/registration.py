@@ -116,8 +116,6 @@ def name_of(chosen: str | Algorithm | Program) -> str:
     """
     global _count
     if isinstance(chosen, str):
-        if chosen.startswith(FILE):
-            find(chosen)  # a program that was built from what the file held before is forgotten
         return chosen
     if not isinstance(chosen, Program) and not callable(chosen):
         raise TypeError(

@@ -74,6 +74,26 @@ def test_a_file_that_changed_is_read_again(saved, monkeypatch):
         fastreduce.allreduce(ranks(4), algorithm=name)
 
 
+def by_variable(x, name):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTREDUCE_ALGORITHM", name)
+        fastreduce.allreduce(x)
+
+
+def by_operator(x, name):
+    torch.ops.fastreduce.collective_("allreduce", x, [], len(x), "sum", 0, name)
+
+
+@pytest.mark.parametrize("call", [by_variable, by_operator])
+def test_a_file_that_changed_is_read_again_by_every_way(saved, call):
+    for order, total in [((0, 1, 2), 0.0), ((0, 2, 1), 1.0)]:
+        Program(3, 1, [Instruction(0, 0, order, (0, 1, 2))]).save(saved)
+        for _ in range(2):  # what the first builds is kept, except where the file has just changed
+            x = [torch.tensor([value]) for value in (1e8, 1.0, -1e8)]
+            call(x, f"file:{saved}")
+            assert x[1].item() == total
+
+
 @pytest.fixture
 def two_alike(tmp_path):
     """Files of one name, one size and one modification time, whose programs are not the same."""
