@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -134,6 +135,11 @@ def as_tensor(item: object, rank: int, index: int, written: bool = True) -> torc
             + (" (fastreduce.grads(replicas) has those of modules)" * isinstance(item, nn.Module))
             + (" (of a dict, pass list(d.values()))" * isinstance(item, str))
         )
+    if _is_masked(item):
+        raise ValueError(
+            f"{where} is a {type(item).__name__}, whose mask no call would see; pass its "
+            ".filled(0) or its .data"
+        )
     exported = _exported(item)
     if written and (_is_constant(item) or (exported and exported.read_only)):
         raise ValueError(
@@ -161,6 +167,12 @@ def _is_constant(item: Any) -> bool:
     if any(x.__module__.partition(".")[0] in ("jax", "jaxlib") for x in type(item).__mro__):
         return True
     return not getattr(getattr(item, "flags", None), "writeable", True)
+
+
+def _is_masked(item: Any) -> bool:
+    """Whether NumPy holds some of its elements for missing, of which DLPack knows nothing."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(item, masked.MaskedArray)
 
 
 def _exported(item: Any) -> _C.Exported | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fastreduce.names import ranks_named
 
@@ -30,8 +31,9 @@ def grads(replicas: Iterable[Replica]) -> list[list[Tensor]]:
     Raises:
         TypeError: ``replicas`` is a single model, or one of them is not of the kinds above.
         ValueError, with the parameter's name and the ranks: the ranks' parameters have different
-            names, orders, shapes or dtypes; a parameter is frozen on some ranks only, or has a
-            gradient on some ranks only; or no gradient is found at all.
+            names, orders, shapes or dtypes; a parameter of a lazy module has no values yet, is
+            frozen on some ranks only, or has a gradient on some ranks only; or no gradient is
+            found at all.
 
     >>> import copy, torch, fastreduce
     >>> model = torch.nn.Linear(2, 1)
@@ -97,6 +99,12 @@ def _of_one_parameter(same: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
     """Return one parameter's gradient per rank; an empty list if it is frozen or unused."""
     name, parameters = same[0][0], [parameter for _, parameter in same]
     model = "replicas of one model"
+    for rank, parameter in enumerate(parameters):
+        if is_lazy(parameter):
+            raise ValueError(
+                f"grads: parameter {name}: found it uninitialized on rank {rank}, wanted one with "
+                "values; run one batch through the module first"
+            )
     _check_alike(name, "shape", [tuple(p.shape) for p in parameters], model)
     _check_alike(name, "dtype", [p.dtype for p in parameters], model)
     frozen = [not p.requires_grad for p in parameters]

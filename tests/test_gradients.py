@@ -200,3 +200,10 @@ def test_no_gradient_at_all_is_an_error(models):
 def test_what_holds_no_parameters_is_an_error(wrong, words):
     with pytest.raises(TypeError, match=re.escape(words)):
         grads(wrong)
+
+
+def test_a_lazy_module_that_has_seen_no_batch_is_an_error():
+    models = [nn.LazyLinear(2), nn.LazyLinear(2)]
+    models[0](torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"parameter weight: .* uninitialized on rank 1.* batch"):
+        grads(models)

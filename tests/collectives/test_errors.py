@@ -77,6 +77,12 @@ ROWS = {
     "array of JAX": (
         allreduce, lambda: [[ones(3), np.ones(3, np.float32).view(Jax)]], V,
         "rank 1, tensor 0 is a read-only Jax", "np.array(x)"),
+    "masked array": (
+        allreduce, lambda: [[ones(2, dtype=f64), np.ma.array([1.0, 2.0], mask=[0, 1])]], V,
+        "rank 1, tensor 0 is a MaskedArray", ".filled(0)"),
+    "masked array that is read": (
+        gather, lambda: [of(f64, 2), [ones(1, dtype=f64), np.ma.array([1.0])]], V,
+        "rank 1, tensor 0 is a MaskedArray"),
     "read-only export": (
         allreduce, lambda: [[ones(3), Flagged()]], V, "rank 1, tensor 0 is a read-only Flagged"),
     # ranks that differ
