@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -262,19 +263,17 @@ class DataParallel(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_attribute(name)
+        if isinstance(value, MethodType) and value.__self__ is self:
+            # As Accelerate replaces ``forward``. Each replica calls its own.
+            value = MethodType(value.__func__, self._parallel.replicas.net)
         super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         net = copy.deepcopy(self._parallel.replicas.net, memo)
         if not vars(net):  # a copy that has only begun
-            own = (name for name, x in vars(self).items() if getattr(x, "__self__", None) is self)
-            name = next(own, None)
-            what = (
-                f"its attribute {name} calls" if name else "an attribute of it, inside, refers to"
-            )
             raise RuntimeError(
-                f"{what} the DataParallel that runs it; set it before the module is wrapped (with "
-                "Accelerate: DataParallel(prepare(net))), or keep it outside of the module"
+                "an attribute of it, inside, refers to the DataParallel that runs it; set it "
+                "before the module is wrapped, or keep it outside of the module"
             )
         copied = DataParallel(net, **self._settings())
         memo[id(self)] = copied
@@ -304,8 +303,10 @@ def _class_for(kind: type[nn.Module]) -> type[DataParallel]:
         return kind(*args, **kwargs)
 
     @functools.wraps(kind.forward)
-    def forward(self: DataParallel, *args: Any, **kwargs: Any) -> Any:
-        return self(*args, **kwargs)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # What replaces it may call it for the module, or a replica.
+        called = self if isinstance(self, DataParallel) else functools.partial(kind.forward, self)
+        return called(*args, **kwargs)
 
     own = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__}
     # What the module's methods make of type(self), as a slice of nn.Sequential, is a bare module.

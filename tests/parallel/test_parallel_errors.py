@@ -1,7 +1,7 @@
 """Bad input: what is raised, in which words, and that nothing has changed."""
 
 import copy
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,7 +156,7 @@ class Caching(nn.Linear):
 
 
 def calling(forward):
-    return lambda model, *args: forward.__func__(model, *args)
+    return lambda *args: forward(*args)
 
 
 def raising(*_):
@@ -241,8 +241,8 @@ STEPS = {
                     lambda m: m(X), ValueError,
                     r"in its output\['past'\] .*Cache.* call the model with use_cache=False"),
     "a forward that calls the wrapper": (
-        linear, lambda m: (setattr(m, "forward", MethodType(calling(m.forward), m)), m(X)),
-        ValueError, "its attribute forward calls the DataParallel that runs it; set it before"),
+        linear, lambda m: (setattr(m, "forward", calling(m.forward)), m(X)),
+        RuntimeError, "forward has called the DataParallel that runs it, by .* replaced"),
     "an object that refers to the wrapper": (
         linear, lambda m: (setattr(m, "trainer", SimpleNamespace(model=m)), m(X)), ValueError,
         "an attribute of it, inside, refers to the DataParallel that .*, or keep it outside"),
