@@ -106,11 +106,9 @@ def _what_is_missing(found: Sequence[Calibration], runs: Iterable[Measured]) -> 
 def _table(found: Iterable[Calibration]) -> str:
     """A line for each curve; errors are of points that it was not fitted to."""
     found = list(found)
-    names = [(x.medium, x.engine) for x in found]
-    wide = (max(map(len, column)) for column in zip(("medium", "engine"), *names, strict=True))
-    line = "{{:<{}}}  {{:<{}}}  {{:>5}} {{:>10}} {{:>11}} {{:>6}} {{:>6}}  {{}}".format(
-        *wide
-    ).format
+    medium = max(len(x) for x in ("medium", *(x.medium for x in found)))
+    engine = max(len(x) for x in ("engine", *(x.engine for x in found)))
+    line = f"{{:<{medium}}}  {{:<{engine}}}  {{:>5}} {{:>10}} {{:>11}} {{:>6}} {{:>6}}  {{}}".format
     lines = [line("medium", "engine", "ranks", "call (us)", "rate (GB/s)", "mean", "worst", "held")]
     for x in found:
         ranks = "-".join(dict.fromkeys(str(k) for k in x.ranks))
