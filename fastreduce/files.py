@@ -63,6 +63,17 @@ def lock(file: IO[Any] | int, *, wait: bool = True) -> None:
         pass
 
 
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Of all processes that say so; the others wait."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        lock(opened)
+        yield
+    finally:
+        os.close(opened)
+
+
 def is_shown() -> bool:
     """Whether stderr is a terminal, where a progress bar can be seen. A daemon may have none, which
     tqdm does not expect."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
 from fastreduce import folders
-from fastreduce.files import lock, parse, write_whole
+from fastreduce.files import alone_in, parse, write_whole
 from fastreduce.topology.calibration import Calibration, from_json, to_json
 
 FORMAT = "fastreduce calibrations"
@@ -80,12 +79,8 @@ def adding() -> Iterator[None]:
     """
     folder = default_path().parent
     folder.mkdir(parents=True, exist_ok=True)
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        lock(opened)
+    with alone_in(folder):
         yield
-    finally:
-        os.close(opened)
 
 
 def stored() -> tuple[Calibration, ...]:

@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from fastreduce.files import is_shown, lock
+from fastreduce.files import alone_in, is_shown
 
 OFFICIAL_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 OFFICIAL_FILES = {
@@ -90,8 +90,8 @@ def _fetch(url: str, path: Path, sha256: str) -> None:
     # Asked for before it may be written: where nobody reaches the server, nobody waits in turn.
     have_bytes = _bytes_of(part)
     response = _rest(url, have_bytes)
-    with response or contextlib.nullcontext(), _alone_in(path.parent):
-        if path.exists():  # another process has brought it meanwhile
+    with response or contextlib.nullcontext(), alone_in(path.parent):
+        if path.exists():  # another process, of those that torchrun starts, has brought it
             return
         if _bytes_of(part) != have_bytes:  # or some of it
             have_bytes = _bytes_of(part)
@@ -103,17 +103,6 @@ def _fetch(url: str, path: Path, sha256: str) -> None:
             part.unlink()
             raise DownloadError(f"found SHA-256 {found}, wanted {sha256}")
         os.replace(part, path)
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Of all processes, as those that torchrun starts: each would append to the same file."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        lock(opened)
-        yield
-    finally:
-        os.close(opened)
 
 
 def _bytes_of(part: Path) -> int:

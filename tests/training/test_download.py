@@ -185,7 +185,7 @@ class TestTwoAtOnce:
 
     def test_what_the_other_has_begun_is_resumed(self, serve, tmp_path):
         server, part = serve(), tmp_path / f"{NAME}.part"
-        with module._alone_in(tmp_path):
+        with module.alone_in(tmp_path):
             one = self.begin(server, tmp_path)
             server.await_requests(1)
             part.write_bytes(HALF)
@@ -195,7 +195,7 @@ class TestTwoAtOnce:
 
     def test_who_cannot_reach_the_server_waits_for_nobody(self, serve, tmp_path):
         with (
-            module._alone_in(tmp_path),
+            module.alone_in(tmp_path),
             pytest.raises(DownloadError, match=r"404.*after 1 try"),
         ):
             download(tmp_path, url=serve("404").url, files=FILES)
