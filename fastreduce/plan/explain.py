@@ -214,7 +214,7 @@ def _here(
     else:
         from fastreduce.topology import detect
 
-        machine, costs = as_measured(detect(), k)
+        machine, costs = as_measured(detect(devices), k)
         candidates = _on_links(machine, costs, k, tensor_bytes, more, fit=False)
         where = machine.name
     found = sorted(candidates, key=by_seconds)

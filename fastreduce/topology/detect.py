@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
+import torch
 
 from fastreduce.topology.calibration_files import stored
 from fastreduce.topology.graph import Topology
@@ -40,10 +41,11 @@ class _Gpu(NamedTuple):
     nvlinks: list[_NvLink]
 
 
-def detect() -> Topology:
+def detect(devices: Iterable[torch.device] = ()) -> Topology:
     """The topology of this machine, read from its driver through NVML.
 
     Devices are all GPUs in NVML's order, that of the PCIe bus; ``CUDA_VISIBLE_DEVICES`` is ignored.
+    With ``devices``, those of torch, they are these, and in their order.
     Rates are the nominal rates that NVML reports, times the share that is usually achieved, and
     latencies are typical of the medium (`fastreduce.topology.links`). What NVML does not report is
     None, and listed by `Topology.unknown`: always the CPUs' memory, the links between CPUs, and the
@@ -62,10 +64,11 @@ def detect() -> Topology:
             "looked for GPUs through NVML and found no package nvidia-ml-py; pip install "
             f"nvidia-ml-py, {OTHERWISE}"
         ) from None
-    return _detect(pynvml)
+    found: list[Any] = [torch.cuda.get_device_properties(device) for device in devices]
+    return _detect(pynvml, [(x.pci_domain_id, x.pci_bus_id, x.pci_device_id) for x in found])
 
 
-def _detect(nvml: Any) -> Topology:
+def _detect(nvml: Any, wanted: Iterable[_PciAddress] = ()) -> Topology:
     """``nvml`` is pynvml, or a fake of it in the tests."""
     try:
         nvml.nvmlInit()
@@ -93,8 +96,22 @@ def _detect(nvml: Any) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    name = f"{len(gpus)} x {gpus[0].name}"
-    return Topology(name, source, _graph(nvml, gpus, levels), stored())
+    graph = _graph(nvml, gpus, levels)
+    # A part of a GPU, or one in a virtual machine, may have an address that NVML does not know.
+    numbers = [addresses.index(x) for x in dict.fromkeys(wanted) if x in addresses]
+    if numbers:
+        graph = _with_gpus(graph, [f"gpu{number}" for number in numbers])
+    name = f"{len(numbers) or len(gpus)} x {gpus[0].name}"
+    return Topology(name, source, graph, stored())
+
+
+def _with_gpus(graph: nx.DiGraph, gpus: Sequence[str]) -> nx.DiGraph:
+    """The graph without others, and with these in their order: no route leads through a GPU."""
+    others = [node for node, kind in graph.nodes(data="kind") if kind != "gpu"]
+    kept = nx.DiGraph()
+    kept.add_nodes_from((node, graph.nodes[node]) for node in (*gpus, *others))
+    kept.add_edges_from(graph.subgraph(kept).edges(data=True))
+    return kept
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:

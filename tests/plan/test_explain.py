@@ -195,16 +195,21 @@ class TestSeveralGPUs:
 
     @pytest.mark.parametrize(("linked", "algorithm"), [(True, "sharded"), (False, "ring")])
     def test_the_choice_is_what_auto_runs(self, monkeypatch, linked, algorithm):
-        monkeypatch.setattr(fastreduce.topology, "detect", lambda: preset("book-pcie4"))
+        asked = []
+        monkeypatch.setattr(
+            fastreduce.topology, "detect", lambda of: asked.extend(of) or preset("book-pcie4")
+        )
         monkeypatch.setattr(_C, "place", lambda devices: "nvlink" if linked else "pcie")
-        found = _here([torch.device("cuda", i) for i in range(4)], [MB])
+        devices = [torch.device("cuda", i) for i in (5, 4, 6, 7)]
+        found = _here(devices, [MB])
+        assert asked == devices
         assert found.algorithm == algorithm
         assert found.title == "1 MB on each of 4 ranks, book-pcie4"
 
     def test_the_program_is_what_a_call_by_name_runs(self, monkeypatch):
         """Found when it was the machine's own rings, which a call takes only if they are passed."""
         broken = preset("dgx1").without(("gpu0", "gpu1"))
-        monkeypatch.setattr(fastreduce.topology, "detect", lambda: broken)
+        monkeypatch.setattr(fastreduce.topology, "detect", lambda _: broken)
         monkeypatch.setattr(_C, "place", lambda devices: "pcie")
         monkeypatch.setenv("FASTREDUCE_ALGORITHM", "multi-ring")
         found = _here([torch.device("cuda", i) for i in range(8)], [160 * MB]).chosen

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
+import torch
 
 from fastreduce.topology import detect, preset, rings
 from fastreduce.topology.detect import _detect
@@ -176,6 +177,27 @@ class TestMachines:
         found = _detect(FakeNvml(8, nvlinks=nvlinks))
         assert [ring.order for ring in rings(found)] == [ring.order for ring in rings(book)]
         assert sum(ring.bytes_per_s for ring in rings(found)) == 67.5e9
+
+    def test_some_gpus_in_the_order_of_ranks(self, monkeypatch):
+        levels = {(i, j): PXB if i // 2 == j // 2 else SYS for i in range(4) for j in range(4)}
+        nvml = FakeNvml(4, levels=levels, nvlinks={0: [3], 3: [0]})
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        addresses = {"cuda:0": 3, "cuda:1": 0}
+        monkeypatch.setattr(
+            torch.cuda,
+            "get_device_properties",
+            lambda device: SimpleNamespace(
+                pci_domain_id=0, pci_bus_id=0x10 + addresses[device], pci_device_id=0
+            ),
+        )
+        found, whole = detect(["cuda:0", "cuda:1"]), detect()
+        assert (found.devices, found.name) == (("gpu3", "gpu0"), "2 x Tesla Fake")
+        assert set(whole.graph) - set(found.graph) == {"gpu1", "gpu2"}
+        assert dict(found.graph.edges) == dict(whole.graph.subgraph(found.graph).edges)
+        assert found.route("gpu3", "gpu0") == (("gpu3", "gpu0"),)
+
+    def test_addresses_that_the_driver_does_not_know(self):
+        assert _detect(FakeNvml(2), [(0, 0x99, 0)]).devices == ("gpu0", "gpu1")
 
     def test_one_gpu(self):
         found = _detect(FakeNvml(1))
