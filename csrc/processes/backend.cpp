@@ -64,6 +64,12 @@ void ProcessBackend::check_root(int64_t root) const {
 }
 
 at::Tensor ProcessBackend::allocateTensor(long size, at::TensorOptions options) {
+  const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+  if (!c10::isComplexType(type)) return memory_for_calls(size, options);
+  return memory_for_calls(2 * size, options.dtype(c10::toRealValueType(type)));
+}
+
+at::Tensor ProcessBackend::memory_for_calls(long size, at::TensorOptions options) {
   if (!options.device().is_cpu()) return at::empty({size}, options);
   return Heap::instance().allocate({size}, c10::typeMetaToScalarType(options.dtype()));
 }

@@ -50,7 +50,10 @@ class ProcessBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  // For DDP's buckets: those of complex parameters hold real numbers, two for each that DDP asks for.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  // For callers in Python, such as FSDP2, which mean what they ask for.
+  static at::Tensor memory_for_calls(long size, at::TensorOptions options);
   // A group of some of these ranks. Not said to be supported: whoever is told so of a group that is bound to a GPU
   // calls NCCL's further functions (torch/distributed/distributed_c10d.py, eager_connect_single_device).
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,

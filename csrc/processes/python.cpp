@@ -51,6 +51,10 @@ void define_processes(py::module& module) {
   };
   py::module::import("atexit").attr("register")(
       py::cpp_function(&Queue::end_all, py::call_guard<py::gil_scoped_release>()));
+  py::class_<ProcessBackend, c10::intrusive_ptr<ProcessBackend>, c10d::Backend>(module, "ProcessBackend")
+      .def("allocate_tensor", [](const ProcessBackend&, long size, at::ScalarType dtype, c10::Device device) {
+    return ProcessBackend::memory_for_calls(size, at::TensorOptions().dtype(dtype).device(device));
+  }, py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"));
   module.def("process_backend", &process_backend, py::arg("rank"), py::arg("names"), py::arg("timeout"),
              py::arg("shared_bytes"), py::arg("exchange"), py::arg("rest"),
              py::arg("machines") = std::vector<NamedRanks>(), py::arg("all_names") = std::vector<std::string>(),

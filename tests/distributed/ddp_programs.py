@@ -72,6 +72,26 @@ def bucket_views(rank, size):
     return parameters(module)
 
 
+class Complex(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(20, 5, dtype=torch.complex64))
+        self.bias = torch.nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, X):
+        return (X.to(torch.complex64) @ self.weight + self.bias).abs()
+
+
+def complex_parameters(rank, size):
+    """DDP's buckets hold their real and imaginary parts, as real numbers."""
+    module = Complex()
+    train(DDP(module, gradient_as_bucket_view=True), rank)
+    shared = dist.get_backend() == "fastreduce"
+    assert all(in_shared_memory(p.grad) == shared for p in module.parameters())
+    return parameters(module)
+
+
 def unused_parameters(rank, size):
     module = Net(branches=2)
     model = DDP(module, find_unused_parameters=True)

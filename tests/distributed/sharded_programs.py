@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.checkpoint as dcp
-from ddp_programs import Net, in_shared_memory, train
+from ddp_programs import Complex, Net, in_shared_memory, train
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -97,6 +97,14 @@ def fsdp2_in_memory_of_the_group(rank, size):
     dist.all_gather_single = spied
     learn_to_count(model, rank)
     assert seen and all(found == shared for found in seen)
+    return whole(model)
+
+
+def complex_shards(rank, size):
+    """In memory of the group: as many complex numbers as FSDP2 asks for."""
+    model = fully_shard(Complex())
+    model.set_allocate_memory_from_process_group_for_comm(True)
+    train(model, rank)
     return whole(model)
 
 

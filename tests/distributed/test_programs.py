@@ -12,6 +12,7 @@ from processes import in_a_group
 # Of one family, all run in the same group, one after the other.
 FAMILIES = {
     "short": (ddp.plain, ddp.bucket_views, sharded.fsdp2),
+    "complex": (ddp.complex_parameters, sharded.complex_shards),
     "ddp": (ddp.unused_parameters, ddp.static_graph, ddp.no_sync, ddp.uneven_inputs),
     "hooks": (ddp.fp16_hook, ddp.bf16_hook, ddp.power_sgd_hook, ddp.calls_from_callbacks),
     "compiled": (ddp.compiled, sharded.functional),
