@@ -54,11 +54,13 @@ class ProcessBackend final : public c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   // For callers in Python, such as FSDP2, which mean what they ask for.
   static at::Tensor memory_for_calls(long size, at::TensorOptions options);
-  // A group of some of these ranks. Not said to be supported: whoever is told so of a group that is bound to a GPU
-  // calls NCCL's further functions (torch/distributed/distributed_c10d.py, eager_connect_single_device).
+  // A group of some of these ranks.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
 #ifdef C10D_BACKEND_HAS_HOOKS  // torch 2.15 and later
+  // For its split_group. Whoever is told so of a group that is bound to a GPU calls NCCL's further functions
+  // (torch/distributed/distributed_c10d.py, eager_connect_single_device), and before 2.15 of any that has GPUs.
+  bool supportsSplitting() const override { return !getBoundDeviceId(); }
   bool supportsCompletionHooks() const override { return true; }
   void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
     completions_->add(id, [hook = std::move(hook)](uint64_t key, float duration_ms) { hook({key, duration_ms}); });

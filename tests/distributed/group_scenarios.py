@@ -157,6 +157,19 @@ def a_group_split_off(rank, size):
     assert f"float32 [{size - 1}] on rank {size - 2} but" in words, words
 
 
+def groups_split_off_by_name(rank, size):
+    """torch.distributed.split_group, which takes groups without a GPU from torch 2.15 on."""
+    if not hasattr(torch._C._distributed_c10d.Backend, "supports_completion_hooks"):
+        return
+    halves = [[0, size - 1], [*range(1, size - 1)]] if size > 2 else [[0, 1]]
+    group = dist.split_group(None, halves, group_desc="half")
+    mine = next(half for half in halves if rank in half)
+    x = torch.full((3,), float(rank))
+    dist.all_reduce(x, group=group)
+    assert dist.get_process_group_ranks(group) == mine and x.tolist() == 3 * [float(sum(mine))]
+    dist.destroy_process_group(group)
+
+
 def tensors_of_inference(rank, size):
     """Of the caller's inference mode, in which the thread that serves the call is not."""
     with torch.inference_mode():
@@ -237,6 +250,7 @@ def run(rank, size):
         *(as_much_shared_memory_as_was_said, memory_of_a_tensor_that_grows_goes_back),
         *(what_gloo_does, a_factor_of_another_dtype),
         *(a_factor_of_a_sum_that_one_rank_gets, a_group_split_off),
+        groups_split_off_by_name,
         *(outputs_over_inputs, a_mesh_with_options),
     ]
     in_turn(scenarios, rank, size)
