@@ -81,10 +81,12 @@ void Enqueue::record(size_t launch, int slice) {
   recorded_[task][lane] = issued_[lane];
 }
 
-bool Enqueue::reaches(const Instruction& instruction, int buffer) const {
-  if (instruction.rank == kHost) return false;
-  const int device = device_of(instruction.rank);
+bool Enqueue::reaches(int device, int buffer) const {
   return can_reach(device, device_of(buffer)) && !layout_.closed.contains({device, buffer});
+}
+
+bool Enqueue::reaches(const Instruction& instruction, int buffer) const {
+  return instruction.rank != kHost && reaches(device_of(instruction.rank), buffer);
 }
 
 bool Enqueue::reaches_all(const Instruction& instruction) const {
@@ -125,6 +127,7 @@ void Enqueue::for_each_slice(const Table& table, int shard, int slice, const Vis
 // A large copy between this lane's device and another goes to the copy engine, if it is the only instruction of its
 // launch: the copy engine would run several copies one after the other, and one kernel runs them at the same time.
 // A copy between two other devices is left to the kernel, because whether those two have peer access is not known here.
+// So is one where either device has no access to the other's buffer: CUDA does not say whose copy engine does it.
 void Enqueue::execute_directly(const std::vector<const Instruction*>& instructions, const Table& table, int slice,
                                Line& line) {
   Launcher launcher(table.dtype, table.op, table.elem_bytes, line);
@@ -134,7 +137,8 @@ void Enqueue::execute_directly(const std::vector<const Instruction*>& instructio
     const int src = instruction->srcs[0], dst = instruction->dsts[0];
     const bool is_copy = instructions.size() == 1 && instruction->srcs.size() == 1 && instruction->dsts.size() == 1 &&
                          device_of(src) != device_of(dst) &&
-                         (device_of(src) == line.device() || device_of(dst) == line.device());
+                         (device_of(src) == line.device() || device_of(dst) == line.device()) &&
+                         reaches(device_of(src), dst) && reaches(device_of(dst), src);
     for_each_slice(table, instruction->shard, slice, [&](const std::vector<std::byte*>& pointers, int64_t elems) {
       const int64_t bytes = elems * table.elem_bytes;
       if (is_copy && bytes >= copy_engine_bytes(device_of(src), device_of(dst)))

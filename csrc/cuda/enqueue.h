@@ -39,6 +39,7 @@ class Enqueue {
                      int64_t elems, int lane_index);
   int64_t copy_engine_bytes(int device, int other) const;
   int device_of(int buffer) const { return layout_.lanes[layout_.lane_of_rank[buffer % schedule_.ranks]]->device; }
+  bool reaches(int device, int buffer) const;
   bool reaches(const Instruction& instruction, int buffer) const;
   bool reaches_all(const Instruction& instruction) const;
 

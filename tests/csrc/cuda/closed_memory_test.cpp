@@ -26,8 +26,12 @@ int64_t opened() {
 // Calls of one program, each with tensors of its own.
 class Calls {
  public:
-  explicit Calls(const std::string& program, int ranks)
-      : one_{program_of(program, ranks), kSum, {100, 7}, {0, 0}, {.devices = ranks}},
+  Calls(const std::string& program, int ranks, int64_t copy_engine_bytes = kCopyEngineBytes)
+      : one_{program_of(program, ranks),
+             kSum,
+             {100, 7},
+             {0, 0},
+             {.devices = ranks, .copy_engine_bytes = copy_engine_bytes}},
         program_(copy_of(one_.named.program)),
         machine_(ranks, one_.setting),
         content_(one_.content()) {}
@@ -115,6 +119,9 @@ void closed_memory() {
   if (virtual_cuda::graphs_launched() != before + 8) fail("calls of four kinds in turn: not each has a graph");
   calls.run_two("closed behind others", allocate_device, foreign(Foreign::closed));
   calls.run_two("closed before others", foreign(Foreign::closed), allocate_device);
+  // A device may copy to its own closed memory; the copy engine of the device that it copies from may not.
+  for (int device = 0; device < 3; ++device)
+    Calls("ring", 3, 4).run("closed on one device, copies by the copy engine", closed_on(device), 3);
 }
 
 }  // namespace engines_test

@@ -121,4 +121,11 @@ PEER_MUTANTS = {
         "closed memory",
         "no access to foreign memory",
     ),
+    "the copy engine of a device without access": Mutant(
+        "cuda/enqueue.cpp",
+        "reaches(device_of(src), dst) && reaches(device_of(dst), src);",
+        "true;",
+        "closed memory",
+        "no access to foreign memory: copy",
+    ),
 }
