@@ -23,4 +23,16 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
+// Functions of the driver need a context of the calling thread. A new thread has none until a function of the runtime
+// makes one (triton#3729); those that only ask, as for the current device, make none.
+inline void need_context() {
+  static const auto get_current = driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent");
+  CUcontext context = nullptr;
+  driver_check(get_current(&context), "cuCtxGetCurrent");
+  if (context) return;
+  int device;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaSetDevice(device), "cudaSetDevice");
+}
+
 }  // namespace fastreduce

@@ -52,6 +52,7 @@ void Line::launch(const KernelLaunch& launch) {
   }
   KernelBuffer buffer(launch);
   const CUfunction function = loaded(launch.kernel, device_);
+  need_context();
   driver_check(driver_launch()(function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream_, nullptr, buffer.extra),
                "cuLaunchKernel");
 }

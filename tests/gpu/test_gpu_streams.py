@@ -90,6 +90,20 @@ def test_several_threads_with_streams_of_their_own(place, algorithm):
         list(threads.map(repeatedly, values))
 
 
+def test_threads_that_have_not_used_a_gpu_before(place):
+    """A new thread has no CUDA context. The first call is made here, and loads the kernels."""
+    values = noise(3, (ELEMS,), torch.float32)
+    tensors, wanted = place.put(values), [x.clone() for x in values]
+    allreduce(tensors)
+    allreduce(wanted)
+    for _ in range(3):
+        place.synchronize()
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(allreduce, tensors).result()
+        allreduce(wanted)
+    assert_all_same(tensors, wanted)
+
+
 def test_the_current_device_and_stream_stay(place):
     if not place.on_gpu:
         pytest.skip("the CPU has none")

@@ -111,6 +111,9 @@ void lanes_of_captures();
 void limits_of_a_launch();
 void limits_without_peers();
 
+// new_threads_test.cpp
+void calls_in_new_threads();
+
 // peers_test.cpp
 void kept_proofs(const std::string& path);
 void kept_failures(const std::string& path);

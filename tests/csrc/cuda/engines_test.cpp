@@ -251,6 +251,8 @@ int main(int argc, char** argv) {
     user_captures();
     a_call_that_fails_in_a_capture();
     captures_on_all_devices();
+  } else if (mode == "new threads") {
+    calls_in_new_threads();
   } else if (mode == "beside") {
     calls_beside_each_other();
   } else if (mode == "graphs" || mode == "graphs, no peers") {

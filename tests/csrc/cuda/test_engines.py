@@ -42,6 +42,7 @@ MODES = {
     "failures, no peers": ("plain", 2000),
     "same addresses": ("address", 21),
     "beside": ("address", 7),
+    "new threads": ("address", 6),
     "limits": ("address", 34),
     "limits, no peers": ("address", 1),
     "no peers": ("address", 50),

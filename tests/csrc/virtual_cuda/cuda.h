@@ -1,11 +1,12 @@
-// The part of the CUDA driver API that fastreduce uses: launching a kernel with a buffer of arguments, and what it says
-// of memory that cudaMalloc did not allocate.
+// The part of the CUDA driver API that fastreduce uses: launching a kernel with a buffer of arguments, what it says of
+// memory that cudaMalloc did not allocate, and whether a thread has a context.
 #pragma once
 
 #include "cuda_runtime.h"
 
 using CUfunction = cudaFunction_t;
 using CUstream = cudaStream_t;
+using CUcontext = struct CUctx_st*;
 using CUmemoryPool = cudaMemPool_t;
 using CUdeviceptr = unsigned long long;
 enum CUresult { CUDA_SUCCESS = 0 };

@@ -22,9 +22,19 @@ CUfunction function_of(const void* symbol, int device) {
   return &functions->emplace_back(CUfunc_st{symbol, device});
 }
 
+constexpr auto kNoContext = cudaErrorDeviceUninitialized;
+
+CUresult get_current_context(CUcontext* context) {
+  return static_cast<CUresult>(call("cuCtxGetCurrent", [&](Runtime&) {
+    const HostThread& thread = host_thread();
+    *context = thread.has_context ? reinterpret_cast<CUcontext>(static_cast<uintptr_t>(thread.device) + 1) : nullptr;
+  }));
+}
+
 CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned smem_bytes, CUstream stream, void** params,
                        void** extra) {
+  if (!host_thread().has_context) return static_cast<CUresult>(kNoContext);
   if (function->device != host_thread().device) return static_cast<CUresult>(cudaErrorInvalidValue);
   const dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
   try {
@@ -59,6 +69,7 @@ void describe(const Runtime& rt, const Allocation& allocation, CUpointer_attribu
 }
 
 const Allocation& allocation_at(Runtime& rt, CUdeviceptr pointer) {
+  require(host_thread().has_context, kNoContext);
   const Allocation* found = rt.memory.find(pointer);
   require(found != nullptr && !found->freed, cudaErrorInvalidValue);
   return *found;
@@ -80,6 +91,7 @@ CUresult get_pointer_attribute(void* value, CUpointer_attribute attribute, CUdev
 }
 
 const std::map<std::string, void*> kFunctions{
+    {"cuCtxGetCurrent", reinterpret_cast<void*>(&get_current_context)},
     {"cuLaunchKernel", reinterpret_cast<void*>(&launch_kernel)},
     {"cuPointerGetAttribute", reinterpret_cast<void*>(&get_pointer_attribute)},
     {"cuPointerGetAttributes", reinterpret_cast<void*>(&get_pointer_attributes)},

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 namespace virtual_cuda {
 namespace {
@@ -96,6 +97,16 @@ cudaError_t count_call(Runtime& rt, const char* name) {
     return error;
   }
   return cudaSuccess;
+}
+
+void made(const char* call) {
+  static const std::set<std::string> only_ask{
+      "cudaDeviceCanAccessPeer", "cudaDeviceGetAttribute",   "cudaDeviceGetP2PAttribute",
+      "cudaDeviceGetPCIBusId",   "cudaDriverGetVersion",     "cudaGetDevice",
+      "cudaGetDeviceCount",      "cudaGetDeviceProperties",  "cudaGetDriverEntryPointByVersion",
+      "cudaRuntimeGetVersion",   "cudaStreamGetCaptureInfo", "cudaThreadExchangeStreamCaptureMode"};
+  const std::string name = call;
+  if (name.starts_with("cuda") && !only_ask.contains(name)) host_thread().has_context = true;
 }
 
 void let_interrupt(std::unique_lock<std::mutex>& lock) {

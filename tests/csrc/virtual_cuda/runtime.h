@@ -95,7 +95,8 @@ struct HostThread {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  int64_t generation = 0;  // of the runtime it belongs to
+  bool has_context = false;  // without one the driver's functions fail
+  int64_t generation = 0;    // of the runtime it belongs to
 };
 HostThread& host_thread();
 
@@ -201,6 +202,10 @@ bool unloading();
 // The error that a test asked this call to return, or success.
 cudaError_t count_call(Runtime& runtime, const char* name);
 
+// A new thread has a context once a call has needed one. Those that only ask do not: to be on the safe side, all that
+// CUDA does not say it of.
+void made(const char* call);
+
 // Whether a user object's destructor runs in this thread, where CUDA may not be called; says so.
 bool in_a_destructor(const char* call);
 
@@ -226,7 +231,10 @@ cudaError_t call(const char* name, const Body& body, const GiveUp& give_up) {
   } catch (const Error& error) {
     if (code == cudaSuccess) code = error.code;
   }
-  if (code != cudaSuccess) host_thread().last_error = code;
+  if (code != cudaSuccess)
+    host_thread().last_error = code;
+  else
+    made(name);
   return code;
 }
 template <class Body>
