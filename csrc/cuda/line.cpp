@@ -20,17 +20,20 @@ LaunchFunction driver_launch() {
   return found;
 }
 
-// The kernel as loaded on a device, found once.
+// The kernel as loaded on a device, found once. Loading it may have to wait for what runs there, which may itself wait
+// for a launch of another thread: so no thread keeps others out meanwhile.
 CUfunction loaded(const void* kernel, int device) {
   static std::mutex mutex;
   static std::map<std::pair<const void*, int>, cudaFunction_t> known;
-  std::lock_guard lock(mutex);
-  cudaFunction_t& function = known[{kernel, device}];
-  if (!function) {
-    const RelaxedCapture relaxed;  // the kernel may be loaded only now
-    cuda_check(cudaGetFuncBySymbol(&function, kernel), "cudaGetFuncBySymbol");
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find({kernel, device}); found != known.end()) return found->second;
   }
-  return function;
+  const RelaxedCapture relaxed;  // the kernel may be loaded only now
+  cudaFunction_t function;
+  cuda_check(cudaGetFuncBySymbol(&function, kernel), "cudaGetFuncBySymbol");
+  const std::lock_guard lock(mutex);
+  return known[{kernel, device}] = function;
 }
 
 }  // namespace

@@ -111,6 +111,9 @@ void lanes_of_captures();
 void limits_of_a_launch();
 void limits_without_peers();
 
+// loads_test.cpp
+void a_kernel_loaded_between_launches();
+
 // new_threads_test.cpp
 void calls_in_new_threads();
 

@@ -172,7 +172,8 @@ Config machine_for(const std::string& mode) {
   if (mode == "threads") config = {.devices = 8, .max_delay_us = 20};
   if (mode.ends_with("no peers") || mode == "pieces" || mode == "beside")
     config = {.devices = 4, .peers = none, .linear = true};
-  if (mode == "flags") config = {.devices = 4, .max_delay_us = 20, .multiprocessors = 6, .blocks_wait = true};
+  if (mode == "flags")
+    config = {.devices = 4, .max_delay_us = 20, .multiprocessors = 6, .blocks_wait = true, .loads_wait = true};
   if (mode == "no peers, threads") config = {.devices = 4, .peers = none, .max_delay_us = 20};
   if (mode == "pairs of peers") config = {.devices = 4, .peers = halves, .linear = true};
   if (mode == "same addresses") config = {.devices = 4, .linear = true, .reuse_addresses = true};
@@ -220,6 +221,7 @@ int main(int argc, char** argv) {
   } else if (mode == "failures" || mode == "failures, no peers") {
     failures(mode == "failures" ? 3 : 2);
   } else if (mode == "flags") {
+    a_kernel_loaded_between_launches();
     calls_by_flags();
     failures_by_flags();
   } else if (mode == "same addresses") {

@@ -26,6 +26,14 @@ FLAGS_MUTANTS = {
         "flags",
         "FAILED",
     ),
+    "a load keeps out the launch that it waits for": Mutant(
+        "cuda/line.cpp",
+        "  {\n    const std::lock_guard lock(mutex);\n",
+        "  static std::mutex all;\n  const std::lock_guard alone(all);\n"
+        "  {\n    const std::lock_guard lock(mutex);\n",
+        "flags",
+        "kernel trapped",
+    ),
     "a wait that is too long": Mutant(
         "cuda/flags.cpp", "kMaxWaitS = 60", "kMaxWaitS = 0", "flags", "kernel trapped"
     ),

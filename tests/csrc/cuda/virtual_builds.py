@@ -48,7 +48,16 @@ ENGINES_AND_TESTS = {
         f"{name}_test.cpp": Source(HERE / f"{name}_test.cpp", TEST_OPTIONS)
         for name in (
             *("engines", "beside", "captures", "closed_memory", "copies", "failures", "flags"),
-            *("graph_cache", "graphs", "limits", "new_threads", "peers", "trials", "reuse"),
+            *(
+                "graph_cache",
+                "graphs",
+                "limits",
+                "loads",
+                "new_threads",
+                "peers",
+                "trials",
+                "reuse",
+            ),
         )
     },
 }

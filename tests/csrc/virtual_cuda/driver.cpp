@@ -15,10 +15,13 @@ struct CUfunc_st {
 namespace virtual_cuda {
 namespace {
 
-CUfunction function_of(const void* symbol, int device) {
+// `loads` is called if it is not loaded yet.
+template <class Loads>
+CUfunction function_of(const void* symbol, int device, const Loads& loads) {
   static auto* const functions = new std::deque<CUfunc_st>;  // a handle is good until the process ends
   for (CUfunc_st& function : *functions)
     if (function.symbol == symbol && function.device == device) return &function;
+  loads();
   return &functions->emplace_back(CUfunc_st{symbol, device});
 }
 
@@ -121,7 +124,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 }
 
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
-  return virtual_cuda::call("cudaGetFuncBySymbol", [&](virtual_cuda::Runtime&) {
-    *function = virtual_cuda::function_of(symbol, virtual_cuda::host_thread().device);
+  std::vector<virtual_cuda::Node*> running;
+  const cudaError_t code = virtual_cuda::call("cudaGetFuncBySymbol", [&](virtual_cuda::Runtime& rt) {
+    const int device = virtual_cuda::host_thread().device;
+    *function = virtual_cuda::function_of(symbol, device, [&] {
+      for (const auto& queue : rt.queues)
+        if (rt.config.loads_wait && queue->device == device) running.push_back(queue->last());
+    });
   });
+  for (virtual_cuda::Node* node : running) node->done.wait();  // other threads may go on
+  return code;
 }

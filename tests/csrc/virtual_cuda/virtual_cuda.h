@@ -65,6 +65,7 @@ struct Config {
   int max_peers = 16;          // enabled by one device; 8 on machines without a switch
   int multiprocessors = 4;
   bool blocks_wait = false;               // for each other and for those of other devices: all run at once
+  bool loads_wait = false;                // a kernel that is loaded waits for all that its device does
   int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
   size_t memory_bytes = size_t{1} << 30;  // of each device
   bool reuse_addresses = false;           // what is freed last is allocated first, as torch's allocator does
