@@ -26,9 +26,12 @@ from fastreduce.thread_modes import modes_of_this_thread
 MAX_IN_FLIGHT = 32
 
 
-def _empty() -> queue.SimpleQueue[None]:
-    """Room for as many, in what a thread waits for without a lock of Python's: the worker could
-    not go on where a signal handler that waits for it has interrupted who holds one."""
+def _room_for_calls() -> queue.SimpleQueue[None]:
+    """One entry per call that may be in flight: each takes one and gives it back when it ends.
+
+    Who waits for a SimpleQueue holds no lock. With a lock, a signal handler that interrupts the
+    wait and begins a call of its own would wait for ever for the thread that it has interrupted.
+    """
     room: queue.SimpleQueue[None] = queue.SimpleQueue()
     for _ in range(MAX_IN_FLIGHT):
         room.put(None)
@@ -36,7 +39,7 @@ def _empty() -> queue.SimpleQueue[None]:
 
 
 in_flight: set[Future[None]] = set()
-_room = _empty()
+_room = _room_for_calls()
 _lock = threading.Lock()
 _worker: ThreadPoolExecutor | None = None
 _thread = threading.local()
@@ -210,7 +213,7 @@ def _started_worker() -> ThreadPoolExecutor:
 def _forget_worker() -> None:
     # The worker may not have left yet for calls that were done, and it never will here.
     global _worker, _lock, _room
-    _worker, _lock, _room = None, threading.Lock(), _empty()
+    _worker, _lock, _room = None, threading.Lock(), _room_for_calls()
     in_flight.clear()
 
 

@@ -68,7 +68,7 @@ class Recorder:
             return  # an optimizer's step is being captured, and changes nothing yet
         params = self._params()
         if params is None:
-            return  # after a step, perhaps of who has wrapped the module again; `see` refuses them
+            return  # the next forward pass refuses them; this step may be of another wrapper
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
         # A write through parameter.data shows in the bits alone, a step that changes none does not.
         if not self._watch.changed(list(params.values())) and hashes == self._last:

@@ -19,13 +19,13 @@ class Watch:
 
     Their version counters say so, except after a step of an optimizer with ``fused=True``, which
     writes without counting (torch 2.13). So the steps of optimizers are noticed, too, and followed
-    by a call of ``after_step``, a method whose object lives no longer for it.
+    by a call of ``after_step``, a method of an object that this does not keep alive.
     """
 
     def __init__(self, after_step: Callable[[], None] | None = None) -> None:
         self._after_step = weakref.WeakMethod(after_step) if after_step else lambda: None
         self._seen: list[tuple[int, int]] = []
-        # By their ids, which are another tensor's where these are no longer.
+        # By id; the reference tells whether the id is still that of this tensor.
         self._params: dict[int, TensorWeakRef] = {}
         self._stepped = False
         _listen()
