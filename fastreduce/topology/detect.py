@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,7 +45,7 @@ def detect(devices: Iterable[torch.device] = ()) -> Topology:
     """The topology of this machine, read from its driver through NVML.
 
     Devices are all GPUs in NVML's order, that of the PCIe bus; ``CUDA_VISIBLE_DEVICES`` is ignored.
-    With ``devices``, those of torch, they are these, and in their order.
+    With ``devices``, those of torch, these come first, in their order.
     Rates are the nominal rates that NVML reports, times the share that is usually achieved, and
     latencies are typical of the medium (`fastreduce.topology.links`). What NVML does not report is
     None, and listed by `Topology.unknown`: always the CPUs' memory, the links between CPUs, and the
@@ -96,22 +96,18 @@ def _detect(nvml: Any, wanted: Iterable[_PciAddress] = ()) -> Topology:
         f"read through NVML, driver {driver}; nominal rates times what is achieved of them, usual "
         "latencies"
     )
-    graph = _graph(nvml, gpus, levels)
+    name = f"{len(gpus)} x {gpus[0].name}"
     # A part of a GPU, or one in a virtual machine, may have an address that NVML does not know.
-    numbers = [addresses.index(x) for x in dict.fromkeys(wanted) if x in addresses]
-    if numbers:
-        graph = _with_gpus(graph, [f"gpu{number}" for number in numbers])
-    name = f"{len(numbers) or len(gpus)} x {gpus[0].name}"
-    return Topology(name, source, graph, stored())
+    first = [f"gpu{addresses.index(address)}" for address in wanted if address in addresses]
+    return Topology(name, source, _with_first(first, _graph(nvml, gpus, levels)), stored())
 
 
-def _with_gpus(graph: nx.DiGraph, gpus: Sequence[str]) -> nx.DiGraph:
-    """The graph without others, and with these in their order: no route leads through a GPU."""
-    others = [node for node, kind in graph.nodes(data="kind") if kind != "gpu"]
-    kept = nx.DiGraph()
-    kept.add_nodes_from((node, graph.nodes[node]) for node in (*gpus, *others))
-    kept.add_edges_from(graph.subgraph(kept).edges(data=True))
-    return kept
+def _with_first(gpus: Iterable[str], graph: nx.DiGraph) -> nx.DiGraph:
+    """The same graph: a topology's devices are in the order of its nodes."""
+    ordered = nx.DiGraph()
+    ordered.add_nodes_from((node, graph.nodes[node]) for node in (*gpus, *graph))
+    ordered.add_edges_from(graph.edges(data=True))
+    return ordered
 
 
 def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
