@@ -47,7 +47,7 @@ def of_timm():
 
     def smallest(family):
         order = sorted(_module_to_models[family], key=lambda x: (not any(s in x for s in SMALL), x))
-        return min(order[:3], key=lambda name: parameters_of(lambda: timm.create_model(name)))
+        return min(order[:3], key=lambda x: parameters_of(on_meta(timm.create_model, x)))
 
     def make(family):
         net = timm.create_model(smallest(family), num_classes=7)
@@ -73,7 +73,7 @@ def of_transformers():
         known = (auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING)
         classes = next(x for x in (*known, auto.MODEL_MAPPING) if type(config) in x)[type(config)]
         model = classes[0] if isinstance(classes, tuple) else classes
-        check_size(parameters_of(lambda: model(config)))
+        check_size(on_meta(model, config))
         inputs = {
             "input_ids": torch.randint(3, 90, (EXAMPLES, 10)),
             "pixel_values": torch.randn(EXAMPLES, 3, 32, 32).double(),
@@ -88,14 +88,18 @@ def of_transformers():
     return dict.fromkeys(sorted(transformers.CONFIG_MAPPING), make)
 
 
-def parameters_of(make):
+def on_meta(make, *args):
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in make().parameters())
+        return make(*args)
 
 
-def check_size(parameters):
-    if parameters > MOST_PARAMETERS:
-        raise ValueError(f"{parameters:,} parameters")
+def parameters_of(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def check_size(net):
+    if parameters_of(net) > MOST_PARAMETERS:
+        raise ValueError(f"{parameters_of(net):,} parameters")
 
 
 def tensors_of(output):
@@ -166,7 +170,7 @@ def main(zoos):
             signal.alarm(LIMIT_S)
             try:
                 net, args, kwargs = make(name)
-                check_size(sum(parameter.numel() for parameter in net.parameters()))
+                check_size(net)
             except Exception as error:
                 words = f"left out: not made, {type(error).__name__}"
             else:

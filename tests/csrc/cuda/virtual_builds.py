@@ -48,16 +48,8 @@ ENGINES_AND_TESTS = {
         f"{name}_test.cpp": Source(HERE / f"{name}_test.cpp", TEST_OPTIONS)
         for name in (
             *("engines", "beside", "captures", "closed_memory", "copies", "failures", "flags"),
-            *(
-                "graph_cache",
-                "graphs",
-                "limits",
-                "loads",
-                "new_threads",
-                "peers",
-                "trials",
-                "reuse",
-            ),
+            *("graph_cache", "graphs", "limits", "loads", "new_threads"),
+            *("peers", "trials", "reuse"),
         )
     },
 }
