@@ -1,11 +1,10 @@
-"""The dispatcher's way: torch.compile, fake tensors, opcheck, and the profiler."""
+"""The dispatcher's way: torch.compile, opcheck, modes, and the profiler."""
 
 from contextlib import nullcontext
 
 import pytest
 import torch
 from reference import assert_same, noise, origin, reduced
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ReduceOp
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -255,38 +254,6 @@ def test_tensors_made_of_tensors():
     tensors = [TwoTensor(torch.full((3,), 1.0 + r), torch.full((3,), 5.0)) for r in range(2)]
     allreduce(tensors)
     assert [tensors[0].a.tolist(), tensors[1].b.tolist()] == [[3.0] * 3, [10.0] * 3]
-
-
-class TestFakeTensors:
-    def test_go_through(self):
-        with FakeTensorMode():
-            tensors = [torch.ones(3), torch.ones(3)]
-            outputs = [torch.empty(6), torch.empty(6)]
-            allreduce(tensors)
-            reduce(tensors, 1)
-            broadcast(tensors)
-            all_gather(outputs, tensors)
-            reduce_scatter(tensors, outputs)
-            assert tensors[0].shape == (3,)
-
-    def test_ranks_without_tensors(self):
-        with FakeTensorMode():
-            assert allreduce([[], []]) is None
-
-    def test_of_inference_mode_go_through_outside(self):
-        """As Inductor has them, where a compiled function enters inference mode itself."""
-        with FakeTensorMode():
-            with torch.inference_mode():
-                tensors = [torch.ones(3), torch.ones(3)]
-            assert allreduce(tensors) is None
-
-    def test_among_inputs_alone(self):
-        with FakeTensorMode():
-            fake = [torch.ones(3), torch.ones(3)]
-        outputs = [torch.zeros(6), torch.zeros(6)]
-        with pytest.raises(Exception, match=r"(?i)fake|memory"):
-            all_gather(outputs, fake)
-        assert outputs[0].tolist() == [0.0] * 6
 
 
 @pytest.mark.parametrize(
