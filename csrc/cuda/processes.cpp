@@ -1,6 +1,7 @@
 // Connects the groups of processes to CUDA. Only the CUDA build has this file.
 #include <c10/cuda/CUDAStream.h>
 
+#include <memory>
 #include <stdexcept>
 
 #include "cuda/ipc.h"
@@ -24,11 +25,13 @@ void pin(std::byte* data, size_t bytes) {
   if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) != cudaSuccess) cudaGetLastError();
 }
 
+std::shared_ptr<void> relaxed_capture() { return std::make_shared<RelaxedCapture>(); }
+
 [[maybe_unused]] const bool connected =
     (make_device_staging = [](int device, int rank, int ranks) -> std::unique_ptr<DeviceStaging> {
   current_stream(device);  // throws before anything is allocated
   return std::make_unique<IpcStaging>(device, rank, ranks, current_stream);
-}, pin_memory = pin, true);
+}, pin_memory = pin, beside_captures = relaxed_capture, true);
 
 }  // namespace
 }  // namespace fastreduce

@@ -26,6 +26,7 @@ void wait_for_last_work(Executor& executor) {
 MakeDeviceStaging make_device_staging = nullptr;
 bool share_device_memory = true;
 bool wait_on_shared_gpus = false;
+std::shared_ptr<void> (*beside_captures)() = nullptr;
 
 bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
   auto& staging = stagings_[device.index()];

@@ -42,6 +42,10 @@ extern bool share_device_memory;
 // it on, alike on all ranks.
 extern bool wait_on_shared_gpus;
 
+// While what it returns lives, nothing that this thread does breaks the capture of a CUDA graph in another thread. Set
+// by builds with CUDA.
+extern std::shared_ptr<void> (*beside_captures)();
+
 // All GPUs that one rank of a group has tensors on.
 class DeviceGroup {
  public:

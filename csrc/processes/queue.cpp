@@ -48,6 +48,7 @@ void CallWork::run() {
   std::optional<c10::StreamGuard> current;
   try {
     if (stream_) current.emplace(stream_->begin());
+    const std::shared_ptr<void> beside = stream_ && beside_captures ? beside_captures() : nullptr;
     body_();
     if (stream_) stream_->stream().synchronize();
   } catch (const GroupError& e) {

@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -139,6 +141,38 @@ def many_at_once(rank, size, device):
     for x in xs[:-1]:
         assert torch.equal(x, torch.full_like(x, size * (size + 1) / 2))
     assert torch.equal(last.wait(), torch.full_like(xs[-1], size * (size + 1) / 2 + 1))
+
+
+def beside_a_capture(rank, size, device):
+    """Another thread captures a graph, in the mode that forbids allocations in every thread.
+
+    The calls' memory is allocated, and the group's thread waits for the GPU, meanwhile.
+    """
+    captured = torch.zeros(3, device=device).add_(1)
+    group = dist.new_group()
+    x = torch.full((300_000,), rank + 1.0, device=device)
+    begins, ends = threading.Event(), threading.Event()
+
+    def capture():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="global"):
+            captured.add_(1)
+            begins.set()
+            assert ends.wait(60)
+        graph.replay()
+        torch.cuda.synchronize()
+
+    with ThreadPoolExecutor(1) as other:
+        capturing = other.submit(capture) if device != "cpu" else None
+        assert capturing is None or begins.wait(60)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        work.get_future().wait()
+        ends.set()
+        if capturing:
+            capturing.result()
+            assert captured.eq(2).all()
+    work.wait()
+    assert torch.equal(x, torch.full_like(x, size * (size + 1) / 2))
 
 
 def calls_that_differ(rank, size, device):

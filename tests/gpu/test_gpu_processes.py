@@ -62,6 +62,7 @@ def test_large_values(run):
     "scenario",
     [
         *(scenarios.in_stream_order, scenarios.many_at_once, scenarios.calls_that_differ),
+        scenarios.beside_a_capture,
         *(scenarios.ddp, scenarios.fsdp, scenarios.expandable_segments),
         *(scenarios.through_the_cpu, scenarios.groups_come_and_go, scenarios.kernels_that_wait),
     ],
