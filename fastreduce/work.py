@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -60,6 +60,9 @@ class Work:
 
     def __init__(self, done: Future[None], events: Iterable[torch.cuda.Event], results: Any):
         self._done, self._events, self._results = done, list(events), results
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("Work: a call cannot be copied or pickled; wait() for it, and copy tensors")
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the tensors have their results; return True.

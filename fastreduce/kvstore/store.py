@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -114,6 +114,13 @@ class KVStore(Joint):
             self._values = Asynchronous(
                 self._peers, self._shards, self.op, staleness=staleness, timeout_s=timeout_s
             )
+
+    def __getstate__(self) -> NoReturn:
+        """What copies and pickles of an object are made of: this one has locks, threads, peers."""
+        raise TypeError(
+            "KVStore: a store cannot be copied or pickled; wanted its state_dict(), which another "
+            "store's load_state_dict() takes"
+        )
 
     def keys(self) -> list[Key]:
         """Those that have a value, in the order in which they got it."""

@@ -1,5 +1,7 @@
 """`async_op=True`: what is returned, errors, and order."""
 
+import copy
+import pickle
 import threading
 from datetime import timedelta
 
@@ -130,6 +132,14 @@ def test_every_kind_of_second_call_waits_for_the_first(gate, monkeypatch, name, 
     SECOND_CALLS[name](tensors)
     assert begun.is_completed() is waits
     assert tensors[0].tolist() == ([1, 1, 1] if waits else [2, 2, 2])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(copied):
+    work = fastreduce.allreduce([torch.ones(2), torch.ones(2)], async_op=True)
+    with pytest.raises(TypeError, match=r"^Work: a call cannot be copied .* wait\(\) for it"):
+        copied(work)
+    work.wait()
 
 
 def test_the_callers_list_may_change(gate):

@@ -1,5 +1,8 @@
 """A store's state: kept, put back, and as it was where an update fails."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -26,6 +29,12 @@ def test_a_checkpoint_has_values_and_optimizers(tmp_path):
         one.pull(key, wanted := torch.empty(shape))
         other.pull(key, found := torch.empty(shape))
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(copied):
+    with pytest.raises(TypeError, match=r"^KVStore: a store cannot be copied .* its state_dict"):
+        copied(adam())
 
 
 def test_a_checkpoint_of_another_store_is_refused():
