@@ -144,6 +144,7 @@ def as_by_torchrun(function, *args, processes=2, status=0):
 def torchrun(*program, processes=2, restarts=0, status=0):
     """What both streams of a program under torchrun got."""
     flags = ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    flags += ["--log-dir", os.devnull]  # or it leaves a folder behind
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *flags, *map(str, program)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
