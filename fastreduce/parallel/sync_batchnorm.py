@@ -105,7 +105,15 @@ def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """
     if 1 in x.shape:
         return torch.addcmul(_along(shift, x), x, _along(scale, x))
-    return F.batch_norm(x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, eps=0.0)
+    mean, variance = torch.zeros_like(scale), torch.ones_like(scale)
+    # Not F.batch_norm, which refuses this eps in torch 2.11.
+    return torch.batch_norm(
+        *(x, scale, shift, mean, variance),
+        training=False,
+        momentum=0.0,
+        eps=0.0,
+        cudnn_enabled=torch.backends.cudnn.enabled,
+    )
 
 
 def _along(channels: Tensor, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastreduce import DataParallel
+from fastreduce.parallel.sync_batchnorm import _affine
 
 ROWS, CLASSES = 7, 5
 
@@ -307,3 +308,15 @@ def test_errors_end_all_shards(case, way):
     kept = 2 if way == "at once" and len(X) > 1 else 0  # for the passes that follow
     assert len(set(threading.enumerate()) - before) == kept
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_scale_and_shift_do_without_what_torch_2_11_refuses(monkeypatch):
+    """There F.batch_norm wants an eps above zero, also in evaluation."""
+
+    def refuse(*_, eps, **__):
+        raise ValueError(f"batch_norm eps must be positive, but got {eps}")
+
+    monkeypatch.setattr(F, "batch_norm", refuse)
+    x, (scale, shift) = torch.randn(4, 3, 5), torch.randn(2, 3)
+    wanted = x * scale.view(3, 1) + shift.view(3, 1)
+    torch.testing.assert_close(_affine(x, scale, shift), wanted)
