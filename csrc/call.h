@@ -39,7 +39,7 @@ struct TensorLists {
 
 // The arguments of a call. Collectives that work in place have no inputs.
 struct Call {
-  Collective collective;
+  Collective collective = Collective::allreduce;
   TensorLists outputs;
   TensorLists inputs;
   Op op = Op::sum;
