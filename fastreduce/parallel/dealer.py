@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards
 from fastreduce.parallel.checks import check_not_traced, check_settings
 from fastreduce.parallel.common_objects import unchanged_objects
+from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.loss_kinds import kind_of
 from fastreduce.parallel.losses import coarsest_eps, combine, compared, scaled_by_tensor, total
@@ -136,7 +137,7 @@ class Dealer:
         few = len(self.checked) + len(self.not_comparable) < MOST_CHECKED
         if len(owners) > 1 and few and isinstance(losses[0], Tensor):
             kind = reduction, kind_of(loss_fn)
-            if kind not in self.checked:
+            if kind not in self.checked and not capturing():  # comparing waits for the GPU
                 whole = self._whole_loss(kind, loss_fn, outputs, targets, sizes)
                 if whole is not None and compared(whole.to(found), found, coarsest_eps(losses[0])):
                     self.checked.add(kind)

@@ -14,7 +14,7 @@ from torch import nn
 
 import fastreduce
 from fastreduce import DataParallel
-from fastreduce.parallel import graphed
+from fastreduce.parallel import dealer, graphed
 from fastreduce.parallel.graphed import GraphedStep
 from fastreduce.parallel.update import Update
 
@@ -250,3 +250,15 @@ def test_on_the_cpu_there_is_no_graph():
     model = DataParallel(made("mlp"), ["cpu"] * 2)
     with pytest.raises(RuntimeError, match="replicas are on cpu, wanted GPUs"):
         model.graphed(F.cross_entropy, X, Y)
+
+
+def test_no_loss_is_compared_in_a_capture(monkeypatch):
+    """Which may not wait for the GPU; those of the steps before it may have been infinite."""
+    compared = []
+    monkeypatch.setattr(dealer, "compared", lambda *_: compared.append("waited"))
+    model = DataParallel(made("mlp"), ["cpu"] * 2)
+    for capturing in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda now=capturing: now)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=capturing: now)
+        model.backward(F.cross_entropy, *batch())
+    assert compared == ["waited"]
