@@ -87,9 +87,12 @@ class Work:
                 "must still be left alone"
             )
         self._done.result()
+        self._let_streams_wait()
+        return True
+
+    def _let_streams_wait(self) -> None:
         for event in self._events:
             torch.cuda.current_stream(event.device).wait_event(event)
-        return True
 
     def is_completed(self) -> bool:
         """Whether the tensors have their results, or the call has failed."""
@@ -99,12 +102,16 @@ class Work:
         )
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors, for ``.then(...)``; it has the error if the call has failed."""
+        """A future of the tensors, for ``.then(...)``; it has the error if the call has failed.
+
+        On GPUs the devices' current streams wait, as in `wait`.
+        """
         future: torch.futures.Future[Any] = torch.futures.Future()
 
         def settle(done: Future[None]) -> None:
             error = done.exception()
             if error is None:
+                self._let_streams_wait()  # in the caller's thread: calls on GPUs are made at once
                 future.set_result(self._results)
             else:
                 future.set_exception(error)

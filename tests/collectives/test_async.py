@@ -3,7 +3,10 @@
 import copy
 import pickle
 import threading
+from concurrent.futures import Future
 from datetime import timedelta
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -265,3 +268,15 @@ def test_what_watches_this_threads_operations_sees_the_call():
         loss.backward()
     assert weight.grad.tolist() == [2.0] * 3
     assert saved.tolist() == [3.0] * 3
+
+
+def test_of_a_future_too_streams_wait(monkeypatch):
+    """Those of the GPU, which are current where it is asked for: what follows may be put there."""
+    waited = []
+    event, stream, done = SimpleNamespace(device=torch.device("cuda:0")), Mock(), Future()
+    stream.wait_event = waited.append
+    monkeypatch.setattr(torch.cuda, "current_stream", {event.device: stream}.__getitem__)
+    done.set_result(None)
+    future = Work(done, [event], "results").get_future()
+    future.then(lambda ended: waited.append(ended.value())).wait()
+    assert waited == [event, "results"]
