@@ -172,8 +172,9 @@ def in_processes(k: int, settings: dict[str, Any], path: Path) -> None:
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29411"}
     beside_python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # MPICH's ranks keep their cores while they wait.
-    has_mpi = find_spec("mpi4py") and k <= (os.cpu_count() or 1)
+    # MPICH's ranks keep their cores while they wait; and it is asked for tensors of the CPU alone.
+    can = settings["device"] == "cpu" and k <= (os.cpu_count() or 1)
+    has_mpi = can and find_spec("mpi4py")
     mpiexec = which("mpiexec", path=beside_python) if has_mpi else None
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node"]
     start = [mpiexec, "-n"] if mpiexec else torchrun
