@@ -35,6 +35,20 @@ def copied(tensors: Any) -> Any:
     return [copied(x) for x in tensors] if isinstance(tensors, Iterable) else tensors
 
 
+_CUDA = (2, 13)  # in dlpack.h: memory of a GPU, and memory that it shares with the CPU
+
+
+def gpu_of(item: Any) -> torch.device | None:
+    """The GPU on which a tensor or an array is; None if it is on none, or does not say."""
+    if isinstance(item, torch.Tensor):
+        return item.device if item.is_cuda else None
+    try:
+        kind, index = item.__dlpack_device__()
+    except Exception:  # which the call itself will see, and say
+        return None
+    return torch.device("cuda", index) if kind in _CUDA else None
+
+
 # By the name of a tensor subclass that only wraps other tensors: what to reduce instead.
 _INSIDE = {
     "DTensor": "its .to_local(), which is this process's part",
@@ -154,7 +168,8 @@ def as_tensor(item: object, rank: int, index: int, written: bool = True) -> torc
         )
     try:
         return from_dlpack(item)
-    except (BufferError, TypeError, RuntimeError) as error:
+    # A build of torch without CUDA raises AssertionError for an array on a GPU.
+    except (AssertionError, BufferError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} cannot be taken through __dlpack__: {error}") from error
 
 

@@ -25,6 +25,7 @@ from fastreduce.arguments import (
     by_rank,
     check_flags,
     copied,
+    gpu_of,
     op_name,
 )
 from fastreduce.program import Program
@@ -247,8 +248,8 @@ def _run_compiled(
 
 def _begin(collective: str, outputs: Tensors, inputs: Tensors | None, *how: Any) -> Work:
     results, read = copied(outputs), copied(inputs)
-    devices = {x.device for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)}
-    return begin(lambda: _run(collective, results, read, *how), devices, results)
+    gpus = {gpu for x in pytree.tree_leaves(results) if (gpu := gpu_of(x))}
+    return begin(lambda: _run(collective, results, read, *how), gpus, results)
 
 
 def _finish_first(keys: torch._C.DispatchKeySet, *call: Any) -> None:

@@ -120,18 +120,19 @@ class Work:
         return future
 
 
-def begin(call: Callable[[], object], devices: Iterable[torch.device], results: Any) -> Work:
+def begin(call: Callable[[], object], gpus: Iterable[torch.device], results: Any) -> Work:
     """Run ``call`` in the worker; on GPUs, in the worker itself, and where torch is to see what
     this thread does (modes, traces), now.
 
     Waits where too much is in flight. A signal handler or a finalizer may come in the middle of
     this, in a thread that holds the locks: what it begins is run now, too.
     """
-    gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    numbers = sorted({gpu.index for gpu in gpus})
     done: Future[None] = Future()
-    if gpus or _is_worker() or _begun_here() is not None or _C.is_watched():
+    if numbers or _is_worker() or _begun_here() is not None or _C.is_watched():
         _settle(done, call)
-        return Work(done, [torch.cuda.current_stream(gpu).record_event() for gpu in gpus], results)
+        streams = [] if done.exception() else map(torch.cuda.current_stream, numbers)
+        return Work(done, [stream.record_event() for stream in streams], results)
     modes = modes_of_this_thread()
 
     def run() -> None:

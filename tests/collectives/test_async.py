@@ -280,3 +280,33 @@ def test_of_a_future_too_streams_wait(monkeypatch):
     future = Work(done, [event], "results").get_future()
     future.then(lambda ended: waited.append(ended.value())).wait()
     assert waited == [event, "results"]
+
+
+class OnGpu:
+    """An array of another library on GPU 1, which has a current stream in each thread."""
+
+    def __init__(self):
+        self.asked_by = set()
+
+    def __dlpack_device__(self):
+        return (2, 1)
+
+    def __dlpack__(self, **_):
+        self.asked_by.add(threading.get_ident())
+        raise BufferError("there is no such GPU")
+
+
+def test_arrays_on_gpus_are_taken_in_the_callers_thread():
+    arrays = [OnGpu(), OnGpu()]
+    work = fastreduce.allreduce(arrays, async_op=True)
+    with pytest.raises(ValueError, match="rank 0, tensor 0 cannot be taken through __dlpack__"):
+        work.wait()
+    assert arrays[0].asked_by == {threading.get_ident()}
+
+
+def test_streams_of_arrays_gpus_are_waited_for(monkeypatch):
+    monkeypatch.setattr(fastreduce.collectives, "_C", Mock())
+    streams = {1: Mock()}
+    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
+    work = fastreduce.allreduce([OnGpu(), OnGpu()], async_op=True)
+    assert work._events == [streams[1].record_event()]

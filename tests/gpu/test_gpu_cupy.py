@@ -72,7 +72,8 @@ def busy(stream):
         torch.cuda._sleep(SLEEP_CYCLES)
 
 
-def test_waits_for_cupys_current_stream(cupy):
+@pytest.mark.parametrize("async_op", [False, True])
+def test_waits_for_cupys_current_stream(cupy, async_op):
     arrays = [cupy.zeros(5003, dtype=cupy.float32) for _ in range(3)]
     allreduce(arrays)
     torch.cuda.synchronize()
@@ -81,7 +82,8 @@ def test_waits_for_cupys_current_stream(cupy):
         busy(stream)
         for rank, array in enumerate(arrays):
             array.fill(10.0**rank)
-        allreduce(arrays)
+        work = allreduce(arrays, async_op=async_op)
+    assert work is None or work.wait()
     torch.cuda.synchronize()
     assert_hold(cupy, arrays, torch.full((5003,), 111.0))
 
