@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.utils import _pytree as pytree
 
-from fastreduce.parallel.trees import Whole, leaves_of, named_leaves, never_a_leaf
+from fastreduce.parallel.trees import Whole, is_leaf, leaves_of, named_leaves
 
 # An error names so many tensors of each length: a batch of images may come with hundreds of boxes.
 PLACES_SHOWN = 3
@@ -133,7 +133,7 @@ def cut(
         if isinstance(value, Tensor):
             return value.to(device, non_blocking=True)
         return pytree.tree_map_only(
-            Tensor, lambda x: x.to(device, non_blocking=True), value, never_a_leaf
+            Tensor, lambda x: x.to(device, non_blocking=True), value, is_leaf
         )
 
     columns = []

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
 
 from fastreduce.parallel.structure import refuse_placeholder
-from fastreduce.parallel.trees import never_a_leaf
+from fastreduce.parallel.trees import is_leaf
 from fastreduce.parallel.untraced import untraced
 
 _CHECKPOINT: Any = CheckpointFunction._backward_cls
@@ -30,7 +30,7 @@ def check_graph(outputs: Sequence[Any]) -> None:
     checkpoints run it on copies of what they took instead, and parameters get their gradients
     directly.
     """
-    leaves = pytree.tree_leaves(outputs, is_leaf=never_a_leaf)
+    leaves = pytree.tree_leaves(outputs, is_leaf=is_leaf)
     left = [leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor)]
     seen: set[Any] = set()
     while left:

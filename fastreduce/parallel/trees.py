@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
@@ -31,10 +32,14 @@ class Whole:
     value: Any
 
 
-def never_a_leaf(tree: Any) -> bool:
-    """For pytree's ``is_leaf``: has it take apart dataclasses, except `Whole`, and any mapping,
-    list or tuple."""
+def is_leaf(tree: Any) -> bool:
+    """For pytree: has it take apart dataclasses, except `Whole`, and any mapping, list or tuple.
+
+    A torch.Size has numbers alone, and pytree would make a plain tuple of it.
+    """
     kind = type(tree)
+    if kind is torch.Size:
+        return True
     if kind in pytree.SUPPORTED_NODES or isinstance(tree, Whole):
         return False
     if dataclasses.is_dataclass(kind):
@@ -133,10 +138,10 @@ def _never_packed(tree: Any) -> bool:
             "DataParallel: found a PackedSequence, whose rows are not those of a batch; wanted the "
             "padded tensor and the lengths: forward can pack them, and unpack what it returns"
         )
-    return never_a_leaf(tree)
+    return is_leaf(tree)
 
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """The same leaves, each with its place, such as ".logits[0]"; "" for what is a leaf itself."""
-    found, _ = pytree.tree_flatten_with_path(tree, is_leaf=never_a_leaf)
+    found, _ = pytree.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [("".join(map(str, path)), leaf) for path, leaf in found]

@@ -150,6 +150,17 @@ def test_subclasses_of_lists_and_tuples_are_cut_and_joined_as_lists_are(make, ha
         rows_of(make([torch.arange(3), torch.arange(2)]), 0)
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_size_stays_one(k):
+    class Shaped(nn.Linear):
+        def forward(self, x, size):
+            return super().forward(x).expand(size.numel(), -1, -1).movedim(1, 0), size
+
+    y, size = DataParallel(Shaped(3, 2), [CPU] * k)(torch.ones(4, 3), torch.Size([2, 3]))
+    assert y.shape == (4, 6, 2)
+    assert isinstance(size, torch.Size) and size == (2, 3)
+
+
 def test_what_mappings_hold_is_named_in_errors_and_moved_inside_whole():
     with pytest.raises(ValueError, match=r"3 in \['x'\], 2 in \['inner'\]\['y'\]"):
         rows_of(Features(x=torch.arange(3), inner=UserDict(y=torch.arange(2))), 0)
