@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import numbers
 import warnings
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from types import FunctionType, MethodType, ModuleType
@@ -34,7 +35,6 @@ class Attributes:
     def __init__(self, *modules: Iterable[nn.Module]):
         self._places = list(zip(*modules, strict=True))
         self._tensors: set[tuple[int, str]] = set()
-        self._with_contents = self._places_with_contents()
         self.keep()
 
     def _places_with_contents(self) -> list[tuple[int, str]]:
@@ -43,7 +43,7 @@ class Attributes:
         found = []
         for number, (module, *_) in enumerate(self._places):
             for name, value in vars(module).items():
-                if name in _REGISTRIES or id(value) in seen:
+                if name in _REGISTRIES or type(value) in _SIMPLE or id(value) in seen:
                     continue
                 if type(value) in _CONTAINERS or _has_settings(value):
                     found.append((number, name))
@@ -61,12 +61,19 @@ class Attributes:
         self._versions = {
             (number, name): version(self._held[number].get(name)) for number, name in self._tensors
         }
+        self._with_contents = self._places_with_contents()  # forward may have made some
         self._contents = [
             _content(self._held[number].get(name)) for number, name in self._with_contents
         ]
 
     def let_go(self) -> None:
         """A forward pass begins; what it replaces need not stay in memory."""
+        self._results = {
+            (number, name): weakref.ref(value)
+            for number, (module, *_) in enumerate(self._places)
+            for name, value in vars(module).items()
+            if _is_result(value)
+        }
         self._held.clear()
 
     def follow(self) -> bool:
@@ -112,14 +119,20 @@ class Attributes:
         place = number, name
         known = self._versions.get(place, version(value))
         self._tensors.add(place)
-        if value.grad_fn is not None:  # `warn_of_results` has said so
-            return
-        changed = self._held[number].get(name) is not value or known != version(value)
-        for own in self._behind(copies, changed):
+        is_new = self._held[number].get(name) is not value
+        if _is_result(value):  # one that forward has left is each replica's own
+            behind = copies if is_new else ()
+        else:
+            behind = self._behind(copies, is_new or known != version(value))
+        for own in behind:
             before = vars(own).get(name)
             device = before.device if isinstance(before, Tensor) else value.device
-            with torch.inference_mode(False):  # or no later pass could train with it
-                vars(own)[name] = value.detach().to(device, copy=True)
+            # Whatever this pass is for, a later one may train with it.
+            with torch.inference_mode(False), torch.enable_grad():
+                if _is_result(value):
+                    vars(own)[name] = value.to(device)
+                else:
+                    vars(own)[name] = value.detach().to(device, copy=True)
 
     def _behind(self, copies: Sequence[nn.Module], changed: bool) -> list[nn.Module]:
         """Those of all replicas, if the module has changed, else of those that were idle."""
@@ -132,16 +145,21 @@ class Attributes:
 
         Hooks that run before forward leave some too, but have made a weight.
         """
-        for (module, *_), held in zip(self._places, self._held, strict=True):
+        for number, held in enumerate(self._held):
+            module = self._places[number][0]
             for name, value in held.items():
-                has_graph = isinstance(value, Tensor) and value.grad_fn is not None
-                if has_graph and not module._forward_pre_hooks:
+                before = self._results.get((number, name), lambda: None)()
+                if _is_result(value) and value is not before and not module._forward_pre_hooks:
                     warnings.warn(
                         f"DataParallel: forward has set {type(module).__name__}.{name} to a tensor "
                         "with a graph. The model has that of the first shard only, so a loss made "
                         "of it lacks the other shards; have forward return it",
                         stacklevel=2,
                     )
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.grad_fn is not None
 
 
 def _has_settings(value: Any) -> bool:

@@ -30,7 +30,7 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for shared in (*_owners_of_hooks(net), *own_generators(net)):
         memo[id(shared)] = shared
     try:
-        with _ResultsDetached():
+        with _ResultsShared():
             copied = copy.deepcopy(net, memo)
     except Exception as error:
         raise ValueError(
@@ -38,7 +38,8 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
             "is a copy.deepcopy of the module; keep what cannot be copied out of it"
         ) from error
     for value in memo.values():
-        if isinstance(value, Tensor) and value.requires_grad and id(value) not in known:
+        trains = isinstance(value, Tensor) and value.requires_grad and value.is_leaf
+        if trains and id(value) not in known:
             raise ValueError(
                 f"DataParallel: {type(net).__name__} holds a tensor of shape "
                 f"{tuple(value.shape)} that requires grad but is not one of its parameters, so "
@@ -48,17 +49,16 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     return copied
 
 
-class _ResultsDetached(TorchFunctionMode):
-    """Lets copy.deepcopy copy results of operations that a module keeps, which torch refuses.
+class _ResultsShared(TorchFunctionMode):
+    """Lets copy.deepcopy leave results of operations that a module keeps, which torch cannot copy.
 
-    They are what the last forward pass has left there, such as features or weights that
-    `nn.utils.weight_norm` has computed.
+    They are what the last forward pass has left there, such as features, or what was set there:
+    parts of a parameter, or weights that another network has made, whose gradients go back there.
     """
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
-            result, memo = args
-            return memo.setdefault(id(result), result.detach())
+            return args[0]
         return func(*args, **(kwargs or {}))
 
 

@@ -84,6 +84,25 @@ def test_another_dtype_after_a_step(model):
     assert model(X.float()).dtype == torch.float32
 
 
+def test_a_list_that_forward_has_made_and_is_emptied_between_two_passes():
+    class Caching(nn.Linear):
+        cache = None
+
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = []
+            self.cache.append(super().forward(x).detach())
+            return super().forward(x) + len(self.cache)
+
+    net = Caching(3, 3)
+    model = DataParallel(net, ["cpu"] * 2)
+    with torch.no_grad():
+        once = model(torch.ones(4, 3))
+        for _ in range(2):
+            model.cache.clear()
+            torch.testing.assert_close(model(torch.ones(4, 3)), once)
+
+
 def test_batchnorm_has_each_replicas_statistics_and_the_first_ones_running_buffers():
     torch.manual_seed(0)
     bare = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).double()
