@@ -268,6 +268,9 @@ class DataParallel(nn.Module):
             value = MethodType(value.__func__, self._parallel.replicas.net)
         super().__setattr__(name, value)
 
+    def __copy__(self) -> DataParallel:
+        return DataParallel(copy.copy(self._parallel.replicas.net), **self._settings())
+
     def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
         net = copy.deepcopy(self._parallel.replicas.net, memo)
         if not vars(net):  # a copy that has only begun

@@ -83,6 +83,19 @@ def test_deepcopy_is_another_parallel_model(model):
     assert not torch.equal(other[0].weight, model[0].weight)
 
 
+def test_a_shallow_copy_has_attributes_of_its_own_and_the_same_children(model):
+    copied = copy.copy(model)
+    assert isinstance(copied, DataParallel) and copied.devices == model.devices
+    copied.training = False
+    assert model.training and copied[0] is model[0]
+    X, y = batch()
+    F.cross_entropy(copied(X), y).backward()
+    wanted = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    F.cross_entropy(model(X), y).backward()
+    assert all(map(torch.equal, wanted, (parameter.grad for parameter in model.parameters())))
+
+
 def test_saving_the_whole_model(model):
     file = io.BytesIO()
     torch.save(model, file)
