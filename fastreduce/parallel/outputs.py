@@ -70,6 +70,11 @@ def _check_lists(outputs: Sequence[Any], sizes: Sequence[int], batch_dim: int) -
 def _problem(same: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> str | None:
     """Why these, one of each shard, cannot be joined."""
     first = same[0]
+    if len({isinstance(x, Tensor) for x in same}) > 1:
+        return (
+            f"{', '.join(type(x).__name__ for x in same)}, which cannot be joined; wanted tensors "
+            "of all shards, the same value of all, or model.backward, which joins nothing"
+        )
     if not isinstance(first, Tensor):
         if all(_equal(other, first) for other in same):
             return None

@@ -190,6 +190,12 @@ STEPS = {
                       "forward returned str without a tensor"),
     "other values out": (lambda: DataParallel(Returns(lambda x, y: (y, id(x))), CPU2),
                          lambda m: m(X), ValueError, "no tensors and cannot be joined"),
+    "a tensor of the first shard alone out": (
+        lambda: DataParallel(Returns(lambda x, y: (y, y if len(x) > 2 else None)), CPU2),
+        lambda m: m(X[:5]), ValueError, r"in its output\[1\] Tensor, NoneType, which cannot be j"),
+    "a tensor of the second shard alone out": (
+        lambda: DataParallel(Returns(lambda x, y: (y, None if len(x) > 2 else y)), CPU2),
+        lambda m: m(X[:5]), ValueError, r"in its output\[1\] NoneType, Tensor, which cannot be j"),
     "other shapes out": (lambda: DataParallel(Returns(lambda x, y: [y] * len(x)), CPU2),
                          lambda m: m(X[:5]), ValueError,
                          r"shard 1 returned list with \[0\], \[1\], but shard 0 list with \[0\], "),
