@@ -34,22 +34,27 @@ class Attributes:
 
     def __init__(self, *modules: Iterable[nn.Module]):
         self._places = list(zip(*modules, strict=True))
-        self._tensors: set[tuple[int, str]] = set()
         self.keep()
 
-    def _places_with_contents(self) -> list[tuple[int, str]]:
-        """The modules, by number, and names of attributes that are compared by their contents."""
+    def _look(self) -> None:
+        """Which attributes, by their modules' numbers and by names, are more than simple values.
+
+        After every pass, because forward may have made some.
+        """
         seen = set[int]()
-        found = []
-        for number, (module, *_) in enumerate(self._places):
-            for name, value in vars(module).items():
-                if name in _REGISTRIES or type(value) in _SIMPLE or id(value) in seen:
+        self._tensors: set[tuple[int, str]] = set()
+        self._with_contents: list[tuple[int, str]] = []
+        for number, held in enumerate(self._held):
+            for name in held.keys() - _REGISTRIES:
+                value = held[name]
+                if type(value) in _SIMPLE or id(value) in seen:
                     continue
-                if type(value) in _CONTAINERS or _has_settings(value):
-                    found.append((number, name))
+                if isinstance(value, Tensor):
+                    self._tensors.add((number, name))
+                elif type(value) in _CONTAINERS or _has_settings(value):
+                    self._with_contents.append((number, name))
                     if type(value) not in _CONTAINERS:  # all modules of a replica share its copy
                         seen.add(id(value))
-        return found
 
     def keep(self, idle: Collection[int] = ()) -> None:
         """A forward pass has ended, in which these replicas had no shard.
@@ -58,21 +63,19 @@ class Attributes:
         """
         self._idle = idle
         self._held = [dict(vars(module)) for module, *_ in self._places]
+        self._look()
         self._versions = {
-            (number, name): version(self._held[number].get(name)) for number, name in self._tensors
+            (number, name): version(self._held[number][name]) for number, name in self._tensors
         }
-        self._with_contents = self._places_with_contents()  # forward may have made some
         self._contents = [
-            _content(self._held[number].get(name)) for number, name in self._with_contents
+            _content(self._held[number][name]) for number, name in self._with_contents
         ]
 
     def let_go(self) -> None:
         """A forward pass begins; what it replaces need not stay in memory."""
+        values = {place: vars(self._places[place[0]][0]).get(place[1]) for place in self._tensors}
         self._results = {
-            (number, name): weakref.ref(value)
-            for number, (module, *_) in enumerate(self._places)
-            for name, value in vars(module).items()
-            if _is_result(value)
+            place: weakref.ref(value) for place, value in values.items() if _is_result(value)
         }
         self._held.clear()
 
