@@ -8,6 +8,7 @@
 #include "processes/caller.h"
 #include "processes/checks.h"
 #include "processes/flags.h"
+#include "processes/gloo.h"
 #include "processes/heap.h"
 #include "processes/items.h"
 #include "programs.h"
@@ -52,6 +53,13 @@ ProcessBackend::~ProcessBackend() {
   without_gil([this] {
     queue_->abort();
     queue_->close();
+    if (!group_.forked() && !group_.failed_at_all().empty()) {
+      std::vector<c10::intrusive_ptr<c10d::Backend>> stuck;
+      if (machines_) stuck.push_back(machines_->across());
+      machines_.reset();
+      stuck.push_back(std::move(rest_));
+      let_go(std::move(stuck));
+    }
   });
   if (!group_.forked()) return;
   // Gloo's would wait for its threads, which a fork does not have.

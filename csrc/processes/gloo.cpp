@@ -5,8 +5,17 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <future>
+#include <system_error>
+#include <thread>
 
 namespace fastreduce {
+namespace {
+
+// What is not stuck ends at once (predicted); then no thread of a group is left when the process goes on, or ends.
+constexpr std::chrono::seconds kEndsSoon{1};
+
+}  // namespace
 
 at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor) {
   const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
@@ -35,6 +44,17 @@ std::function<bool(std::chrono::milliseconds)> ending_of(Works works) {
       }
     });
   };
+}
+
+void let_go(std::vector<c10::intrusive_ptr<c10d::Backend>> groups) {
+  std::packaged_task<void()> end([groups = std::move(groups)]() mutable { groups.clear(); });
+  const std::future<void> ended = end.get_future();
+  try {
+    std::thread(std::move(end)).detach();
+  } catch (const std::system_error&) {  // no more threads: it has waited here
+    return;
+  }
+  ended.wait_for(kEndsSoon);
 }
 
 }  // namespace fastreduce

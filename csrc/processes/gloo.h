@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -29,5 +30,9 @@ at::Tensor in_memory_of_gloo(const T& value) {
 
 // Says whether all have ended, and throws what one of them has thrown, before or after the time is up.
 std::function<bool(std::chrono::milliseconds)> ending_of(Works works);
+
+// Lets go of groups whose calls may never end. Gloo's destructor waits for them until their timeout, also where a peer
+// that they need is gone: so another thread waits there, unless it is soon over.
+void let_go(std::vector<c10::intrusive_ptr<c10d::Backend>> groups);
 
 }  // namespace fastreduce

@@ -48,6 +48,7 @@ class Machines {
 
   // `rank` counts the ranks of all machines, `rank_here` those of this machine. The name is for errors.
   std::string rank_name(int rank) const;
+  c10::intrusive_ptr<c10d::Backend> across() const { return settings_.across; }
   int number_of(int rank_here) const { return settings_.ranks[settings_.across->getRank()][rank_here]; }
 
   // This rank's call has ended, well or not.

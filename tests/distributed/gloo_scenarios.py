@@ -3,12 +3,13 @@
 import os
 import re
 import signal
+import time
 from functools import partial
 
 import gloo_errors
 import torch
 import torch.distributed as dist
-from failure_scenarios import LARGE, every_later_call_raises, in_turn, named, raised
+from failure_scenarios import LARGE, backend, every_later_call_raises, in_turn, named, raised
 from gloo_errors import gather, sparse
 from reference import OPS, integer_bits
 
@@ -95,9 +96,10 @@ def in_parts(elems):
     )
 
 
-def in_lists(collective, root, elems):
+def in_lists(collective, root, elems, group=None):
     x, many = torch.ones(elems), [torch.ones(elems) for _ in range(dist.get_world_size())]
-    return collective(x, many if dist.get_rank() == root else None, root, async_op=True)
+    lists = many if dist.get_rank() == root else None
+    return collective(x, lists, root, group=group, async_op=True)
 
 
 def in_sparse(elems):
@@ -110,6 +112,28 @@ CALLS = {
     "all_to_all": in_parts,
     "sparse all_reduce": in_sparse,
 }
+
+
+def one_stops_while_gloo_sends_to_it(rank, size, folder):
+    """The other, which has given up, can let go of the group long before the timeout."""
+    group = dist.new_group()
+    received = torch.from_file(f"{folder}/received", shared=True, size=40 * LARGE)
+    dist.barrier()
+    if rank == 1:
+        dist.send(torch.tensor(os.getpid()), 0)
+        dist.scatter(received, None, 0, group=group)
+        os.kill(os.getpid(), signal.SIGSTOP)  # where the other rank was too late to do it
+    dist.recv(other := torch.tensor(0), 1)
+    work = in_lists(dist.scatter, 0, 40 * LARGE, group)
+    while received[0] == 0:
+        pass
+    os.kill(other.item(), signal.SIGSTOP)
+    begin = time.monotonic()
+    backend(group).abort()
+    raised(work.wait)
+    dist.destroy_process_group(group)
+    del group
+    assert time.monotonic() - begin < 30
 
 
 def one_is_killed(rank, size, name, when, machines=1):
