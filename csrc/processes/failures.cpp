@@ -182,7 +182,7 @@ void Group::abort(const std::string& reason) {
 void Group::fail_since(uint64_t round, const std::string& reason) {
   if (forked() || failed_.exchange(true)) return;
   Front& mine = front(rank_);
-  std::strncpy(mine.reason.data(), reason.c_str(), mine.reason.size() - 1);
+  mine.reason = text_of<sizeof(mine.reason)>(reason);
   mine.failed_since = round;
   mine.state.store(State::failed, std::memory_order_seq_cst);
   mine.bell.ring();

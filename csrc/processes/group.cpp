@@ -119,10 +119,7 @@ void Group::check_usable() const {
 void Group::arrive(const Announcement& announcement) {
   desk(rank_).announcement = announcement;
   desk(rank_).announcement.call = call_;
-  if (caller_) {
-    std::array<char, 96>& told = desk(rank_).caller;
-    told[caller_->copy(told.data(), told.size() - 1)] = '\0';
-  }
+  if (caller_) desk(rank_).caller = text_of<sizeof(Desk::caller)>(*caller_);
   publish(desk(rank_).round, round_);
 }
 

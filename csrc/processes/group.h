@@ -15,6 +15,7 @@
 
 #include "processes/bell.h"
 #include "processes/memory.h"
+#include "processes/text.h"
 
 namespace fastreduce {
 
@@ -56,7 +57,7 @@ struct Announcement {
   bool at_once = false;            // kernels there may wait for those of peers in this call
   uint64_t call = 0;               // its number, as torch counts calls: one may take several rounds
 
-  void describe(const std::string& words) { std::strncpy(text.data(), words.c_str(), text.size() - 1); }
+  void describe(const std::string& words) { text = text_of<sizeof(text)>(words); }
 };
 
 // Rounds are numbered from 1. A rank has two desks, for odd and even rounds: when it opens one again, every peer has

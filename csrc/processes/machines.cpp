@@ -13,13 +13,6 @@ RankSchedule rank_schedule_of(Collective collective, const Group& group) {
   return RankSchedule(schedule_of(question_of(collective, group.size(), 0, 0)), group.rank());
 }
 
-template <size_t N>
-std::array<char, N> text_of(const std::string& words) {
-  std::array<char, N> text{};
-  std::strncpy(text.data(), words.c_str(), N - 1);
-  return text;
-}
-
 }  // namespace
 
 Machines::Machines(Group& group, Settings settings)

@@ -130,6 +130,20 @@ def one_is_stopped_while_callers_are_known(rank, size):
     assert f"{last}, at failure_scenarios.py:{called_at}" in words, words
 
 
+def one_is_stopped_whose_file_has_a_long_name(rank, size):
+    """Of characters of three bytes: what is told of it ends in the middle of none."""
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "10"
+    of_file, name = {"dist": dist}, "\u4e00" * 80 + ".py"
+    source = "def all_reduce(x):\n    dist.all_reduce(x)\n"
+    exec(compile(source, name, "exec"), of_file)
+    of_file["all_reduce"](torch.ones(7))
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    words = raised(lambda: dist.all_reduce(torch.ones(5)))
+    assert words.endswith(", at " + "\u4e00" * 31), words
+    every_later_call_raises()
+
+
 def one_has_left(rank, size):
     group = dist.new_group()
     dist.all_reduce(torch.ones(5), group=group)

@@ -44,8 +44,14 @@ def test_one_is_stopped(tmp_path, size):
     run(tmp_path, scenarios.one_is_stopped, size, killed=size - 1, timeout_s=2)
 
 
-def test_where_the_last_call_was_made(tmp_path):
-    scenario = scenarios.one_is_stopped_while_callers_are_known
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        scenarios.one_is_stopped_while_callers_are_known,
+        scenarios.one_is_stopped_whose_file_has_a_long_name,
+    ],
+)
+def test_where_the_last_call_was_made(tmp_path, scenario):
     run(tmp_path, scenario, 2, killed=1, timeout_s=2)
 
 
