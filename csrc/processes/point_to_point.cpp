@@ -44,6 +44,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
     const StaysAtTheEnd stays;
     const std::lock_guard lock(one_waits_);
     if (!isCompleted()) {
+      goes_on_here_.check(call_);
       const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait));
       told_.ends();
       finish(error);
@@ -97,6 +98,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
     };
   }
 
+  const GoesOnHere goes_on_here_;
   const c10::weak_intrusive_ptr<ProcessBackend> backend_;
   const std::shared_ptr<Completions> completions_;
   Completions::Call told_;

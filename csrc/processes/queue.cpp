@@ -30,6 +30,12 @@ StaysAtTheEnd::~StaysAtTheEnd() {
   for (;;) pause();
 }
 
+void GoesOnHere::check(const std::string& call) const {
+  if (getpid() == pid_) return;
+  const std::string why = ": begun before a fork, by the process that goes on with it; wait there";
+  throw c10::DistBackendError({__func__, __FILE__, __LINE__}, call + why);
+}
+
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                    uint64_t sequence, std::optional<CallStream> stream, std::shared_ptr<Completions> completions,
                    std::function<void()> body)
@@ -68,6 +74,7 @@ void CallWork::run() {
 
 bool CallWork::wait(std::chrono::milliseconds timeout) {
   const StaysAtTheEnd stays;
+  if (!isCompleted()) goes_on_here_.check(title_);
   Queue::serve_until(*this);
   if (timeout != kNoTimeout) {
     std::unique_lock lock(mutex_);

@@ -27,6 +27,15 @@ struct StaysAtTheEnd {
   ~StaysAtTheEnd();
 };
 
+// Raises in a process that was forked from the one which has begun a call, and has the threads that go on with it.
+class GoesOnHere {
+ public:
+  void check(const std::string& call) const;
+
+ private:
+  const pid_t pid_ = getpid();
+};
+
 class CallWork final : public c10d::Work {
  public:
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
@@ -42,6 +51,7 @@ class CallWork final : public c10d::Work {
   uint64_t getCompletionKey() const { return call_.key(); }  // overrides that of torch 2.15 and later
 
  private:
+  const GoesOnHere goes_on_here_;
   const char* const title_;
   Tensors outputs_;
   uint64_t sequence_;

@@ -209,9 +209,37 @@ def after_a_fork(rank, size):
         all_go_on(size)
 
 
+def waits_in_a_fork(rank, size):
+    """For what was begun before it: the process that has begun it goes on with it."""
+    x, y = torch.zeros(3), torch.ones(3)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        works = [dist.irecv(x, 1), dist.all_reduce(y, async_op=True)]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # a child that hangs ends
+            try:
+                said = [raised(work.wait) for work in works]
+                os._exit(0 if all("begun before a fork" in words for words in said) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        store.set("waited", "in vain")
+        for work in works:
+            work.wait()
+        assert x.eq(1).all()
+    else:
+        store.wait(["waited"])
+        if rank == 1:
+            dist.send(torch.ones(3), 0)
+        dist.all_reduce(y)
+    assert y.eq(size).all()
+    all_go_on(size)
+
+
 SCENARIOS = [
     *(calls_that_differ, what_is_wrong, wrong_on_one_rank, after_destroy),
-    after_a_fork,
+    *(after_a_fork, waits_in_a_fork),
 ]
 
 
