@@ -121,6 +121,18 @@ def wrong_figures(text: str) -> list[tuple[int, int]]:
     return wrong
 
 
+def broken_boxes(text: str) -> list[str]:
+    """Lines that begin a box ("!!! note") which the site shows as bare text: nothing but the title
+    may follow on the line, and the next one is indented."""
+    pairs = itertools.pairwise(text.splitlines())
+    box = re.compile(r'!!! \w+( "[^"]*")?')
+    return [
+        line
+        for line, following in pairs
+        if line.startswith("!!!") and not (box.fullmatch(line) and following.startswith("    "))
+    ]
+
+
 @pytest.fixture(autouse=True)
 def leave_nothing_behind(monkeypatch, tmp_path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)  # some examples write pictures
@@ -153,6 +165,9 @@ class TestPage:
 
     def test_lines_are_no_longer_than_those_of_the_code(self, page):
         assert long_lines(PAGES[page]) == []
+
+    def test_boxes_are_boxes(self, page):
+        assert broken_boxes(PAGES[page]) == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "/" not in page])
@@ -201,6 +216,11 @@ class TestControl:
 
     def test_a_long_line_is_noticed(self):
         assert long_lines("a" * 100 + "\n" + "b" * 101 + "\n|" + "c" * 101) == ["b" * 101]
+
+    def test_a_broken_box_is_noticed(self):
+        assert broken_boxes('!!! note "Two"\n    words\n') == []
+        for text in ('!!! note "Two" words\n    more\n', "!!! note\nwords\n"):
+            assert broken_boxes(text) == text.splitlines()[:1]
 
     def test_a_missing_file_is_noticed(self):
         assert missing_files("see `csrc/reduce.h` and `csrc/no_such.h`") == ["csrc/no_such.h"]
