@@ -116,7 +116,7 @@ def _draw_pass(axes: Axes, rows: Sequence[Row]) -> None:
 
 def draw_over_best(autos: list[Row], title: str) -> Figure:
     """Shows whether auto is ever slower than an algorithm that can be named."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
     axes = figure.subplots()
     several = len({(row["engine"], row["type"]) for row in autos}) > 1
     for engine, dtype, k in dict.fromkeys((x["engine"], x["type"], x["k"]) for x in autos):
@@ -129,6 +129,6 @@ def draw_over_best(autos: list[Row], title: str) -> Figure:
     axes.set_ylabel("time of auto over that of the best")
     axes.set_ylim(bottom=min(0.9, *(best(row)["over_best"] for row in autos)))
     _show_sizes(axes, autos)
-    axes.legend(fontsize=8)
+    one_legend(figure, ncols=3)
     show_title(figure, title)
     return figure

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import axes
 import ddp_step
+import pictures
 import processes_picture
 import pytest
 import rows
@@ -64,6 +65,14 @@ def test_a_legend_has_every_contender_once_and_in_its_colour(drawn, name):
     assert sorted(names(figure)) == sorted(lines[contender][1] for contender in measured)
     colors = {line.get_label(): line.get_color() for x in figure.axes for line in x.get_lines()}
     assert colors == {lines[contender][1]: lines[contender][0] for contender in measured}
+
+
+def test_the_legend_of_auto_over_the_best_hides_no_line(drawn):
+    figure, kept = drawn(pictures, "allreduce")
+    fields = {(row["type"], row["k"]) for row in kept["rows"]}
+    wanted = {f"tiles, {dtype}, {k} ranks" for dtype, k in fields} | {"1.1 wanted"}
+    assert set(names(figure)) == wanted
+    assert figure.axes[0].get_legend() is None  # it is below the field
 
 
 def test_links_between_machines_are_named(drawn):
