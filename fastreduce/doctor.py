@@ -13,6 +13,7 @@ import torch
 
 import fastreduce
 from fastreduce import _C, algorithms
+from fastreduce.plan.choose import VARIABLE, choose
 from fastreduce.plan.table_files import tuned
 
 # By package: its module, and what does not work without it.
@@ -51,7 +52,6 @@ def report() -> str:
 
 
 def _package() -> list[tuple[str, str]]:
-    table = tuned()
     return [
         ("version", fastreduce.__version__),
         ("from", str(Path(fastreduce.__file__).parent)),
@@ -59,8 +59,19 @@ def _package() -> list[tuple[str, str]]:
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
         *((name, _version(name)) for name in ("numpy", *PACKAGES)),
         ("algorithms", ", ".join(["auto", *algorithms.names()])),
-        ("auto", f"tuned on {table.date}" if table else "not tuned: `fastreduce tune`"),
+        ("auto", _auto()),
     ]
+
+
+def _auto() -> str:
+    """What "auto" goes by, in the order in which `choose` asks."""
+    if os.environ.get(VARIABLE) not in (None, "", "auto"):
+        try:
+            return f"{choose('cpu', 2, 1)}, which {VARIABLE} names"
+        except ValueError as error:
+            return str(error)
+    table = tuned()
+    return f"tuned on {table.date}" if table else "not tuned: `fastreduce tune`"
 
 
 def _extension() -> list[tuple[str, str]]:

@@ -28,6 +28,21 @@ def test_tells_whether_auto_is_tuned_and_when(capsys, home):
     assert "tuned on 2026-11-20" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("ring", "ring, which FASTREDUCE_ALGORITHM names"),
+        ("rign", "FASTREDUCE_ALGORITHM is 'rign'; known are auto, "),
+        ("auto", "not tuned"),
+        ("", "not tuned"),
+    ],
+)
+def test_tells_what_the_environment_names(monkeypatch, capsys, home, named, said):
+    monkeypatch.setenv("FASTREDUCE_ALGORITHM", named)
+    assert main(["doctor"]) == 0
+    assert lines(capsys.readouterr().out)["auto"].split(maxsplit=1)[1].startswith(said)
+
+
 def test_control_nothing_of_the_packages_is_missing_here(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
