@@ -28,6 +28,7 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
     The file is written whole or not at all: it may be the one that the topology was read from.
 
     Raises:
+        TypeError: what is no `Topology`, such as the name of one.
         OSError: the file cannot be written.
 
     >>> import tempfile
@@ -37,6 +38,10 @@ def save(topology: Topology, path: str | PathLike[str]) -> None:
     ...     load(f"{folder}/mine.json")
     Topology('dgx-a100': 8 GPUs, 15 nodes, 42 links)
     """
+    if not isinstance(topology, Topology):
+        raise TypeError(
+            f"topology is {topology!r}; want a Topology, as preset(name) and load(path) give one"
+        )
     graph = topology.graph
     content: dict[str, Any] = {
         "format": FORMAT,

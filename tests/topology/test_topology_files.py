@@ -91,6 +91,12 @@ BAD = {
 }
 
 
+def test_a_name_is_no_topology_to_save(tmp_path):
+    with pytest.raises(TypeError, match=r"topology is 'dgx1'; want a Topology, as preset\(name\)"):
+        save("dgx1", tmp_path / "a.json")
+    assert not (tmp_path / "a.json").exists()
+
+
 class TestBadFiles:
     @pytest.mark.parametrize("case", BAD)
     def test_say_where_and_what(self, case, tmp_path):
