@@ -116,12 +116,7 @@ class Dealer:
     def backward(
         self, loss_fn: Callable[..., Any], inputs: Any, targets: Any, reduction: str | None
     ) -> Tensor:
-        if not callable(loss_fn):
-            raise TypeError(
-                f"backward: found {type(loss_fn).__name__} as loss_fn, wanted a function: "
-                "backward(loss_fn, inputs, *targets). A loss that is computed already goes "
-                "backward by itself: loss.backward()"
-            )
+        _check_loss(loss_fn)
         owners, sizes, parts = self.deal(_Batch(inputs, targets))
         with unchanged_objects(inputs, len(owners)):
             outputs = self.run(owners, sizes, [_as_call(part.inputs) for part in parts])
@@ -226,3 +221,17 @@ def _as_call(inputs: Any) -> tuple[Any, Any]:
     if isinstance(inputs, Mapping):
         return (), inputs
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def _check_loss(loss_fn: Any) -> None:
+    if not callable(loss_fn):
+        raise TypeError(
+            f"backward: found {type(loss_fn).__name__} as loss_fn, wanted a function: "
+            "backward(loss_fn, inputs, *targets). A loss that is computed already goes "
+            "backward by itself: loss.backward()"
+        )
+    if isinstance(loss_fn, type) and issubclass(loss_fn, nn.Module):
+        name = loss_fn.__name__
+        raise TypeError(
+            f"backward: found the class {name} as loss_fn, wanted a function, such as {name}()"
+        )

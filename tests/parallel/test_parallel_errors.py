@@ -168,6 +168,8 @@ STEPS = {
         linear, lambda m: m.backward(X, Y), TypeError, "found Tensor as loss_fn, wanted a functio"),
     "a loss instead of a function": (linear, lambda m: m.backward(m(X).sum().detach()), TypeError,
                                      "computed already goes backward by itself"),
+    "a class instead of a function": (linear, lambda m: m.backward(nn.MSELoss, X, Y), TypeError,
+                                      r"found the class MSELoss .*, such as MSELoss\(\)"),
     "no inputs": (linear, lambda m: m.backward(loss), ValueError, r"\(no argument\)"),
     "an array": (linear, lambda m: m(X.numpy()), ValueError, r"\(ndarray\).*torch.from_numpy"),
     "different lengths": (linear, lambda m: m.backward(loss, X, Y[:5]), ValueError,
