@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,6 +170,7 @@ class DataParallel(nn.Module):
         Returns the loss of the whole batch, a detached 0-dim tensor on the first device.
 
         Raises:
+            TypeError: ``loss_fn`` is no function, or a loss is no tensor.
             ValueError: a loss is not a tensor of one element, not finite (on the CPU, and not if
                 the last operation was that of ``GradScaler.scale``, which skips such steps; on GPUs
                 looking would wait for them) or has no graph; arguments cannot be cut; or, at the
@@ -291,6 +293,10 @@ class DataParallel(nn.Module):
 
     def _settings(self) -> dict[str, Any]:
         return {"devices": self.devices, **self._parallel.settings}
+
+
+# A notebook that shows or completes the arguments looks at __new__ before __init__.
+vars(DataParallel.__new__)["__signature__"] = inspect.signature(DataParallel.__init__)
 
 
 def _rebuilt(module: nn.Module, settings: dict[str, Any]) -> DataParallel:

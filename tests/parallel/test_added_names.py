@@ -1,5 +1,7 @@
 """Names that a wrapped module adds to the module's own."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -52,3 +54,14 @@ def test_a_module_that_has_one_is_refused(net, name):
 def test_other_names_are_the_modules_own(name):
     value = nn.ReLU() if name != "forward" else lambda x: x
     assert getattr(DataParallel(given(name, value), ["cpu"] * 2), name) is value
+
+
+def test_a_notebook_shows_the_names_of_the_arguments():
+    assert [*inspect.signature(DataParallel).parameters][:4] == [
+        "module",
+        "devices",
+        "batch_dim",
+        "shares",
+    ]
+    wrapped = DataParallel(nn.Linear(2, 2), ["cpu", "cpu"])  # these are those of a call
+    assert [*inspect.signature(wrapped).parameters] == ["args", "kwargs"]
