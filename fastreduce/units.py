@@ -78,8 +78,10 @@ def ranks_title(much: str, k: int, where: str) -> str:
 
     >>> ranks_title("160 MB", 4, "book-pcie4")
     '160 MB on each of 4 ranks, book-pcie4'
+    >>> ranks_title("160 MB", 1, "book-pcie4")
+    '160 MB on 1 rank, book-pcie4'
     """
-    return f"{much} on each of {k} ranks, {where}"
+    return f"{much} on each of {k} ranks, {where}" if k > 1 else f"{much} on 1 rank, {where}"
 
 
 def bus_bytes(nbytes: float, k: int) -> float:

@@ -149,7 +149,7 @@ def _ranks(
     if k is not None and (not isinstance(k, Integral) or isinstance(k, bool) or k < 1):
         raise ValueError(f"k is {k!r}, want the number of ranks, at least 1")
     many = isinstance(what, Sequence) and not isinstance(what, bytes)
-    if _is_size(what) or (many and all(_is_size(x) for x in what)):
+    if _is_size(what) or (many and what and all(_is_size(x) for x in what)):
         sizes = [nbytes_of(x) for x in ([what] if _is_size(what) else what)]
         count = int(k) if k is not None else len(machine.devices) if machine else 2
         return [torch.device("cpu")] * count, sizes

@@ -273,7 +273,7 @@ def test_what_is_neither_tensors_nor_sizes(what, words):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: explain([]), "0 bytes|no tensors|want ranks"),
+        (lambda: explain([]), "no tensors to plan for"),
         (lambda: explain([[], []]), "no tensors to plan for"),
         (lambda: explain(0), "at least 1 rank and 1 byte"),
         (lambda: explain([5, -1]), "-1 is no size"),
