@@ -138,9 +138,10 @@ def captured(
     """What replays the call, and its result, which each replay overwrites."""
     first, others = devices[0], devices[1:]
     graph = torch.cuda.CUDAGraph()
-    pools = [torch.cuda.MemPool() for _ in others]  # torch gives the first device one itself
-    for device in others:
-        graph.register_generator_state(torch.cuda.default_generators[device.index])
+    pools = [_pool_on(device) for device in others]  # torch gives the first device one itself
+    with torch.cuda.device(first):  # where seeds are, for each replay sets them on its own stream
+        for device in others:
+            graph.register_generator_state(torch.cuda.default_generators[device.index])
     with ExitStack() as stack:
         stack.enter_context(torch.cuda.device(first))
         own = torch.cuda.Stream(first)  # type: ignore[no-untyped-call]
@@ -167,6 +168,12 @@ def captured(
 
     replay.pools = pools  # type: ignore[attr-defined]  # the graph's memory on the other devices
     return replay, result
+
+
+def _pool_on(device: torch.device) -> torch.cuda.MemPool:
+    """It keeps its memory as long as it lives, but on the device where it was made alone."""
+    with torch.cuda.device(device):
+        return torch.cuda.MemPool()
 
 
 @contextmanager
