@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 import fastreduce
 from fastreduce.parallel.meeting import began_with, is_shard, meet, saved_tensors_hooks
+from fastreduce.parallel.streams import Streams
 from fastreduce.parallel.untraced import untraced
 
 
@@ -61,7 +62,8 @@ class _AllReduce(torch.autograd.Function):
     """One tensor per shard; the sum of all goes to each. So does the sum of all gradients."""
 
     @staticmethod
-    def forward(_: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.streams = Streams(tensor.device for tensor in tensors)
         totals = [tensor.detach().clone() for tensor in tensors]
         # A few KB per tensor; in the fixed order of "leader", so that the bits do not depend on
         # what is fastest between these devices.
@@ -69,8 +71,9 @@ class _AllReduce(torch.autograd.Function):
         return tuple(totals)
 
     @staticmethod
-    def backward(_: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        sums: tuple[Tensor, ...] = _AllReduce.apply(*gradients)  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        with ctx.streams.current():
+            sums: tuple[Tensor, ...] = _AllReduce.apply(*gradients)  # type: ignore[no-untyped-call]
         return sums
 
 
