@@ -20,8 +20,11 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
     ]
     initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     gpus = range(torch.cuda.device_count()) if initialized else range(0)
-    streams = [torch.cuda.current_stream(gpu) for gpu in gpus]
-    current = torch.cuda.current_device() if gpus else None
+    # On a GPU without a context nothing runs, and making a stream current there would create one,
+    # which takes hundreds of MB of its memory.
+    used = [gpu for gpu in gpus if torch._C._cuda_hasPrimaryContext(gpu)]  # type: ignore[attr-defined]
+    streams = [torch.cuda.current_stream(gpu) for gpu in used]
+    current = torch.cuda.current_device() if initialized else None
 
     @contextmanager
     def modes() -> Iterator[None]:
