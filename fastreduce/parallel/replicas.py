@@ -21,6 +21,7 @@ from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
 from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.lost_gradients import check_graph
+from fastreduce.parallel.recurrent import RecurrentLayers
 from fastreduce.parallel.same_bits import check_replicas
 from fastreduce.parallel.structure import copied, has_max_norm, slots, structure_of
 from fastreduce.parallel.sync_batchnorm import SyncBatchNorm
@@ -86,6 +87,7 @@ class Replicas:
     def enter(self) -> None:
         """A forward pass begins."""
         self.attributes.let_go()
+        self._recurrent.enter()
         if self._synchronized:
             self._synchronized.enter()
 
@@ -99,6 +101,7 @@ class Replicas:
         done again.
         """
         self.put(0, self._params, buffers)
+        self._recurrent.leave()
         if self._synchronized:
             self._synchronized.leave()
         last = {x: own for x, own in zip(owners, parameters, strict=True) if x}
@@ -120,6 +123,7 @@ class Replicas:
         self._left = dict(enumerate(self._memories))
         for owner, memory in enumerate(self._memories[1:], start=1):
             self._put_parameters(owner, memory)
+        self._recurrent.forget()
 
     def put(self, owner: int, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         self._put_parameters(owner, parameters)
@@ -226,6 +230,7 @@ class Replicas:
             self.net,
             *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
         ]
+        self._recurrent = RecurrentLayers(self.modules)
         self.at_once = AtOnce(self._at_once, self.modules, self._threads)
         self._synchronized = SyncBatchNorm(self.modules) if self.sync_batchnorm else None
         self._holders = [[x._parameters for x in module.modules()] for module in self.modules]
