@@ -24,7 +24,7 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
     # which takes hundreds of MB of its memory.
     used = [gpu for gpu in gpus if torch._C._cuda_hasPrimaryContext(gpu)]  # type: ignore[attr-defined]
     streams = [torch.cuda.current_stream(gpu) for gpu in used]
-    current = torch.cuda.current_device() if initialized else None
+    current = torch.cuda.current_device() if gpus else None
 
     @contextmanager
     def modes() -> Iterator[None]:
