@@ -30,10 +30,17 @@ class Attributes:
 
     Args:
         modules: the module and its children, and in the same order those of each replica.
+        devices: of the module and of each replica.
     """
 
-    def __init__(self, *modules: Iterable[nn.Module]):
+    def __init__(self, *modules: Iterable[nn.Module], devices: Sequence[torch.device] = ()):
         self._places = list(zip(*modules, strict=True))
+        self._home = devices[0] if devices else None
+        self._device_of = {
+            own: device
+            for _, *copies in self._places
+            for own, device in zip(copies, devices[1:], strict=True)
+        }
         self.keep()
 
     def _look(self) -> None:
@@ -128,8 +135,7 @@ class Attributes:
         else:
             behind = self._behind(copies, is_new or known != version(value))
         for own in behind:
-            before = vars(own).get(name)
-            device = before.device if isinstance(before, Tensor) else value.device
+            device = self._device_of[own] if value.device == self._home else value.device
             # Whatever this pass is for, a later one may train with it.
             with torch.inference_mode(False), torch.enable_grad():
                 if _is_result(value):

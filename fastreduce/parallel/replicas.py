@@ -201,7 +201,7 @@ class Replicas:
             self._structure = []  # if what follows raises, the next pass begins it anew
             with torch.inference_mode(False):  # or what is copied now could never be trained
                 self._build()
-            self.attributes = Attributes(*(x.modules() for x in self.modules))
+            self.attributes = Attributes(*(x.modules() for x in self.modules), devices=self.devices)
             self._structure = structure
         # In a graph always: its replays find the parameters changed.
         if self._watch and (self._watch.changed(self._params) or capturing()):
@@ -228,7 +228,10 @@ class Replicas:
         self._graph_is_checked = False
         self.modules = [
             self.net,
-            *(copied(self.net, self._params, memory) for memory in self._memories[1:]),
+            *(
+                copied(self.net, self._params, memory, device)
+                for memory, device in zip(self._memories[1:], self.devices[1:], strict=True)
+            ),
         ]
         self._recurrent = RecurrentLayers(self.modules)
         self.at_once = AtOnce(self._at_once, self.modules, self._threads)

@@ -18,8 +18,13 @@ Slot: TypeAlias = "tuple[dict[str, Tensor | None], str]"
 """Where a module keeps a parameter or a buffer: its dict of them, and the name."""
 
 
-def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -> nn.Module:
-    """A copy of the module in which nothing trains: parameters are put in for each shard."""
+def copied(
+    net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor], device: torch.device
+) -> nn.Module:
+    """A copy of the module in which nothing trains: parameters are put in for each shard.
+
+    Other tensors that are where its parameters are go to ``device``.
+    """
     memo: dict[int, Any] = {}
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for parameter, values in zip(params, memory, strict=True):
@@ -30,7 +35,7 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     for shared in (*_owners_of_hooks(net), *own_generators(net)):
         memo[id(shared)] = shared
     try:
-        with _ResultsShared():
+        with _TensorsOn(device, params[0].device):
             copied = copy.deepcopy(net, memo)
     except Exception as error:
         raise ValueError(
@@ -49,17 +54,26 @@ def copied(net: nn.Module, params: Sequence[Tensor], memory: Sequence[Tensor]) -
     return copied
 
 
-class _ResultsShared(TorchFunctionMode):
-    """Lets copy.deepcopy leave results of operations that a module keeps, which torch cannot copy.
+class _TensorsOn(TorchFunctionMode):
+    """Has copy.deepcopy put tensors of ``home`` on a device, and leave results of operations that a
+    module keeps, which torch cannot copy.
 
     They are what the last forward pass has left there, such as features, or what was set there:
     parts of a parameter, or weights that another network has made, whose gradients go back there.
     """
 
+    def __init__(self, device: torch.device, home: torch.device):
+        super().__init__()
+        self._device, self._home = device, home
+
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        copies = func is Tensor.__deepcopy__
+        is_result = copies and args[0].grad_fn is not None
+        value = args[0] if is_result else func(*args, **(kwargs or {}))
+        if not copies or value.device != self._home or (value.requires_grad and not is_result):
+            return value
+        with torch.enable_grad():
+            return value.to(self._device)
 
 
 def detach_saved_results(net: nn.Module) -> None:
