@@ -73,6 +73,31 @@ def test_replicas_follow_the_optimizer(place):
     model.check()
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        self.layer.flatten_parameters()
+        return self.head(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # those of other GPUs
+def test_recurrent_layers(place):
+    torch.manual_seed(0)
+    bare = Recurrent().double().to(place.device(0))
+    model = DataParallel(copy.deepcopy(bare), devices(place))
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    X = torch.randn(ROWS, 6, 3, dtype=torch.float64, device=place.device(0))
+    _, y = batch(place)
+    for _ in range(2):
+        F.cross_entropy(bare(X), y).backward()
+        model.backward(F.cross_entropy, X, y)
+    assert_close(gradients(model), gradients(bare))
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+
+
 def test_on_streams_of_the_caller(place):
     bare = made(place)
     model = DataParallel(copy.deepcopy(bare), devices(place), sync_batchnorm=True)
@@ -166,6 +191,13 @@ class TestGraphed:
             )
             losses.append([epoch.loss for epoch in trainer.epochs()])
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+    def test_recurrent_layers(self, place):
+        model = DataParallel(Recurrent().to(place.device(0)), devices(place))
+        X, (_, y) = torch.randn(ROWS, 6, 3, device=place.device(0)), batch(place)
+        wanted = model.backward(F.cross_entropy, X, y)
+        step = model.graphed(F.cross_entropy, X, y)
+        torch.testing.assert_close(step(X, y), wanted)
 
     def test_random_numbers_go_on(self, place):
         net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to(place.device(0))
