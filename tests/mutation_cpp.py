@@ -199,7 +199,12 @@ class ProcessesOnGpus(VirtualGpus):
     """The engine for processes on virtual GPUs, with threads as ranks, under ThreadSanitizer."""
 
     tests = dict.fromkeys(
-        ["csrc/cuda/ipc.cpp", "csrc/cuda/processes.cpp", "csrc/processes/devices.cpp"]
+        [
+            "csrc/cuda/ipc.cpp",
+            "csrc/cuda/mark.cpp",
+            "csrc/cuda/processes.cpp",
+            "csrc/processes/devices.cpp",
+        ]
     )
     module, sanitizer = "test_processes", "thread"
 

@@ -17,7 +17,9 @@ namespace fastreduce {
 // every lane.
 class LaneSignals {
  public:
-  static int64_t bytes(size_t lanes) { return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t)); }
+  static constexpr int64_t bytes(size_t lanes) {
+    return static_cast<int64_t>(lanes * kMaxSignalTiles * sizeof(uint32_t));
+  }
   // A lane's words, before any lane uses them.
   static void reset(int device, std::byte* words, size_t lanes);
 

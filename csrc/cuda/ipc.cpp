@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "cuda/mark.h"
 #include "cuda/raii.h"
 
 namespace fastreduce {
@@ -14,6 +15,9 @@ constexpr int64_t kOwnBytes = kSlots * kDeviceSliceBytes;
 
 // Behind them are the signals of as many lanes at most.
 constexpr size_t kMaxLanes = 64;
+
+// And behind these the mark, which stays as it is.
+constexpr int64_t kMarkAt = kOwnBytes + LaneSignals::bytes(kMaxLanes);
 
 // The host ends waits, at the group's timeout at the latest.
 constexpr uint32_t kNoLimit = UINT32_MAX;
@@ -60,7 +64,7 @@ class Kept {
       }
     }
     void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, kOwnBytes + LaneSignals::bytes(kMaxLanes));
+    const cudaError_t status = cudaMalloc(&memory, kMarkAt + kMarkBytes);
     if (status != cudaSuccess) problem = words("cudaMalloc", status);
     return DeviceMemory(memory);
   }
@@ -167,6 +171,7 @@ IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_st
     problem_ = words("cudaIpcGetMemHandle", status);
     return;
   }
+  leave_mark(device, static_cast<std::byte*>(memory.get()) + kMarkAt, rank);
   std::memcpy(&address_.staging, &handle, sizeof(handle));
   address_.gpu = gpu_of(device);
   own_ = std::move(memory);
@@ -176,7 +181,8 @@ IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_st
 IpcStaging::~IpcStaging() {
   int before = 0;
   if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device_) == cudaSuccess) {
-    for (const auto& [handle, memory] : opened_) cudaIpcCloseMemHandle(memory);
+    for (const auto& [handle, memory] : opened_)
+      if (memory != nullptr) cudaIpcCloseMemHandle(memory);
     cudaSetDevice(before);
   }
   if (own_.get() == nullptr) return;
@@ -219,6 +225,9 @@ bool IpcStaging::open_all(const std::vector<DeviceAddress>& addresses) {
         opened_.erase(staging);
         return false;
       }
+      auto* const mark = static_cast<std::byte*>(found) + kMarkAt;
+      problem_ = problem_with_mark(device_, mark, static_cast<int>(rank));
+      if (!problem_.empty()) return false;  // it stays open: what hangs may still read it
       memory = static_cast<std::byte*>(found);
     }
     stagings_[rank] = memory;

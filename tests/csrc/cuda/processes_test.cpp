@@ -71,16 +71,16 @@ struct Warnings : c10::WarningHandler {
   std::vector<std::string> words;
 };
 
-// Without peer access nothing is written, and all ranks say so; the first warns. A first slice was copied in meanwhile.
-void nobody_reaches(const Case& test) {
+// Without peer access that works nothing is written, and all ranks say so; the first warns. A first slice was copied in
+// meanwhile.
+void nobody_reaches(const Case& test, const std::string& why) {
   as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
     Warnings warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     process.fill(0);
     if (process.call(rank_schedule, milliseconds(40'000))) fail_at_once(test.where() + ": reached without peer access");
     process.wait();
-    const bool warned =
-        warnings.words.size() == 1 && warnings.words[0].find("cudaIpcOpenMemHandle: ") != std::string::npos;
+    const bool warned = warnings.words.size() == 1 && warnings.words[0].find(why) != std::string::npos;
     if (process.group().rank() == 0 ? !warned : !warnings.words.empty())
       fail_at_once(test.where() + ": " + std::to_string(warnings.words.size()) + " warnings on rank " +
                    std::to_string(process.group().rank()));
@@ -171,9 +171,14 @@ bool serves(const Named& named) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  std::vector<std::vector<bool>> peers(5, std::vector<bool>(5, true));
+  std::vector<std::vector<bool>> peers(7, std::vector<bool>(7, true));
   peers[3][4] = peers[4][3] = false;
-  virtual_cuda::reset({.devices = 5, .peers = peers, .max_delay_us = 20, .multiprocessors = 90, .blocks_wait = true});
+  virtual_cuda::reset({.devices = 7,
+                       .peers = peers,
+                       .lies = {{.device = 5, .peer = 6, .writes = false, .reads = true}},
+                       .max_delay_us = 20,
+                       .multiprocessors = 90,
+                       .blocks_wait = true});
   make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
   expect_refused_in_a_capture();
@@ -196,7 +201,8 @@ int main(int count, char** arguments) {
   run({ring, {130}});  // with a GPU that was in fewer calls than the others
   one_stops({ring, {130}}, true, "rank 1 has left the group");
   one_stops({ring, {130}}, false, "reached its timeout of 500 ms, waiting for the devices of all ranks");
-  nobody_reaches({sharded, {130}, false, -1, false, 3});
+  nobody_reaches({sharded, {130}, false, -1, false, 3}, "cudaIpcOpenMemHandle: ");
+  nobody_reaches({sharded, {130}, false, -1, false, 5}, "reads wrong data from the memory of rank 1's GPU");
   one_gpu_fails({sharded, {kAtOnceElems * 3}, false});
   std::printf("%d cases right\n", cases);
 }

@@ -74,6 +74,13 @@ MUTANTS = {
     "signals are those of an earlier group": Mutant(
         "cuda/ipc.cpp", "  LaneSignals::reset(device_, words[rank_], words.size());\n", "", "", ""
     ),
+    "nobody looks whether a peer's memory is read right": Mutant(
+        "cuda/ipc.cpp",
+        "if (!problem_.empty()) return false;",
+        "",
+        "",
+        "reached without peer access",
+    ),
     "nobody looks whether peers are there": Mutant(
         "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),
