@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,6 +40,12 @@ std::shared_ptr<const Schedule> build(const Question& question) {
 void find_algorithm(const std::string& name) {
   const py::gil_scoped_acquire gil;
   python("fastreduce.algorithms.registration", "find")(name);
+}
+
+std::string named_by_environment() {
+  const py::gil_scoped_acquire gil;
+  const char* value = std::getenv("FASTREDUCE_ALGORITHM");
+  return value ? value : "";
 }
 
 std::string folder_for_caches() {
@@ -133,6 +140,7 @@ void run_from_python(const std::string& collective, py::handle outputs, py::hand
             read_engine(engine)};
   call.outputs = read_lists(outputs, in_place ? "tensors" : "outputs", /*written=*/true);
   if (!in_place) call.inputs = read_lists(inputs, "tensors", /*written=*/false);
+  if (is_to_be_chosen(call.collective, call.algorithm)) call.variable = named_by_environment();
   const py::gil_scoped_release no_gil;
   run_for_torch(call);
 }
@@ -217,6 +225,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace fastreduce;
   build_schedule = build;
   look_at_file = find_algorithm;
+  algorithm_of_environment = named_by_environment;
   cache_folder = folder_for_caches;
   py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule");

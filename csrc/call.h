@@ -46,6 +46,7 @@ struct Call {
   int64_t root = 0;
   std::string algorithm = "auto";
   std::string engine_name = "auto";
+  std::optional<std::string> variable = {};  // FASTREDUCE_ALGORITHM, where it has been read for this call
 
   int64_t ranks() const { return outputs.ranks; }
   Devices devices() const;  // of a checked call

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <bit>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -18,35 +17,32 @@ int64_t generation = 0;
 [[maybe_unused]] const int is_free_in_forks =
     pthread_atfork([] { schedules_mutex.lock(); }, [] { schedules_mutex.unlock(); }, [] { schedules_mutex.unlock(); });
 
-// The other collectives have one program for all sizes.
-bool is_to_be_chosen(const Question& question) {
-  return question.algorithm == "auto" && question.collective == Collective::allreduce;
-}
-
-// What the choice goes by, beside the place.
-void complete(Question& question, int64_t nbytes) {
-  question.nbytes = size_class(nbytes);
-  if (const char* value = std::getenv("FASTREDUCE_ALGORITHM")) question.variable = value;
-}
-
 }  // namespace
 
 std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
+std::function<std::string()> algorithm_of_environment;
 std::function<void(const std::string&)> look_at_file;
 
 int64_t size_class(int64_t nbytes) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(nbytes))); }
 
+bool is_to_be_chosen(Collective collective, const std::string& algorithm) {
+  return algorithm == "auto" && collective == Collective::allreduce;
+}
+
 Question question_of(const Call& call) {
   Question question{call.collective, call.algorithm, call.ranks(), call.root};
-  if (!is_to_be_chosen(question)) return question;
+  if (!is_to_be_chosen(call.collective, call.algorithm)) return question;
   question.place = call.engine().place(call.devices());
-  complete(question, call.nbytes());
+  question.nbytes = size_class(call.nbytes());
+  question.variable = call.variable ? *call.variable : algorithm_of_environment();
   return question;
 }
 
 Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes) {
   Question question{collective, "auto", ranks, root, "processes"};
-  if (is_to_be_chosen(question)) complete(question, nbytes);
+  if (!is_to_be_chosen(collective, question.algorithm)) return question;
+  question.nbytes = size_class(nbytes);
+  question.variable = algorithm_of_environment();
   return question;
 }
 

@@ -23,6 +23,9 @@ struct Question {
   auto operator<=>(const Question&) const = default;
 };
 
+// The other collectives have one program for all sizes.
+bool is_to_be_chosen(Collective collective, const std::string& algorithm);
+
 Question question_of(const Call& call);
 
 // Of ranks that are processes, each with `nbytes`.
@@ -34,6 +37,10 @@ int64_t size_class(int64_t nbytes);
 // Built when first needed, by `build_schedule`, which calls Python and is set while the extension is loaded.
 std::shared_ptr<const Schedule> schedule_of(const Question& question);
 extern std::function<std::shared_ptr<const Schedule>(const Question&)> build_schedule;
+
+// The value of FASTREDUCE_ALGORITHM now; empty if there is none. Set as `build_schedule` is: this takes the GIL,
+// without which another thread may change os.environ meanwhile, and getenv would read what setenv has freed.
+extern std::function<std::string()> algorithm_of_environment;
 
 // Forgets the schedules if a program's file has changed since they were built. Called for each call by "file:PATH", and
 // set as `build_schedule` is.

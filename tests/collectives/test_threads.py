@@ -112,6 +112,38 @@ def test_control_a_call_that_keeps_the_gil_shows():
     assert not runs_during(lambda: keep_for_a_millisecond(1000))
 
 
+CHANGED_ENVIRONMENT = """
+    import os, threading, time, torch, fastreduce
+
+    torch.set_num_threads(1)
+    ended, count = threading.Event(), 1000  # the more there are, the longer a look takes
+
+    def call():
+        tensors = [torch.zeros(2) for _ in range(2)]
+        while not ended.is_set():
+            fastreduce.allreduce(tensors)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    end_s = time.monotonic() + 3
+    while time.monotonic() < end_s:
+        for number in range(count):  # each may move the array of all variables
+            os.environ[f"ADDED_{number}"] = "x"
+            others = [b"A" * (600 + 8 * (number + i)) for i in range(8)]  # in the memory it had
+        for number in range(count):
+            del os.environ[f"ADDED_{number}"]
+    ended.set()
+    for thread in threads:
+        thread.join()
+    print("went on")
+"""
+
+
+def test_another_thread_may_change_the_environment():
+    assert output_of(CHANGED_ENVIRONMENT) == "went on"
+
+
 FORKED = """
     import os, signal, torch, fastreduce
     from reference import assert_same, noise, reduced, threads

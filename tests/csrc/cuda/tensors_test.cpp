@@ -101,6 +101,7 @@ void expect_sums(const std::vector<int>& devices, const std::string& where) {
 int main(int, char** argv) {
   programs = read_programs(argv[1]);
   cache_folder = [argv] { return std::string(argv[2]); };
+  algorithm_of_environment = [] { return std::string(); };
   build_schedule = [](const Question&) {
     return std::make_shared<const Schedule>(copy_of(program_of("leader", 2).program));
   };
