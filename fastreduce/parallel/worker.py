@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,9 +25,11 @@ class Worker:
 
     def __init__(self, name: str, cores: int | None = None):
         self._calls: SimpleQueue[Any] = SimpleQueue()
-        self._thread = threading.Thread(None, _run, name, (self._calls, cores), daemon=True)
+        self._thread = threading.Thread(None, _run, name, (self._calls,), daemon=True)
         self._thread.start()
         weakref.finalize(self, self._calls.put, None).atexit = False
+        if cores is not None:  # as a call: an error of it would end the thread, and others wait
+            self.submit(functools.partial(_C.take_cores, cores)).result()
 
     def submit(self, call: Callable[[], Any], future: Future[Any] | None = None) -> Future[Any]:
         """Make the call. Who must know of it whenever Ctrl-C comes passes the future."""
@@ -40,9 +43,7 @@ class Worker:
         self._thread.join()
 
 
-def _run(calls: SimpleQueue[Any], cores: int | None) -> None:
-    if cores is not None:
-        _C.take_cores(cores)
+def _run(calls: SimpleQueue[Any]) -> None:
     while (submitted := calls.get()) is not None:
         future, call = submitted
         if future.set_running_or_notify_cancel():

@@ -16,7 +16,7 @@ from noting import SEEN, Noting, run_at_once, step
 from subprocesses import output_of
 from torch import nn
 
-from fastreduce import DataParallel
+from fastreduce import _C, DataParallel
 
 VARIABLE = ContextVar("VARIABLE", default="nobody's")
 
@@ -76,6 +76,29 @@ def test_they_follow_another_number_of_cores():
     torch.set_num_threads(6)
     step(model)
     assert [own for _, own in SEEN] == [3, 3]
+
+
+def test_a_thread_that_cannot_take_its_cores_is_told_of(monkeypatch):
+    """As where the system starts no more threads; the shards would wait for it."""
+
+    def fails(_):
+        raise OSError("Resource temporarily unavailable")
+
+    raised = []
+
+    def call():
+        with pytest.raises(OSError, match="unavailable"):
+            model(torch.zeros(4, 6))
+        raised.append(True)
+
+    model = DataParallel(nn.Linear(6, 5), ["cpu"] * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(_C, "take_cores", fails)
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(timeout=60)
+    assert raised
+    assert run_at_once(DataParallel(Noting(), ["cpu"] * 2))
 
 
 def test_threads_end_with_their_model():
