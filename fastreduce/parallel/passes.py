@@ -42,7 +42,7 @@ class Passes:
 
     def __init__(self, replicas: Replicas, only_torch_draws: bool = False):
         self._replicas, self._only_torch_draws = replicas, only_torch_draws
-        self._lock = threading.Lock()  # a replica has the parameters of one shard at a time
+        self._lock = threading.RLock()  # a replica has the parameters of one shard at a time
         self._thread = threading.local()  # whether a shard runs in it
 
     def forward(
@@ -55,7 +55,8 @@ class Passes:
         its own, which depends on torch's seed and the number of the shard only.
         ``around(replica)`` is entered while the replica runs, and then each runs by itself.
 
-        Raises RuntimeError where the module calls the wrapper that is running it.
+        Raises RuntimeError where the module calls the wrapper that is running it, or this thread
+        does in the middle of a pass.
         """
         if getattr(self._thread, "runs_a_shard", False):
             raise RuntimeError(
@@ -63,6 +64,12 @@ class Passes:
                 "model.compile(), a forward function that was replaced, or a hook; compile the "
                 "module before it is wrapped (torch.compile(net)) or the wrapper "
                 "(torch.compile(model)), and replace forward before the module is wrapped"
+            )
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "DataParallel: a signal handler or a finalizer has called the model in the middle "
+                "of a forward pass, which it would wait for; have it take a note, and call the "
+                "model after the pass"
             )
         replicas = self._replicas
         with self._lock:

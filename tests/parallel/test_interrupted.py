@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from subprocesses import output_of
 from torch import nn
 
 from fastreduce import DataParallel
@@ -143,3 +144,40 @@ def test_parameters_that_are_refused_do_not_stay():
             torch.func.functional_call(model, others, X)
         assert torch.equal(model(X), wanted)
         assert net.weight is own
+
+
+HANDLED = """
+    import faulthandler, signal, time, torch, fastreduce
+
+    faulthandler.dump_traceback_later(60, exit=True)  # a hang is a failure
+    fastreduce.parallel.at_once.LEAST_PARAMETERS = 0
+    torch.set_num_threads({cores})
+
+    class Slow(torch.nn.Linear):
+        def forward(self, x):
+            time.sleep(0.3)
+            return super().forward(x)
+
+    def evaluate(*_):
+        try:
+            model(X)
+        except RuntimeError as error:
+            print(error)
+
+    model, X = fastreduce.DataParallel(Slow(4, 2), ["cpu", "cpu"]), torch.ones(6, 4)
+    wanted = model(X)
+    signal.signal(signal.SIGALRM, evaluate)
+    signal.setitimer(signal.ITIMER_REAL, 0.15)
+    assert torch.equal(model(X), wanted)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        (2, "a signal handler or a finalizer has called the model in the middle of a forward pass"),
+        (1, "forward has called the DataParallel that runs it"),  # which the same thread runs
+    ],
+)
+def test_a_signal_handler_that_calls_the_model_does_not_wait_for_itself(cores, said):
+    assert said in output_of(HANDLED.format(cores=cores))
