@@ -71,6 +71,9 @@ def alone_in(folder: Path) -> Iterator[None]:
         lock(opened)
         yield
     finally:
+        # Closed alone, it would stay locked by a process that another thread has forked meanwhile.
+        with contextlib.suppress(OSError):  # of file systems without locks
+            fcntl.flock(opened, fcntl.LOCK_UN)
         os.close(opened)
 
 

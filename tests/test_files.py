@@ -10,7 +10,7 @@ import pytest
 
 from fastreduce import draw, explain, simulate
 from fastreduce.algorithms import ring
-from fastreduce.files import check_kind, is_shown, lock, parse, replacing
+from fastreduce.files import alone_in, check_kind, is_shown, lock, parse, replacing
 from fastreduce.plan.report import write
 from fastreduce.topology import preset, save
 
@@ -142,3 +142,22 @@ class Terminal(io.StringIO):
 def test_a_bar_is_shown_on_a_terminal_only(monkeypatch, stderr, shown):
     monkeypatch.setattr("sys.stderr", stderr)
     assert is_shown() == shown
+
+
+def test_a_process_that_is_forked_meanwhile_does_not_keep_a_folder_locked(tmp_path):
+    """As a data loader's, which another thread begins."""
+    goes_on, end = os.pipe()
+    with alone_in(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(end)
+            os.read(goes_on, 1)
+            os._exit(0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        lock(folder, wait=False)
+    finally:
+        os.close(folder)
+        os.close(goes_on)
+        os.close(end)
+        os.waitpid(child, 0)
