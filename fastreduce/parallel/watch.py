@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import TensorWeakRef
 
-_watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+# By id. Not a WeakSet: going through one raises where another thread makes a Watch meanwhile.
+_watches: weakref.WeakValueDictionary[int, Watch] = weakref.WeakValueDictionary()
 
 
 class Watch:
@@ -29,7 +30,7 @@ class Watch:
         self._params: dict[int, TensorWeakRef] = {}
         self._stepped = False
         _listen()
-        _watches.add(self)
+        _watches[id(self)] = self
 
     def changed(self, params: Sequence[Tensor]) -> bool:
         """Whether these are other parameters than at the last call, or have other values."""
@@ -55,7 +56,8 @@ class Watch:
 @functools.cache
 def _listen() -> None:
     def note(optimizer: Optimizer, *_: Any) -> None:
-        for watch in list(_watches):
-            watch.note(optimizer)
+        for reference in _watches.valuerefs():
+            if (watch := reference()) is not None:
+                watch.note(optimizer)
 
     register_optimizer_step_post_hook(note)

@@ -1,17 +1,22 @@
 """Records of runs, `fastreduce diff`, and `model.check()`."""
 
+import _weakrefset
 import json
+import sys
+import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
 from models import batch, made
+from torch import nn
 
 from fastreduce import DataParallel
 from fastreduce.cli import main
 from fastreduce.parallel.record import first_difference, hash_of
 from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.same_bits import ReplicasDiffer
+from fastreduce.parallel.watch import Watch
 
 
 def run(path, k=2, steps=3, spoil=None, last_batch=1.0):
@@ -160,6 +165,26 @@ def test_steps_of_others_are_not_recorded(files):
     others = [torch.nn.Parameter(torch.ones(1)) for _ in range(100)]
     torch.optim.SGD(others, 0.1).step()
     assert files[0].read_text() == before
+
+
+def test_others_may_begin_to_look_for_steps_during_a_step():
+    """As where another thread wraps a model with a record: between any two lines."""
+    weight, begun = nn.Parameter(torch.zeros(1)), []
+    optimizer = torch.optim.SGD([weight])
+    weight.grad = torch.ones(1)
+
+    def begin(frame, event, _):
+        if frame.f_code.co_filename in (weakref.__file__, _weakrefset.__file__):
+            begun.append(Watch())
+        return begin
+
+    begun.append(Watch())
+    sys.settrace(begin)
+    try:
+        optimizer.step()
+    finally:
+        sys.settrace(None)
+    assert len(begun) > 1
 
 
 @pytest.mark.parametrize("record", [3, b"a.jsonl", True])
