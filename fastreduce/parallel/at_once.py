@@ -36,11 +36,14 @@ LEAST_PARAMETERS, LEAST_INPUTS = 1 << 20, 1 << 16
 
 
 # What a forward function that names one of these means is the same for all threads of a process:
-# the state of torch's generator, from which shards do not draw at the same time, and the levels of
-# autograd's forward mode.
+# the state of torch's generator, from which shards do not draw at the same time, the levels of
+# autograd's forward mode, and what is set for a while and then set back, by one shard while another
+# counts on it, and for ever by the one that began before the other had ended.
 OF_THE_PROCESS = {
     *("get_rng_state", "set_rng_state", "fork_rng", "initial_seed", "default_generator"),
     *("jvp", "jacfwd", "hessian", "forward_ad"),
+    *("sdpa_kernel", "mkldnn", "set_default_dtype", "use_deterministic_algorithms"),
+    *("detect_anomaly", "set_detect_anomaly", "catch_warnings"),
 }
 
 
@@ -207,8 +210,16 @@ def _versions(inputs: Any) -> list[int]:
 
 
 def _names_what_is_of_the_process(module: nn.Module) -> bool:
-    code = getattr(module.forward, "__code__", None)
-    return code is not None and not OF_THE_PROCESS.isdisjoint(code.co_names)
+    """Whether its forward does, or a method or function of the same file that it calls."""
+    names, left = set[str](), [module.forward]
+    while left:
+        called: Any = left.pop()
+        if not hasattr(called, "__code__"):
+            continue
+        for name in {*called.__code__.co_names} - names:
+            left.append(getattr(type(module), name, called.__globals__.get(name)))
+        names.update(called.__code__.co_names)
+    return not OF_THE_PROCESS.isdisjoint(names)
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """Where the order of the shards would show, they run one after the other; elsewhere at once."""
 
 import random
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from noting import Noting, run_at_once, step
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -57,6 +59,31 @@ class Derived(nn.Module):
         return torch.func.jvp(torch.sin, (x,), (x,))[1]
 
 
+class Attention(nn.Module):
+    def forward(self, x):
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(x, x, x)
+
+
+class InAMethod(nn.Module):
+    def forward(self, x):
+        return self.quietly(x)
+
+    def quietly(self, x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return x + 1
+
+
+def derived(x):
+    return torch.func.jvp(torch.sin, (x,), (x,))[1]
+
+
+class InAFunction(nn.Module):
+    def forward(self, x):
+        return derived(x)
+
+
 class Checkpointed(nn.Module):
     def __init__(self, use_reentrant, p=0.5):
         super().__init__()
@@ -96,6 +123,9 @@ ONE_BY_ONE = {
     "a seed of its own": {"inner": Seeded},
     "the same mask twice": {"inner": Repeating},
     "derivatives in forward mode": {"inner": Derived},
+    "a flag of the process": {"inner": Attention},
+    "warnings, in a method": {"inner": InAMethod},
+    "derivatives in a function of the file": {"inner": InAFunction},
     "NumPy's numbers": {"inner": NumPyNoise},
     "Python's numbers": {"inner": PythonNoise},
     "a generator of its own": {"inner": with_generator},
