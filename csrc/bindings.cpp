@@ -17,6 +17,7 @@
 #include "cpu/kernels.h"
 #include "dispatcher.h"
 #include "dtypes.h"
+#include "float_modes.h"
 #include "processes/python.h"
 #include "programs.h"
 #include "replicas.h"
@@ -242,6 +243,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def(py::init<>())
       .def("__enter__", &ThreadState::enter)
       .def("__exit__", &ThreadState::exit);
+  py::class_<FloatModes>(module, "FloatModes").def(py::init<>()).def("set", &FloatModes::set);
   module.attr("HasDrawn") = py::handle(has_drawn());
   py::class_<DrawsFrom>(module, "DrawsFrom")
       .def(py::init<std::optional<at::Generator>>(), py::arg("own"))
@@ -251,6 +253,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("__enter__", [](DrawsFrom& self) { return self.enter(), &self; }, py::return_value_policy::reference)
       .def("__exit__", [](DrawsFrom& self, const py::args&) { self.exit(); });
   module.def("take_cores", &take_cores, py::arg("cores"));
+  module.def("use_cores", &use_cores, py::arg("cores"));
   module.def("end_waiting_threads", &end_waiting_threads, py::call_guard<py::gil_scoped_release>());
   module.def("keep_freed_memory", &keep_freed_memory);
   module.def("is_watched", &is_watched);

@@ -146,6 +146,11 @@ void take_cores(int cores) {
   std::thread([of_others] { at::set_num_threads(of_others); }).join();
 }
 
+void use_cores(int cores) {
+  at::get_num_threads();  // the first time, torch sets how many this thread uses
+  omp_set_num_threads(cores);
+}
+
 void end_waiting_threads() {
   if (omp_pause_resource_all && getpid() == kProcess) omp_pause_resource_all(omp_pause_soft);
 }

@@ -47,6 +47,9 @@ class DrawsFrom {
 // set for all. To be called with Python's lock: until it returns, no other thread of Python begins.
 void take_cores(int cores);
 
+// As take_cores, but what new threads begin with is left alone.
+void use_cores(int cores);
+
 // Ends OpenMP's threads of the calling thread, which for some time after each of torch's operations wait for the next
 // one and keep a core busy. The next one begins others.
 void end_waiting_threads();

@@ -7,11 +7,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 
+from fastreduce import _C
+
 
 def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
     """Makes a context manager that gives another thread what this one has now: gradients on or
-    off, inference mode, autocast, and the current CUDA device and streams.
+    off, inference mode, autocast, how floats are rounded and whether denormals are flushed to zero,
+    and the current CUDA device and streams.
     """
+    floats = _C.FloatModes()
     inference, gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     autocasts = [
         (device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled())
@@ -29,6 +33,8 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def modes() -> Iterator[None]:
         with ExitStack() as stack:
+            stack.callback(_C.FloatModes().set)
+            floats.set()
             stack.enter_context(torch.inference_mode(inference))
             stack.enter_context(torch.set_grad_enabled(gradients))
             for device, dtype, cached in autocasts:

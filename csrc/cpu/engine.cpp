@@ -3,12 +3,18 @@
 
 #include "cpu/tiles.h"
 #include "engine.h"
+#include "float_modes.h"
 
 namespace fastreduce {
 namespace {
 
 void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, tasks, 1, body);
+  // Or the bits of a tile would depend on which thread it comes to.
+  const FloatModes of_caller;
+  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    const WithFloatModes as_of_caller(of_caller);
+    body(begin, end);
+  });
 }
 
 class CpuEngine final : public Engine {

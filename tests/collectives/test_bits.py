@@ -39,6 +39,38 @@ def test_any_number_of_threads(algorithm, k, dtype):
             assert_same(one, other)
 
 
+def flushed(**how):
+    """Sums of denormals, in a process whose threads began before they were flushed to zero."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU flushes no denormals")
+    torch.set_flush_denormal(False)
+    tensors = [torch.full((1 << 19,), 2e-39) for _ in range(4)]
+    with threads(2):
+        allreduce([x.clone() for x in tensors], async_op=True).wait()
+        allreduce([x.clone() for x in tensors])
+        torch.set_flush_denormal(True)
+        try:
+            if work := allreduce(tensors, **how):
+                work.wait()
+        finally:
+            torch.set_flush_denormal(False)
+    return [x.view(torch.int32).count_nonzero().item() for x in tensors]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_all_threads_flush_denormals_where_the_caller_does(async_op):
+    assert flushed(async_op=async_op) == [0] * 4
+
+
+def test_threads_that_flushed_denormals_for_a_call_do_not_for_the_next():
+    flushed()
+    tensors = [torch.full((1 << 19,), 2e-39) for _ in range(4)]
+    with threads(2):
+        allreduce(tensors)
+        assert all(x.view(torch.int32).ne(0).all() for x in tensors)
+        assert tensors[0].add(0).view(torch.int32).ne(0).all()  # nor for torch's own operations
+
+
 @pytest.mark.parametrize("algorithm", names())
 def test_sums_are_in_rank_order_or_not(algorithm):
     tensors = noise(12, (10_000,), torch.float16)
