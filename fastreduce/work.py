@@ -133,9 +133,10 @@ def begin(call: Callable[[], object], gpus: Iterable[torch.device], results: Any
         _settle(done, call)
         streams = [] if done.exception() else map(torch.cuda.current_stream, numbers)
         return Work(done, [stream.record_event() for stream in streams], results)
-    modes = modes_of_this_thread()
+    modes, cores = modes_of_this_thread(), torch.get_num_threads()
 
     def run() -> None:
+        _C.use_cores(cores)  # a thread keeps those of its first operation
         with modes():
             call()
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from reference import assert_same, noise, reduced
+from reference import assert_same, noise, reduced, threads
 
 import fastreduce
 from fastreduce import work as work_module
@@ -195,6 +195,22 @@ def test_the_callers_grad_mode_holds_in_the_worker():
     with torch.no_grad():
         fastreduce.allreduce(x, async_op=True).wait()
     assert x[0].tolist() == [2, 2, 2]
+
+
+def test_the_callers_number_of_threads_holds_in_the_worker():
+    seen = []
+
+    class Array(np.ndarray):
+        def __dlpack__(self, **how):  # which the worker takes
+            seen.append(torch.get_num_threads())
+            return super().__dlpack__(**how)
+
+    for count in (2, 1, 3):
+        with threads(count):
+            arrays = [np.ones(3).view(Array), np.ones(3).view(Array)]
+            fastreduce.allreduce(arrays, async_op=True).wait()
+            assert set(seen) == {count} and torch.get_num_threads() == count
+        seen.clear()
 
 
 def test_a_future_of_the_tensors():
