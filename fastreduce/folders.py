@@ -16,7 +16,12 @@ def data() -> Path:
 
 def _folder(kind: str, variable: str, default: str) -> Path:
     try:
-        import platformdirs
-    except ImportError:  # installed without its dependencies
-        return Path(os.environ.get(variable) or Path.home() / default, "fastreduce")
-    return Path(getattr(platformdirs, kind)("fastreduce"))
+        try:
+            import platformdirs
+        except ImportError:  # installed without its dependencies
+            return Path(os.environ.get(variable) or Path.home() / default, "fastreduce")
+        return Path(getattr(platformdirs, kind)("fastreduce"))
+    except RuntimeError as error:  # as in a container, for a user whom it does not know
+        raise FileNotFoundError(
+            f"this user has no home folder; set HOME or {variable} to a folder"
+        ) from error

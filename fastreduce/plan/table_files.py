@@ -69,7 +69,8 @@ def load(path: str | PathLike[str] | None = None) -> Table:
 
 
 def tuned() -> Table | None:
-    """The table by which "auto" chooses here; None if `fastreduce tune` never ran.
+    """The table by which "auto" chooses here; None if `fastreduce tune` never ran,
+    or this user has no home folder.
 
     When it is read, the engines get its sizes for the copy engine. A file that is wrong gives one
     warning, and None.
@@ -77,7 +78,11 @@ def tuned() -> Table | None:
     >>> tuned() is None or tuned().device == device()
     True
     """
-    return _tuned(default_path(device(), *versions()))
+    try:
+        path = default_path(device(), *versions())
+    except FileNotFoundError:  # there is no home folder
+        return None
+    return _tuned(path)
 
 
 @functools.lru_cache(maxsize=1)  # one, because the engines have one table's sizes at a time
