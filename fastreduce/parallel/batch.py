@@ -71,9 +71,10 @@ def rows_of(tree: Any, batch_dim: int) -> int:
         )
         raise ValueError(
             f"DataParallel: found no tensor to cut into shards ({kinds or 'no argument'}), wanted "
-            f"at least one with a dimension {batch_dim}; torch.from_numpy makes one of an array. "
-            "From a list of other objects, such as graphs, forward can pick its shard's examples "
-            "by the numbers of a torch.arange that is passed with it"
+            f"at least one with a dimension {batch_dim}, or such in tuples, lists, dicts or "
+            "dataclasses; torch.from_numpy makes one of an array. From a list of other objects, "
+            "such as graphs, forward can pick its shard's examples by the numbers of a "
+            "torch.arange that is passed with it"
         )
     if len(lengths) > 1:
         advice = _of_lists(tree, lengths, batch_dim)
@@ -106,6 +107,7 @@ def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int, advice: str) -
     listed = ", ".join(f"{counts[i]} in {cut[i][0]}" for i in shown)
     if others := len(cut) - len(shown):
         listed += f", and {others} more tensors"
+    advice = advice or _of_another_dim([leaf.shape for _, leaf in cut], batch_dim)
     advice = advice or next(
         (
             f". {place} has {counts[0]} in dimension {leaf.shape.index(counts[0])}: pass it with "
@@ -120,6 +122,19 @@ def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int, advice: str) -
         f"along their only one): {listed}; wanted as many everywhere{advice}. Mark what every "
         "replica shall get whole: fastreduce.Whole(tensor)"
     )
+
+
+def _of_another_dim(shapes: Sequence[Sequence[int]], batch_dim: int) -> str:
+    """Which dimension has as many in all tensors, as those of recurrent layers have."""
+    matrices = [shape for shape in shapes if len(shape) > 1]
+    for dim in range(min(map(len, matrices), default=0)):
+        lengths = {shape[dim if len(shape) > 1 else 0] for shape in shapes}
+        if len(lengths) == 1 and dim != batch_dim:
+            return (
+                f". All have {lengths.pop()} in dimension {dim}: if these are the examples, "
+                f"take batch_dim={dim}"
+            )
+    return ""
 
 
 def cut(

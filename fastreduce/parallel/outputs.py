@@ -24,11 +24,12 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
         raise ValueError(
             f"DataParallel: forward returned {type(outputs[0]).__name__} without a tensor; wanted "
             "a tensor, or tensors in tuples, lists, dicts or dataclasses, or model.backward, which "
-            "joins nothing"
+            "joins nothing; model.module, the bare module, returns anything"
         )
     _check_lists(outputs, sizes, batch_dim)
     for shard, (_, shape) in enumerate(flat):
-        if shape != flat[0][1]:
+        # A class that forward makes itself, as of a namedtuple, is another in each shard.
+        if shape != flat[0][1] and repr(shape) != repr(flat[0][1]):
             raise ValueError(
                 f"DataParallel: shard {shard} returned {_in_words(outputs[shard])}, but shard 0 "
                 f"{_in_words(outputs[0])}; wanted the same of all, or they cannot be joined. It "
@@ -99,6 +100,12 @@ def _problem(same: Sequence[Any], sizes: Sequence[int], batch_dim: int) -> str |
             f"dimension {dim}, as batch_dim says, not {other}: return x.movedim({other}, {dim}), "
             f"or take batch_dim={other} and transpose the inputs in forward"
         )
+    if (steps := _steps_in_front(shapes, sizes, dim)) is not None:
+        return (
+            f"a tensor of shape {shapes[0]} for a shard of {sizes[0]} examples; wanted these in "
+            f"dimension {dim}, as batch_dim says, but dimension 0 has {steps} times as many: have "
+            f"forward return {(steps, sizes[0], *shapes[0][1:])}, and flatten that of the batch"
+        )
     if len({(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
         return _differing(shapes, f"joined along dimension {dim}")
     return None
@@ -118,6 +125,16 @@ def _other_dim(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int], dim: int
     if lengths == wanted or (doubtful and (len({*lengths}) > 1 or lengths[0] % sizes[0] == 0)):
         return None
     return by_dim.index(wanted) if wanted in by_dim else None
+
+
+def _steps_in_front(
+    shapes: Sequence[tuple[int, ...]], sizes: Sequence[int], dim: int
+) -> int | None:
+    """How many steps, if dimension 0 surely has (steps * examples), which no cat can join."""
+    steps = shapes[0][0] // sizes[0]
+    flat = all(shape[0] == steps * size for shape, size in zip(shapes, sizes, strict=True))
+    others = any(shape[dim] % size for shape, size in zip(shapes, sizes, strict=True))
+    return steps if len(sizes) > 1 and dim > 0 and steps > 1 and flat and others else None
 
 
 def _differing(shapes: Sequence[tuple[int, ...]], how: str) -> str:

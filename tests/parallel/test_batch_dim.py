@@ -77,3 +77,23 @@ def test_a_vector_that_has_nothing_per_example_is_marked():
     torch.testing.assert_close(model(X, Whole(scale)), bare(X, scale))
     with pytest.raises(ValueError, match=r"vectors along their only one.*7 in .*5 in .*Whole"):
         model(X, scale)
+
+
+def test_examples_that_are_all_in_another_dimension_are_found():
+    model = DataParallel(nn.LSTM(FEATURES, CLASSES, num_layers=2), ["cpu"] * 2)
+    x, state = torch.randn(STEPS, 7, FEATURES), torch.randn(2, 7, CLASSES)
+    with pytest.raises(ValueError, match=r"All have 7 in dimension 1: .*batch_dim=1"):
+        model(x, (state, state))
+    with pytest.raises(ValueError, match="different numbers") as error:
+        model(x, (state[:, :6], state))
+    assert "batch_dim=" not in str(error.value)
+
+
+@pytest.mark.parametrize("rows", [7, 6])
+def test_steps_and_examples_in_one_dimension_are_refused(rows):
+    torch.manual_seed(0)
+    flat = Recurrent(lambda y: y.flatten(0, 1)).double()
+    model = DataParallel(flat, ["cpu"] * 2, batch_dim=1)
+    with pytest.raises(ValueError, match=r"dimension 0 has 3 times as many: .*return \(3, [34], 5"):
+        model(batch(rows)[0])
+    assert model(batch(1)[0]).shape == (STEPS, CLASSES)  # nothing is joined

@@ -1,5 +1,6 @@
 """Dataclasses whose constructor does more than to keep its arguments are cut and joined, too."""
 
+from collections import namedtuple
 from dataclasses import InitVar, dataclass, field
 
 import pytest
@@ -106,3 +107,28 @@ def test_those_inside_whole_go_to_the_replicas_device():
 
     (part,) = cut([X, Whole(Masked(X))], [3], [torch.device("meta")], 0)
     assert part[1].mask.is_meta
+
+
+def _tuple_of(x, y):
+    return namedtuple("Output", ["x", "y"])(x, y)
+
+
+def _dataclass_of(x, y):
+    @dataclass
+    class Output:
+        x: torch.Tensor
+        y: torch.Tensor
+
+    return Output(x, y)
+
+
+@pytest.mark.parametrize("made", [_tuple_of, _dataclass_of])
+def test_a_class_that_forward_makes_in_each_pass(made):
+    class Net(nn.Linear):
+        def forward(self, x):
+            return made(super().forward(x), x)
+
+    net, x = Net(3, 2), torch.randn(5, 3)
+    found = DataParallel(net, ["cpu"] * 2)(x)
+    torch.testing.assert_close(found.x, net(x).x)
+    assert torch.equal(found.y, x) and type(found).__name__ == "Output"
