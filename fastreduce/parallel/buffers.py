@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._prims_common import compute_required_storage_length
+from torch.nn.modules.batchnorm import _NormBase
 
 from fastreduce.parallel.draws import capturing
+from fastreduce.parallel.structure import Slot
 
 _ALIGNMENT_BYTES = 16  # of complex128, the largest dtype
 
@@ -41,6 +45,45 @@ def copies(buffers: Sequence[Tensor], device: torch.device) -> list[Tensor]:
         for overlapping in [views] if len(views) == 1 else _overlapping(views):
             made.update(_copied(overlapping, device))
     return [made[id(buffer)] for buffer in buffers]
+
+
+def warn_of_differing(
+    net: nn.Module, slots: Sequence[Slot], shards: Sequence[Sequence[Tensor]]
+) -> None:
+    """Warn of buffers that the shards of a batch have made different, as a queue of their outputs.
+
+    Not of running statistics, which are known to be those of the first shard.
+
+    Args:
+        slots: the places of the buffers in ``net``.
+        shards: for each, the buffers that it has left there.
+    """
+    modules = {id(module._buffers): (path, module) for path, module in net.named_modules()}
+    names = []
+    for (holder, name), first, *others in zip(slots, *shards, strict=True):
+        path, module = modules[id(holder)]
+        alike = isinstance(module, _NormBase) or all(_alike(first, other) for other in others)
+        if not alike:
+            names.append(f"{path}.{name}" if path else name)
+    if names:
+        more = f" (and of {len(names) - 1} more)" if len(names) > 1 else ""
+        warnings.warn(
+            f"DataParallel: forward has made other values of buffer {names[0]}{more} in each shard "
+            "of the batch. The model keeps those of the first shard, so what the others have put "
+            "there is lost; have forward return it, and write to the buffer after the pass",
+            stacklevel=2,
+        )
+
+
+def _alike(first: Any, other: Any) -> bool:
+    if not (isinstance(first, Tensor) and isinstance(other, Tensor)):
+        return type(first) is type(other)
+    if first.shape != other.shape:
+        return False
+    try:  # on different devices the last bits may differ
+        return torch.allclose(first, other.to(first.device), equal_nan=True)
+    except RuntimeError:  # sparse ones, FakeTensors and such cannot be compared
+        return True
 
 
 def _storage(tensor: Tensor) -> int:

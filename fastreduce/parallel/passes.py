@@ -140,6 +140,7 @@ class Passes:
                 else:
                     outputs = self._one_by_one(calls, turn_alone)
                 replicas.check_graph(outputs)
+                replicas.look_at_buffers(buffers)
                 return outputs
         except BaseException:
             buffers[0] = held

@@ -19,6 +19,7 @@ import fastreduce
 from fastreduce.parallel.at_once import AtOnce, ShardThreads
 from fastreduce.parallel.attributes import Attributes
 from fastreduce.parallel.buckets import Buckets
+from fastreduce.parallel.buffers import warn_of_differing
 from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.lost_gradients import check_graph
 from fastreduce.parallel.recurrent import RecurrentLayers
@@ -78,6 +79,7 @@ class Replicas:
         self._threads = ShardThreads(len(self.devices), meet=sync_batchnorm)
         self._structure: list[Any] = []
         self._graph_is_checked = False
+        self._modes_looked_at = set[bool]()
         self._memories: list[list[Tensor]] = []
 
     def joined(self, owners: Sequence[int]) -> list[list[Tensor]]:
@@ -144,6 +146,13 @@ class Replicas:
         """
         held: list[Any] = [holder.get(n, _DELETED) for holder, n in self._buffer_slots[owner]]
         return held
+
+    def look_at_buffers(self, shards: Sequence[Sequence[Tensor]]) -> None:
+        """Warn of what is lost of them: once in training and once in evaluation, as it takes time,
+        and waits for GPUs."""
+        if len(shards) > 1 and self.net.training not in self._modes_looked_at and not capturing():
+            self._modes_looked_at.add(self.net.training)
+            warn_of_differing(self.net, self._buffer_slots[0], shards)
 
     @contextmanager
     def kept_parameters(self, owner: int, parameters: Sequence[Tensor]) -> Iterator[None]:
@@ -226,6 +235,7 @@ class Replicas:
             self._watch.changed(self._params)  # the copies are new
         self._left = dict(enumerate(self._memories))
         self._graph_is_checked = False
+        self._modes_looked_at.clear()
         self.modules = [
             self.net,
             *(
