@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -122,6 +123,33 @@ def _differing(leaves: Sequence[tuple[str, Any]], batch_dim: int, advice: str) -
         f"along their only one): {listed}; wanted as many everywhere{advice}. Mark what every "
         "replica shall get whole: fastreduce.Whole(tensor)"
     )
+
+
+def warn_of_lists(arguments: Iterable[Any], rows: int) -> None:
+    """Warn of lists that seem to have an entry per example: every shard gets all of them."""
+    if (found := next(_per_example(arguments, rows), None)) is not None:
+        warnings.warn(
+            f"DataParallel: found a {type(found).__name__} of {rows} {type(found[0]).__name__} for "
+            f"{rows} examples. Every replica gets the whole of it, so that its first entries are "
+            "not those of a later shard's examples. If they belong to examples, pass a tensor, or "
+            f"torch.arange({rows}) with fastreduce.Whole({type(found).__name__}), and have forward "
+            "pick those of its shard; if not, fastreduce.Whole says so",
+            stacklevel=5,
+        )
+
+
+def _per_example(values: Iterable[Any], rows: int) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, dict):
+            yield from _per_example(value.values(), rows)
+        elif type(value) in (list, tuple):
+            wanted = str if isinstance(value, tuple) else object  # a tuple of numbers is a size
+            leaves = pytree.tree_leaves(value) if len(value) == rows else []
+            if leaves and not any(isinstance(x, Tensor | Whole | bool | None) for x in leaves):
+                if all(isinstance(x, wanted) for x in value):
+                    yield value
+            else:
+                yield from _per_example(value, rows)
 
 
 def _of_another_dim(shapes: Sequence[Sequence[int]], batch_dim: int) -> str:

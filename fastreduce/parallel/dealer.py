@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards
+from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards, warn_of_lists
 from fastreduce.parallel.checks import check_not_traced, check_settings
 from fastreduce.parallel.common_objects import unchanged_objects
 from fastreduce.parallel.draws import capturing
@@ -83,13 +83,15 @@ class Dealer:
         """The part of the batch of each replica, or of each micro-shard."""
         return self.measured.shares if self.measured else self.fixed
 
-    def deal(self, tree: Any) -> tuple[list[int], list[int], list[Any]]:
+    def deal(self, tree: _Arguments | _Batch) -> tuple[list[int], list[int], list[Any]]:
         """The shards that are not empty: their owners, sizes and parts of ``tree``."""
         rows = rows_of(tree, self.batch_dim)
         sizes = sizes_of_shards(rows, self.shares)
         devices = [self.replicas.devices[owner] for owner in self.owners]
         parts = cut(tree, sizes, devices, self.batch_dim)
         kept = [i for i, size in enumerate(sizes) if size]
+        if len(kept) > 1:
+            warn_of_lists(tree.several(), rows)
         return [self.owners[i] for i in kept], [sizes[i] for i in kept], [parts[i] for i in kept]
 
     def run(self, owners: list[int], sizes: list[int], calls: list[tuple[Any, Any]]) -> list[Any]:
@@ -210,11 +212,17 @@ class _Arguments:
     args: Any
     kwargs: Any
 
+    def several(self) -> tuple[Any, ...]:
+        return (*self.args, self.kwargs)
+
 
 @dataclass
 class _Batch:
     inputs: Any
     targets: Any
+
+    def several(self) -> tuple[Any, ...]:
+        return (*(self.inputs if isinstance(self.inputs, tuple) else (self.inputs,)), *self.targets)
 
 
 def _as_call(inputs: Any) -> tuple[Any, Any]:
