@@ -61,7 +61,7 @@ def warn_of_differing(
     modules = {id(module._buffers): (path, module) for path, module in net.named_modules()}
     names = []
     for (holder, name), first, *others in zip(slots, *shards, strict=True):
-        path, module = modules[id(holder)]
+        path, module = modules.get(id(holder), ("", None))  # forward may have replaced it
         alike = isinstance(module, _NormBase) or all(_alike(first, other) for other in others)
         if not alike:
             names.append(f"{path}.{name}" if path else name)

@@ -79,3 +79,19 @@ def test_what_shards_write_alike_and_running_statistics_are_quiet(net):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model_of(net)(torch.randn(6, 3))
+
+
+def test_a_child_that_forward_replaces():
+    class Mask(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(n))
+
+    class Masked(nn.Linear):
+        def forward(self, x):
+            self.mask = Mask(len(x))
+            return super().forward(x) * self.mask.kept[:, None]
+
+    net, x = Masked(3, 2), torch.randn(5, 3)
+    net.mask = Mask(1)
+    torch.testing.assert_close(model_of(net)(x), net(x))
