@@ -43,8 +43,8 @@ void find_algorithm(const std::string& name) {
   python("fastreduce.algorithms.registration", "find")(name);
 }
 
+// With the GIL.
 std::string named_by_environment() {
-  const py::gil_scoped_acquire gil;
   const char* value = std::getenv("FASTREDUCE_ALGORITHM");
   return value ? value : "";
 }
@@ -226,7 +226,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace fastreduce;
   build_schedule = build;
   look_at_file = find_algorithm;
-  algorithm_of_environment = named_by_environment;
+  algorithm_of_environment = [] {
+    const py::gil_scoped_acquire gil;
+    return named_by_environment();
+  };
   cache_folder = folder_for_caches;
   py::register_local_exception_translator(translate);  // others keep theirs
   py::class_<Schedule, std::shared_ptr<Schedule>>(module, "Schedule");

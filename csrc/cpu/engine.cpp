@@ -9,6 +9,9 @@ namespace fastreduce {
 namespace {
 
 void on_torch_threads(int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
+  // In this thread, which has its modes: to set them anew would take 0.1 us, and a small call takes 1.4 (2 virtual
+  // cores of an AMD EPYC, family 26 model 2, 2026-11-30).
+  if (tasks == 1) return body(0, 1);
   // Or the bits of a tile would depend on which thread it comes to.
   const FloatModes of_caller;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
