@@ -51,7 +51,12 @@ std::string named_by_environment() {
 
 std::string folder_for_caches() {
   const py::gil_scoped_acquire gil;
-  return py::str(python("fastreduce.folders", "cache")());
+  try {
+    return py::str(python("fastreduce.folders", "cache")());
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_FileNotFoundError)) throw;
+    return "";  // this user has no home folder
+  }
 }
 
 // ---- arguments

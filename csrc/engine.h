@@ -46,7 +46,8 @@ void register_engine(c10::DeviceType type, Engine& engine);
 // nullptr if this build has none.
 Engine* find_engine(c10::DeviceType type);
 
-// The folder in which an engine may keep what it found out about this machine. Set before the first call.
+// The folder in which an engine may keep what it found out about this machine; "" if there is none. Set before the
+// first call.
 extern std::function<std::string()> cache_folder;
 
 // Whether each rank gets a lane of its own, as if it had its own device. Tests and benchmarks use this to run the

@@ -47,7 +47,8 @@ void enable_in_torch(int device, int other) {
 void know_proofs() {
   static std::once_flag once;
   std::call_once(once, [] {
-    keep_proofs_in(cache_folder() + "/peer_access.txt");
+    const std::string folder = cache_folder();
+    keep_proofs_in(folder.empty() ? "" : folder + "/peer_access.txt");
     when_reached(enable_in_torch);
   });
 }

@@ -1,6 +1,8 @@
 """Calls with torch's tensors on virtual GPUs, and what they are refused with; and mutants that must
 not get through. No torch for CUDA is needed: the tensors only say where their memory is."""
 
+from pathlib import Path
+
 import pytest
 from builds import Build, needs_compiler, run
 from program_files import every_program, write_programs
@@ -22,10 +24,15 @@ def arguments(tmp_path):
     return [write_programs(tmp_path / "programs.txt", leaders), tmp_path]
 
 
-def test_tensors(objects, arguments, tmp_path):
+@pytest.mark.parametrize("has_home", [True, False])
+def test_tensors(objects, arguments, tmp_path, has_home):
+    """A user without a home folder has no folder for what was found out about GPUs, either."""
     test = Build("plain", tmp_path).link([*objects.values()], tmp_path, "torch_cpu")
-    done = run(test, *arguments)
+    programs, folder = arguments
+    done = run(test, programs, folder if has_home else "")
     assert (done.returncode, done.stdout, done.stderr) == (0, "7 cases right\n", "")
+    assert (folder / "peer_access.txt").exists() == has_home
+    assert not Path("/peer_access.txt").exists()
 
 
 # There is one mode.
