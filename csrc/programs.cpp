@@ -38,11 +38,11 @@ Question question_of(const Call& call) {
   return question;
 }
 
-Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes) {
+Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes, const std::string& variable) {
   Question question{collective, "auto", ranks, root, "processes"};
   if (!is_to_be_chosen(collective, question.algorithm)) return question;
   question.nbytes = size_class(nbytes);
-  question.variable = algorithm_of_environment();
+  question.variable = variable;
   return question;
 }
 

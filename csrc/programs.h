@@ -29,7 +29,7 @@ bool is_to_be_chosen(Collective collective, const std::string& algorithm);
 Question question_of(const Call& call);
 
 // Of ranks that are processes, each with `nbytes`.
-Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes);
+Question question_of(Collective collective, int64_t ranks, int64_t root, int64_t nbytes, const std::string& variable);
 
 // The size rounded up to a power of two. "auto" makes the same choice for all sizes of one class.
 int64_t size_class(int64_t nbytes);

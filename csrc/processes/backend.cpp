@@ -11,7 +11,6 @@
 #include "processes/gloo.h"
 #include "processes/heap.h"
 #include "processes/items.h"
-#include "programs.h"
 #include "rows.h"
 
 namespace fastreduce {
@@ -178,7 +177,7 @@ std::pair<ProcessBackend::Lists, ProcessBackend::Lists> ProcessBackend::memory_o
 }
 
 const RankSchedule& ProcessBackend::rank_schedule_of(const Kind& kind, int64_t nbytes) {
-  auto schedule = schedule_of(question_of(kind.collective, group_.size(), kind.root, nbytes));
+  auto schedule = schedule_of(question_of(kind.collective, group_.size(), kind.root, nbytes, algorithm_));
   const std::lock_guard lock(rank_schedules_mutex_);
   auto& rank_schedule = rank_schedules_[schedule->id];
   if (!rank_schedule) rank_schedule = std::make_unique<RankSchedule>(schedule, group_.rank());

@@ -20,6 +20,7 @@
 #include "processes/queue.h"
 #include "processes/rank_schedule.h"
 #include "processes/watch.h"
+#include "programs.h"
 
 namespace fastreduce {
 
@@ -167,6 +168,8 @@ class ProcessBackend final : public c10d::Backend {
   const std::shared_ptr<Queue> queue_ = Queue::make([this] { group_.abort(); });
   std::atomic<uint64_t> sequence_{0};
   Announcement last_;  // calls mostly come again
+  // Read when the group is made: DDP calls from a thread of autograd's, which may wait long for the GIL.
+  const std::string algorithm_ = algorithm_of_environment();
   std::mutex rank_schedules_mutex_;
   std::map<uint64_t, std::unique_ptr<RankSchedule>> rank_schedules_;  // by schedule
   Labels labels_{group_};

@@ -10,7 +10,7 @@ namespace fastreduce {
 namespace {
 
 RankSchedule rank_schedule_of(Collective collective, const Group& group) {
-  return RankSchedule(schedule_of(question_of(collective, group.size(), 0, 0)), group.rank());
+  return RankSchedule(schedule_of(question_of(collective, group.size(), 0, 0, "")), group.rank());
 }
 
 }  // namespace

@@ -46,6 +46,19 @@ def two_groups_at_once(rank, size):
             assert torch.equal(x, torch.full((elems,), size * (size + 1) / 2))
 
 
+def the_algorithm_is_named_when_a_group_is_made(rank, size):
+    before = dist.new_group()
+    os.environ["FASTREDUCE_ALGORITHM"] = "rign"
+    after = dist.new_group()
+    with pytest.raises(ValueError, match="FASTREDUCE_ALGORITHM is 'rign'; known are"):
+        dist.all_reduce(torch.ones(3), group=after)
+    x = torch.ones(3)
+    dist.all_reduce(x, group=before)
+    del os.environ["FASTREDUCE_ALGORITHM"]
+    dist.all_reduce(x, group=dist.new_group())
+    assert torch.equal(x, torch.full((3,), size**2.0))
+
+
 def asynchronous_calls_are_in_order(rank, size):
     x = torch.ones(20_011)
     works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
@@ -244,6 +257,7 @@ def a_mesh_with_options(rank, size):
 def run(rank, size):
     scenarios = [
         *(groups_of_some, two_groups_at_once, asynchronous_calls_are_in_order),
+        the_algorithm_is_named_when_a_group_is_made,
         a_call_of_another_thread_is_after_those_before,
         tensors_of_inference,
         memory_of_peers_is_opened_by_descriptor_0,
