@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <string>
 
+#include "cuda/trial.h"
+
 namespace fastreduce {
 
-// Many pages of 4 KiB and all threads of several blocks, as in the trials of GPUs of one process.
-constexpr int64_t kMarkBytes = 64 * 1024;
+// As in the trials of GPUs of one process.
+constexpr int64_t kMarkBytes = kTrialBytes;
 
 // Leaves a rank's mark in memory of its own.
 void leave_mark(int device, std::byte* memory, int rank);

@@ -3,10 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <mutex>
 #include <thread>
-#include <vector>
 
 #include "cuda/lanes.h"
 #include "cuda/launch.h"
@@ -14,20 +11,11 @@
 namespace fastreduce {
 namespace {
 
-// Not measured. It covers many pages of 4 KiB and all threads of several blocks; making a context takes far longer.
-constexpr int64_t kTrialBytes = 64 * 1024;
 // Each step takes microseconds, once the GPUs are free. A driver that is busy elsewhere may take long, but not seconds.
 constexpr double kDeadline_s = 2;
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 double (*clock_s)() = seconds;
-
-// Each value depends on its address, so that a transfer to the wrong place shows.
-std::vector<std::byte> pattern(unsigned salt) {
-  std::vector<std::byte> bytes(kTrialBytes);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 2654435761u + salt * 40503u) >> 11);
-  return bytes;
-}
 
 struct Hangs {};
 
@@ -101,13 +89,7 @@ class Trial {
   }
 
   void copy_by_kernel(const Side& side, void* dst, void* src, int64_t bytes) const {
-    const Instruction instruction{0, 0, {0}, {1}, false};
-    const std::vector<const Instruction*> instructions{&instruction};
-    std::byte* const pointers[] = {static_cast<std::byte*>(src), static_cast<std::byte*>(dst)};
-    Line line(side.device, side.stream.get());
-    Launcher launcher(DType::u8, Op::sum, 1, line);
-    launcher.add(instructions, 1, pointers, bytes);
-    launcher.flush();
+    fastreduce::copy_by_kernel(side.device, side.stream.get(), dst, src, bytes);
     finish(side);
   }
 
@@ -120,16 +102,23 @@ class Trial {
   double patience_s_ = std::numeric_limits<double>::infinity();
 };
 
-// What a trial may still work on is never given up: freeing memory waits for the device, which may hang for ever, and
-// later work on memory that is used again would be overwritten.
-void abandon(std::unique_ptr<Trial> trial) {
-  static auto* const abandoned = new std::vector<std::unique_ptr<Trial>>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  abandoned->push_back(std::move(trial));
+}  // namespace
+
+std::vector<std::byte> pattern(unsigned salt) {
+  std::vector<std::byte> bytes(kTrialBytes);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 2654435761u + salt * 40503u) >> 11);
+  return bytes;
 }
 
-}  // namespace
+void copy_by_kernel(int device, cudaStream_t stream, void* dst, void* src, int64_t bytes) {
+  const Instruction instruction{0, 0, {0}, {1}, false};
+  const std::vector<const Instruction*> instructions{&instruction};
+  std::byte* const pointers[] = {static_cast<std::byte*>(src), static_cast<std::byte*>(dst)};
+  Line line(device, stream);
+  Launcher launcher(DType::u8, Op::sum, 1, line);
+  launcher.add(instructions, 1, pointers, bytes);
+  launcher.flush();
+}
 
 Finding try_pair(int device, int other) {
   auto trial = std::make_unique<Trial>(device, other);

@@ -1,8 +1,34 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace fastreduce {
+
+// Not measured. It covers many pages of 4 KiB and all threads of several blocks; making a context takes far longer.
+constexpr int64_t kTrialBytes = 64 * 1024;
+
+// Each value depends on its address, so that a transfer to the wrong place shows, and on `salt`.
+std::vector<std::byte> pattern(unsigned salt);
+
+// Enqueues it on a stream of the device.
+void copy_by_kernel(int device, cudaStream_t stream, void* dst, void* src, int64_t bytes);
+
+// What a trial may still work on is never given up: freeing memory waits for the device, which may hang for ever, and
+// later work on memory that is used again would be overwritten.
+template <class Trial>
+void abandon(std::unique_ptr<Trial> trial) {
+  static auto* const abandoned = new std::vector<std::unique_ptr<Trial>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  abandoned->push_back(std::move(trial));
+}
 
 struct Finding {
   std::string problem;  // "" if there is none
