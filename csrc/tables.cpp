@@ -92,9 +92,10 @@ std::byte* Tables::memory_of(const Call& call, const TensorLists& lists, int64_t
   const at::Tensor& tensor = lists.at(rank, index);
   if (direct || (tensor.is_contiguous() && holds_values(call, tensor)))
     return static_cast<std::byte*>(tensor.data_ptr());
-  TORCH_CHECK(call.engine().may_copy(call.devices()), lists.where(rank, index),
-              " is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
-              "contiguous tensors");
+  TORCH_CHECK(
+      call.engine().may_copy(call.devices()), lists.where(rank, index),
+      " needs a contiguous copy, which a capture over several GPUs does not keep; pass contiguous tensors, without "
+      "lazy conjugates and negatives, and for bxor uint8 tensors in place of booleans");
   copies_.push_back({tensor, contiguous_values(call, tensor), written});
   return static_cast<std::byte*>(copies_.back().contiguous.data_ptr());
 }

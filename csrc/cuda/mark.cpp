@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <thread>
 
 #include "cuda/lanes.h"
@@ -46,16 +45,14 @@ void leave_mark(int device, std::byte* memory, int rank) {
 
 std::string problem_with_mark(int device, std::byte* memory, int rank) {
   const DeviceGuard guard(device);
-  auto copies = std::make_unique<Copies>(device);
+  KeptUnlessDone<Copies> copies(device);
   const cudaStream_t stream = copies->stream.get();
   copy_by_kernel(device, stream, copies->memory.get(), memory, kMarkBytes);
   Line(device, stream).copy(copies->host.get(), copies->memory.get(), kMarkBytes, cudaMemcpyDeviceToHost);
   const std::string from = " the memory of rank " + std::to_string(rank) + "'s GPU";
-  if (!copies->are_done()) {
-    abandon(std::move(copies));
-    return "a kernel that reads" + from + " does not end";
-  }
+  if (!copies->are_done()) return "a kernel that reads" + from + " does not end";
   const bool right = std::memcmp(copies->host.get(), pattern(rank).data(), kMarkBytes) == 0;
+  copies.done();
   return right ? "" : "a kernel reads wrong data from" + from;
 }
 

@@ -121,15 +121,13 @@ void copy_by_kernel(int device, cudaStream_t stream, void* dst, void* src, int64
 }
 
 Finding try_pair(int device, int other) {
-  auto trial = std::make_unique<Trial>(device, other);
+  KeptUnlessDone<Trial> trial(device, other);
   try {
-    return {trial->problem()};
+    const std::string problem = trial->problem();
+    trial.done();
+    return {problem};
   } catch (const Hangs&) {
-    abandon(std::move(trial));
     return {"a copy between them did not end within 2 s", true};
-  } catch (...) {
-    abandon(std::move(trial));
-    throw;
   }
 }
 

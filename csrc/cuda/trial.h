@@ -20,15 +20,28 @@ std::vector<std::byte> pattern(unsigned salt);
 // Enqueues it on a stream of the device.
 void copy_by_kernel(int device, cudaStream_t stream, void* dst, void* src, int64_t bytes);
 
-// What a trial may still work on is never given up: freeing memory waits for the device, which may hang for ever, and
-// later work on memory that is used again would be overwritten.
+// Holds what a trial works on, for ever if it ends before `done`: freeing memory waits for the device, which may hang
+// for ever, and later work on memory that is used again would be overwritten.
 template <class Trial>
-void abandon(std::unique_ptr<Trial> trial) {
-  static auto* const abandoned = new std::vector<std::unique_ptr<Trial>>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  abandoned->push_back(std::move(trial));
-}
+class KeptUnlessDone {
+ public:
+  template <class... Args>
+  explicit KeptUnlessDone(Args... args) : trial_(std::make_unique<Trial>(args...)) {}
+  KeptUnlessDone(const KeptUnlessDone&) = delete;
+  KeptUnlessDone& operator=(const KeptUnlessDone&) = delete;
+  ~KeptUnlessDone() {
+    static auto* const kept = new std::vector<std::unique_ptr<Trial>>;
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    if (trial_) kept->push_back(std::move(trial_));
+  }
+
+  Trial* operator->() const { return trial_.get(); }
+  void done() { trial_.reset(); }
+
+ private:
+  std::unique_ptr<Trial> trial_;
+};
 
 struct Finding {
   std::string problem;  // "" if there is none

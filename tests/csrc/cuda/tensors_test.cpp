@@ -77,8 +77,9 @@ void expect_said(const std::string& found, const std::string& wanted, const std:
 }
 
 constexpr const char* kRefused =
-    "rank 0, tensor 0 is not contiguous, and a capture over several GPUs does not keep the copy that this takes; pass "
-    "contiguous tensors";
+    "rank 0, tensor 0 needs a contiguous copy, which a capture over several GPUs does not keep; pass contiguous "
+    "tensors, "
+    "without lazy conjugates and negatives, and for bxor uint8 tensors in place of booleans";
 // This torch is one for the CPU: that it is asked for a copy is all that there is to see.
 constexpr const char* kAskedForACopy = "with arguments from the 'CUDA' backend";
 
