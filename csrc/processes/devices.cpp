@@ -13,6 +13,12 @@ namespace {
 // cores, needed more than 2 s (2026-11-26).
 constexpr std::chrono::seconds kLastWork{20};
 
+// Whether the group goes on after an error of a call: where calls differ, all ranks raise before one is at another's
+// memory.
+bool goes_on(const Group& group, const std::exception& error) {
+  return dynamic_cast<const GroupError*>(&error) && group.failed_at_all().empty();
+}
+
 void wait_for_last_work(Executor& executor) {
   const Clock::time_point end = Clock::now() + kLastWork;
   try {
@@ -35,8 +41,8 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
   const auto executor = staging->executor(call);
   try {
     return run_flags(group_, call, *executor, [&] { return joined(*staging); });
-  } catch (const std::exception&) {
-    staging->abandon();
+  } catch (const std::exception& error) {
+    if (!goes_on(group_, error)) staging->abandon();
     wait_for_last_work(*executor);  // on memory that is free after this
     throw;
   }

@@ -105,6 +105,12 @@ def kernels_that_wait(rank, size, device):
                 assert torch.equal(x, total.float()), (elems, begin, times)
     dist.broadcast(x, 0, group=group)
     assert torch.equal(x, total.float())
+    other = torch.ones(3 + (rank == size - 1), device=device)
+    assert "want the same call" in raised(lambda: dist.all_reduce(other, group=group))
+    for _ in range(3):  # after calls that differ kernels still wait
+        x = torch.full((5_003,), rank + 1.0, device=device)
+        dist.all_reduce(x, group=group)
+        assert torch.equal(x, torch.full_like(x, size * (size + 1) / 2))
 
 
 def in_stream_order(rank, size, device):

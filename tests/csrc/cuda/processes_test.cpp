@@ -67,6 +67,28 @@ void one_stops(const Case& test, bool leaves, const std::string& words) {
   ++cases;
 }
 
+// Where calls differ all ranks raise, and the next call is right: its kernels still wait for each other.
+void calls_differ(const Case& test) {
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
+    for (int round = 0; round < kRounds; ++round) {
+      process.fill(round);
+      all.arrive_and_wait();
+      try {
+        process.call(rank_schedule, milliseconds(40'000), process.group().rank());
+        fail_at_once(test.where() + ": calls that differ were done");
+      } catch (const GroupError& error) {
+        if (std::string(error.what()).find("want the same call on all ranks") == std::string::npos)
+          fail_at_once(test.where() + ": found '" + error.what() + "'");
+      }
+      if (!process.call(rank_schedule, milliseconds(40'000))) fail_at_once(test.where() + ": not reached");
+      process.check(round);
+      all.arrive_and_wait();
+    }
+  });
+  expect_clean(test.where());
+  ++cases;
+}
+
 struct Warnings : c10::WarningHandler {
   void process(const c10::Warning& warning) override { words.push_back(warning.msg()); }
   std::vector<std::string> words;
@@ -221,6 +243,8 @@ int main(int count, char** arguments) {
   wait_on_shared_gpus = false;
   const Named& ring = find(programs, "ring", 3);
   run({ring, {130}});  // with a GPU that was in fewer calls than the others
+  calls_differ({ring, {130}});
+  calls_differ({ring, {kAtOnceElems * 3}, false});
   one_stops({ring, {130}}, true, "rank 1 has left the group");
   one_stops({ring, {130}}, false, "reached its timeout of 500 ms, waiting for the devices of all ranks");
   nobody_reaches({sharded, {130}, false, -1, false, 3}, "cudaIpcOpenMemHandle: ");

@@ -83,9 +83,10 @@ class Process {
     return mine;
   }
 
-  // Whether the GPUs reach each other.
-  bool call(const RankSchedule& rank_schedule, milliseconds timeout) {
+  // Whether the GPUs reach each other. Ranks with other fingerprints make other calls.
+  bool call(const RankSchedule& rank_schedule, milliseconds timeout, uint64_t fingerprint = 0) {
     FlagsCall call{rank_schedule, DType::f32, Op::sum, 4, items(), announcement(), timeout};
+    call.announcement.fingerprint = fingerprint;
     try {
       const bool reached = devices_.run(call, c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
       if (cudaPeekAtLastError() != cudaSuccess) fail_at_once(test_.where() + ": left an error to a later launch");
