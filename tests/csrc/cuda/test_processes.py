@@ -69,7 +69,11 @@ MUTANTS = {
         "cuda/ipc.cpp", "at_once_->signals.abort();", "return;", "", "waits on after its call"
     ),
     "kernels do not wait after calls that differ": Mutant(
-        "processes/devices.cpp", "if (!goes_on(group_, error)) ", "", "", "wrong value"
+        "processes/devices.cpp",
+        "if (!goes_on(group_, error)) ",
+        "goes_on(group_, error); ",
+        "",
+        "wrong value",
     ),
     "kernels do not wait as long as the group": Mutant(
         "cuda/ipc.cpp", "kNoLimit = UINT32_MAX", "kNoLimit = 0", "", "kernel trapped"
