@@ -20,8 +20,9 @@ cudaStream_t current_stream(int device) {
   return stream;
 }
 
-// Memory that stays pageable is right too, and slower.
+// Memory that stays pageable is right too, and slower. Any thread may ask for memory, also beside one that captures.
 void pin(std::byte* data, size_t bytes) {
+  const RelaxedCapture relaxed;
   if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) != cudaSuccess) cudaGetLastError();
 }
 

@@ -2,6 +2,7 @@
 // wait for those of the other ranks; every block is a thread, so ThreadSanitizer sees whether they wait for enough.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/mark.h"
@@ -182,13 +183,15 @@ void expect_refused_in_a_capture() {
   ++cases;
 }
 
-// What cannot be pinned stays pageable, and no later launch is blamed for it.
+// What cannot be pinned stays pageable, and no later launch is blamed for it. A capture goes on meanwhile.
 void memory_is_pinned() {
   std::byte memory[64];
+  const Stream stream = make_stream();
   for (bool fails : {false, true}) {
     if (fails) virtual_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation);
-    pin_memory(memory, sizeof(memory));
-    if (virtual_cuda::calls().back() != "cudaHostRegister") fail("memory is not pinned");
+    const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] { pin_memory(memory, sizeof(memory)); });
+    const auto calls = virtual_cuda::calls();
+    if (std::count(calls.begin(), calls.end(), "cudaHostRegister") != 1 + fails) fail("memory is not pinned");
     if (cudaPeekAtLastError() != cudaSuccess) fail("memory that cannot be pinned leaves an error behind");
     ++cases;
   }

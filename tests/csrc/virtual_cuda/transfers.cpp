@@ -105,9 +105,11 @@ cudaError_t cudaFreeHost(void* pointer) {
   return call("cudaFreeHost", body, body);
 }
 
-// It stays the process's ordinary memory.
+// It stays the process's ordinary memory. CUDA does not say whether a capture forbids it, as cudaMallocHost: here it is
+// forbidden.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
-  return call("cudaHostRegister", [&](Runtime&) {
+  return call("cudaHostRegister", [&](Runtime& rt) {
+    rt.not_while_capturing("cudaHostRegister");
     require(pointer && bytes > 0 && flags == cudaHostRegisterPortable, cudaErrorInvalidValue);
   });
 }
