@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cuda/mark.h"
 #include "virtual_process.h"
 
 namespace fastreduce {
@@ -144,26 +143,6 @@ void no_memory_to_share() {
   ++cases;
 }
 
-// What still runs when the look at a peer's mark fails keeps its memory.
-void failed_look_at_a_mark() {
-  const DeviceMemory memory = allocate_device(0, kMarkBytes);
-  auto* const mark = static_cast<std::byte*>(memory.get());
-  leave_mark(0, mark, 1);
-  if (const std::string problem = problem_with_mark(0, mark, 1); !problem.empty()) fail("found: " + problem);
-  virtual_cuda::fail_call("cudaStreamQuery", cudaErrorLaunchFailure);
-  std::string thrown;
-  try {
-    problem_with_mark(0, mark, 1);
-  } catch (const std::runtime_error& error) {
-    thrown = error.what();
-  }
-  virtual_cuda::forget_failures();
-  if (thrown.find("cudaStreamQuery failed") == std::string::npos) fail("thrown: '" + thrown + "'");
-  synchronize(1);
-  expect_clean("a failed look at a mark");
-  ++cases;
-}
-
 // Nothing is allocated that a captured stream would have to wait for.
 void expect_refused_in_a_capture() {
   const Stream stream = make_stream();
@@ -229,7 +208,6 @@ int main(int count, char** arguments) {
   const std::vector<Named> programs = read_programs(arguments[1]);
   expect_refused_in_a_capture();
   no_memory_to_share();
-  failed_look_at_a_mark();
   memory_is_pinned();
   for (const Named& named : programs) {
     if (!serves(named) || (count > 2 && named.program.ranks != std::atoi(arguments[2]))) continue;

@@ -88,13 +88,6 @@ MUTANTS = {
         "",
         "reached without peer access",
     ),
-    "memory given up under work when a look fails": Mutant(
-        "cuda/trial.h",
-        "    if (trial_) kept->push_back(std::move(trial_));\n",
-        "",
-        "",
-        "which is freed",
-    ),
     "nobody looks whether peers are there": Mutant(
         "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),
