@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 from collections import defaultdict
@@ -67,7 +68,10 @@ def read(path: str | PathLike[str], medium: str | None = None) -> list[Measured]
         ValueError: it holds no times, or a line or row is wrong: which, and what was found.
     """
     path = Path(path)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    content = path.read_bytes()
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    # As PowerShell writes what is redirected; other files may begin with a mark too.
+    text = content.decode("utf-16" if is_utf16 else "utf-8-sig", errors="replace")
     medium = medium or path.stem
     try:
         if not text.strip():

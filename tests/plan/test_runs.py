@@ -33,8 +33,10 @@ class TestNcclTests:
         [
             *(NEW, OLD, NEW.replace("   1048576", "node0: 0:   1048576")),
             "".join(f"[1,0]<stdout>:{line}\n" for line in NEW.splitlines()),  # mpirun --tag-output
+            "".join(f"[0] {line}\n" for line in NEW.splitlines()),  # mpiexec -l
+            "".join(f"[pod/nccl-0/nccl] {line}\n" for line in NEW.splitlines()),  # kubectl --prefix
         ],
-        ids=["new", "old", "names before lines", "tags before lines"],
+        ids=["new", "old", "names", "tags", "ranks", "pods"],
     )
     def test_takes_the_time_in_place_of_each_row(self, tmp_path, text):
         (run,) = read(write(tmp_path, text))
@@ -57,6 +59,26 @@ class TestNcclTests:
             match=rf"line {6 if first else 7}: .* was cut short; want a whole row of nccl-tests",
         ):
             read(write(tmp_path, text))
+
+    @pytest.mark.parametrize("end", ["", "  2026-11-30 10:00:00"])
+    def test_columns_of_single_iterations(self, tmp_path, end):
+        """Which a header of newer versions names: i_min, i_max, i_p99 and i_cv%, of each time."""
+        more, figures = " i_min i_max i_p99 i_cv%", " 60.11 82.30 81.95 3.21"
+        head = HEAD.replace("#wrong     time", f"#wrong{more} time algbw busbw #wrong{more}")
+        row = f"{ROW}{figures}    65.54   16.00   16.00      0{figures}{end}\n"
+        (run,) = read(write(tmp_path, head + row))
+        assert run.points == (Point(1 << 20, pytest.approx(65.54e-6)),)
+        with pytest.raises(ValueError, match=r"line 6: 5 results are wrong \(#wrong\)"):
+            read(write(tmp_path, head + row.replace(f"0{figures}{end}\n", f"5{figures}{end}")))
+
+    @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+    def test_text_that_begins_with_a_mark(self, tmp_path, encoding):
+        """PowerShell writes so what is redirected to a file."""
+        path = tmp_path / "two_h100.txt"
+        for text in (NEW, json.dumps({"rows": [ROW_OF_JSON]})):
+            expected = read(write(tmp_path, text))
+            path.write_text(text, encoding=encoding)
+            assert read(path) == expected
 
     def test_rows_without_bytes_are_passed_over(self, tmp_path):
         """nccl-tests prints them for sizes below an element's."""
@@ -121,6 +143,10 @@ class TestNcclTests:
             (ROW, "line 1: a time before 2 ranks are named"),
             (NEW[:-2] + "7\n", r"line 6: 7 results are wrong \(#wrong\)"),
             (HEAD + ROW[:-1] + "12", r"line 6: 12 results are wrong"),
+            (HEAD + ROW[:-1] + "2.68435e+08", r"line 6: 2.68435e\+08 results are wrong"),
+            (HEAD.replace("   time", "cputime") + ROW, "line 4: the times are the CPU's"),
+            (HEAD.replace("#  Rank  1", "#  Rank  0") + ROW, "line 6: .* run on 2 GPUs or more"),
+            (HEAD + "nccl-1  | " + ROW, r"no row .*line 6 has one behind 'nccl-1  \|': take that"),
             (NEW + "# Out of bounds values : 24 FAILED", "line 7: 'Out of bounds values : 24 FAI"),
             (NEW + "a: Test NCCL failure common.cu:961 'error'", 'line 7: "a: Test NCCL failure'),
             (HEAD + "a: Test CUDA failure b.cu:9", "line 6: .* a run without a failure"),
