@@ -104,14 +104,16 @@ def parse(content: bytes, wanted: str, version: int) -> dict[str, Any]:
     """What a JSON file of ours holds: an object that names its format and its version.
 
     Raises:
-        ValueError: it is not JSON, or of another format or version.
+        ValueError: it is not JSON, has a key twice, or is of another format or version.
 
     >>> parse(b'{"format": "fastreduce table", "version": 1}', "fastreduce topology", 1)
     Traceback (most recent call last):
     ValueError: format is 'fastreduce table', want 'fastreduce topology'; pass another file
     """
     try:
-        found = json.loads(content)
+        found = json.loads(content, object_pairs_hook=_each_once)
+    except _Twice as error:
+        raise ValueError(f"{error}; want each key once in an object, of a {wanted!r}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"this is not JSON, or not all of it: {error}; want a {wanted!r}; write it again"
@@ -129,6 +131,19 @@ def parse(content: bytes, wanted: str, version: int) -> dict[str, Any]:
             f"version is {shown(found.get('version'))}, want {version}; write it again with this "
             "version of fastreduce"
         )
+    return found
+
+
+class _Twice(ValueError):
+    """A key that an object has twice, of which json would drop the first."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _Twice(f"an object has {shown(twice)} twice, the last time as {shown(found[twice])}")
     return found
 
 

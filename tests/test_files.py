@@ -55,6 +55,15 @@ def test_another_format_or_version_is_refused(change, words):
     assert str(error.value).startswith(words)
 
 
+def test_a_key_that_is_there_twice_is_refused():
+    """json would take the last, and half of a file edited by hand would be gone unseen."""
+    for twice in ('{"links": [1], "links": []}', '{"nodes": [{"links": [1], "links": []}]}'):
+        content = json.dumps(RIGHT)[:-1] + f', "of": {twice}}}'
+        with pytest.raises(ValueError, match=r"has 'links' twice, the last time as \[\];"):
+            parse(content.encode(), WANTED, 1)
+    assert parse(b'{"a": {"links": 1}, "links": 2, ' + json.dumps(RIGHT).encode()[1:], WANTED, 1)
+
+
 def test_an_error_shows_only_the_beginning_of_what_is_long():
     with pytest.raises(ValueError, match=r"nodes is \[1, 1, .*\.\.\.\], want an object") as error:
         check_kind("nodes", [1] * 300_000, dict)

@@ -133,7 +133,7 @@ def _published(found: Any) -> Iterator[Measured]:
         for point in _get(where, run, "points", list):
             if not isinstance(point, list) or len(point) != 3:
                 raise ValueError(
-                    f"{where}: found {point!r}, want bytes, seconds or null, and busbw"
+                    f"{where}: found {shown(point)}, want bytes, seconds or null, and busbw"
                 )
             nbytes, time_s, busbw = point
             _positive(where, "the size", nbytes)
@@ -156,7 +156,7 @@ def _rows(found: Any, path: Path, medium: str) -> Iterator[Measured]:
     for number, row in enumerate(found["rows"]):
         where = f"row {number}"
         if not isinstance(row, dict):
-            raise ValueError(f"{where} is {row!r}, want an object with k, nbytes and time_s")
+            raise ValueError(f"{where} is {shown(row)}, want an object with k, nbytes and time_s")
         called = row.get("called") or row
         nbytes = row.get("size_bytes", row.get("nbytes"))
         other = any(row.get(key, usual) != usual for key, usual in _USUAL.items())
@@ -206,13 +206,13 @@ def _get(where: str, found: Any, key: str, kind: type) -> Any:
     if not isinstance(found, dict) or key not in found:
         raise ValueError(f"{where} is without {key!r}")
     if not isinstance(found[key], kind) or isinstance(found[key], bool):
-        raise ValueError(f"{where}: {key} is {found[key]!r}, want {_WORDS[kind]}")
+        raise ValueError(f"{where}: {key} is {shown(found[key])}, want {_WORDS[kind]}")
     return found[key]
 
 
 def _object(where: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ValueError(f"{where}: found {found!r}, want an object")
+        raise ValueError(f"{where}: found {shown(found)}, want an object")
     return found
 
 
@@ -224,7 +224,7 @@ def _whole(where: str, key: str) -> int:
 def _positive(where: str, what: str, found: Any) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 2**63:
         raise ValueError(
-            f"{where}: {what} is {found!r}, want a whole number above zero, below 2**63"
+            f"{where}: {what} is {shown(found)}, want a whole number above zero, below 2**63"
         )
     return found
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fastreduce.algorithms import built_in, registry
+from fastreduce.names import shown
 from fastreduce.plan.defaults import BETWEEN_GPUS, DEFAULTS, default
 
 # Seconds by place, algorithm, number of ranks and bytes of one rank's tensors.
@@ -169,7 +170,7 @@ def _check(place: str, by_algorithm: Mapping[str, Mapping[int, Mapping[int, floa
         if found is None:
             raise ValueError(f"{where}: no time, want one for every algorithm, k and size")
         if not isinstance(found, float) or not 0 < found < math.inf:
-            raise ValueError(f"{where}: found {found!r}, want seconds above zero")
+            raise ValueError(f"{where}: found {shown(found)}, want seconds above zero")
 
 
 def _check_copies(place: str, nbytes: int | None) -> None:
@@ -177,4 +178,6 @@ def _check_copies(place: str, nbytes: int | None) -> None:
     if place not in BETWEEN_GPUS:
         raise ValueError(f"{where}: not a place of two GPUs, want {' or '.join(BETWEEN_GPUS)}")
     if nbytes is not None and (type(nbytes) is not int or not 0 < nbytes < NEVER_BYTES):
-        raise ValueError(f"{where}: found {nbytes!r}, want bytes above zero, or null for never")
+        raise ValueError(
+            f"{where}: found {shown(nbytes)}, want bytes above zero, or null for never"
+        )

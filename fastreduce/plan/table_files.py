@@ -14,6 +14,7 @@ from typing import Any
 
 from fastreduce import _C, folders
 from fastreduce.files import check_kind, parse, write_whole
+from fastreduce.names import shown
 from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.machine import device, versions
 from fastreduce.plan.table import NEVER_BYTES, Table
@@ -153,11 +154,11 @@ def _times(found: Any) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
 
 def _object(found: Any, where: str) -> Any:
     if not isinstance(found, dict):
-        raise ValueError(f"{where}: found {found!r}, want an object")
+        raise ValueError(f"{where}: found {shown(found)}, want an object")
     return found.items()
 
 
 def _number(found: str, where: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,17}", found):
-        raise ValueError(f"{where}: found key {found!r}, want a whole number above zero")
+        raise ValueError(f"{where}: found key {shown(found)}, want a whole number above zero")
     return int(found)

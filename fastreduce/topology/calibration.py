@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from fastreduce.names import shown
 from fastreduce.units import bus_bytes
 
 # The engine whose curves are this library's own: "fastreduce" and an algorithm's name.
@@ -115,7 +116,7 @@ def _curve_to_json(curve: Curve) -> dict[str, Any]:
 def from_json(where: str, found: Any) -> tuple[Calibration, ...]:
     """The calibrations that `to_json` gave; a ValueError says what is wrong, and where."""
     if not isinstance(found, list):
-        raise ValueError(f"{where}: found {found!r}, want a list of objects")
+        raise ValueError(f"{where}: found {shown(found)}, want a list of objects")
     return tuple(_calibration(f"{where}: calibration {i}", x) for i, x in enumerate(found))
 
 
@@ -136,7 +137,9 @@ def _calibration(where: str, found: Any) -> Calibration:
             or not all(isinstance(x, int) and not isinstance(x, bool) for x in pair)
             or not 0 < pair[0] <= pair[1]
         ):
-            raise ValueError(f"{where}: {key} is {pair!r}, want the least and the most, above zero")
+            raise ValueError(
+                f"{where}: {key} is {shown(pair)}, want the least and the most, above zero"
+            )
     return Calibration(
         found["medium"],
         found["engine"],
@@ -165,11 +168,11 @@ def _curve(where: str, found: Any) -> Curve:
 
 def _check_keys(where: str, found: Any, kinds: Mapping[str, Any]) -> None:
     if not isinstance(found, dict):
-        raise ValueError(f"{where} is {found!r}, want an object with {', '.join(kinds)}")
+        raise ValueError(f"{where} is {shown(found)}, want an object with {', '.join(kinds)}")
     if set(found) != set(kinds):
         wrong = sorted(set(found) ^ set(kinds))[0]
         state = "not known" if wrong in found else "missing"
-        raise ValueError(f"{where}: {wrong!r} is {state}; want {', '.join(kinds)}")
+        raise ValueError(f"{where}: {shown(wrong)} is {state}; want {', '.join(kinds)}")
     for key, kind in kinds.items():
         if not isinstance(found[key], kind):
-            raise ValueError(f"{where}: {key} is {found[key]!r}, which is of the wrong kind")
+            raise ValueError(f"{where}: {key} is {shown(found[key])}, which is of the wrong kind")

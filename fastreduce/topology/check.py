@@ -7,6 +7,8 @@ from typing import Any
 
 import networkx as nx
 
+from fastreduce.names import shown
+
 # The attributes of each kind of node. A figure may be None if it is unknown; it is never guessed.
 NODES = {
     "gpu": ("kind", "memory_bytes_per_s"),
@@ -22,7 +24,7 @@ def check(name: str, source: str, graph: nx.DiGraph) -> None:
     where = f"topology {name!r}"
     for key, value in (("name", name), ("source", source)):
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{where}: its {key} is {value!r}, want words")
+            raise ValueError(f"{where}: its {key} is {shown(value)}, want words")
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise ValueError(f"{where}: its graph is a {type(graph).__name__}, want a networkx DiGraph")
     for node, found in graph.nodes.items():
@@ -33,7 +35,8 @@ def check(name: str, source: str, graph: nx.DiGraph) -> None:
             raise ValueError(f"{link} leads nowhere, want two different nodes")
         _check_attributes(link, found, LINK)
         if not isinstance(found["medium"], str) or not found["medium"]:
-            raise ValueError(f"{link}: medium is {found['medium']!r}, want a name such as 'pcie'")
+            medium = shown(found["medium"])
+            raise ValueError(f"{link}: medium is {medium}, want a name such as 'pcie'")
     _check_connected(where, graph)
 
 
@@ -42,7 +45,7 @@ def _check_node(where: str, name: Any, found: Mapping[str, Any]) -> None:
         raise ValueError(f"{where}: its name is not a string, want one such as 'gpu0'")
     kind = found.get("kind")
     if not isinstance(kind, str) or kind not in NODES:
-        raise ValueError(f"{where}: kind is {kind!r}, want one of {', '.join(NODES)}")
+        raise ValueError(f"{where}: kind is {shown(kind)}, want one of {', '.join(NODES)}")
     _check_attributes(where, found, NODES[kind])
 
 
@@ -50,7 +53,8 @@ def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, .
     missing = [key for key in wanted if key not in found]
     extra = [key for key in found if key not in wanted]
     if missing or extra:
-        what = f"without {missing[0]!r}" if missing else f"with {extra[0]!r}, which is not known"
+        unknown = f"with {shown(extra[0])}, which is not known" if extra else ""
+        what = f"without {missing[0]!r}" if missing else unknown
         raise ValueError(f"{where} is {what}; want {', '.join(wanted)}")
     for key in wanted:
         value = found[key]
@@ -60,8 +64,8 @@ def _check_attributes(where: str, found: Mapping[str, Any], wanted: tuple[str, .
         if not number or not 1e-30 <= value <= 1e30:  # beyond is a mistake, and overflows
             unit = "bytes per second" if key.endswith("bytes_per_s") else "seconds"
             raise ValueError(
-                f"{where}: {key} is {value!r}, want {unit} above zero (1e-30 to 1e30), or None "
-                "where unknown"
+                f"{where}: {key} is {shown(value)}, want {unit} above zero (1e-30 to 1e30), or "
+                "None where unknown"
             )
 
 

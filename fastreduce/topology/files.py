@@ -11,6 +11,7 @@ from typing import Any
 import networkx as nx
 
 from fastreduce.files import check_kind, parse, write_whole
+from fastreduce.names import shown
 from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology
 
@@ -78,7 +79,9 @@ def _topology(found: dict[str, Any]) -> Topology:
     known = (*KEYS, CALIBRATIONS)
     extra = [key for key in found if key not in known]
     if extra:
-        raise ValueError(f"the file has {extra[0]!r}, which is not known; want {', '.join(known)}")
+        raise ValueError(
+            f"the file has {shown(extra[0])}, which is not known; want {', '.join(known)}"
+        )
     graph = nx.DiGraph()
     for index, node in enumerate(found["nodes"]):
         _check(f"node {index}", node, {"name": str})
@@ -100,7 +103,7 @@ def _topology(found: dict[str, Any]) -> Topology:
 
 def _check(where: str, found: Any, keys: Mapping[str, type]) -> None:
     if not isinstance(found, dict):
-        raise ValueError(f"{where} is {found!r}, want an object with {', '.join(keys)}")
+        raise ValueError(f"{where} is {shown(found)}, want an object with {', '.join(keys)}")
     for key, kind in keys.items():
         if key not in found:
             raise ValueError(f"{where} is without {key!r}; want {', '.join(keys)}")

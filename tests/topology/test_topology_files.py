@@ -111,6 +111,17 @@ class TestBadFiles:
         assert str(error.value).startswith(f"{path}: ")
         assert message in str(error.value)
 
+    @pytest.mark.parametrize("keys", [("nodes", 1), ("nodes", 1, "kind"), ("links", 0, "medium")])
+    def test_show_only_the_beginning_of_what_is_long(self, tmp_path, keys):
+        path = tmp_path / "a.json"
+        save(preset("book-pcie4"), path)
+        content = json.loads(path.read_text())
+        at(*keys, value=[0] * 10_000)(content)
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"is \[0, 0, .*\.\.\.\], want") as error:
+            load(path)
+        assert len(str(error.value)) < 500
+
     def test_that_are_not_there(self, tmp_path):
         with pytest.raises(FileNotFoundError):
             load(tmp_path / "a.json")
