@@ -28,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     1
     """
     _write_whatever_is_said()
-    args = _parser().parse_args(argv)
-    status_of_errors: int = args.status_of_errors
+    status_of_errors = FAILED
     try:
+        args = _parser().parse_args(argv)  # in here, because help may need what is missing
+        status_of_errors = args.status_of_errors
         status: int = args.run(args)
         print(end="", flush=True)  # here, where an error of it can still be handled
         return status

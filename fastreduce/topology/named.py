@@ -37,8 +37,9 @@ def as_topology(found: Topology | str | PathLike[str]) -> Topology:
         return preset(str(found))
     if found == "detect":
         return detect()
-    if Path(found).is_file():
-        return load(found)
+    path = Path(found)
+    if path.is_file() or path.is_fifo():  # as a shell passes <(the output of a command)
+        return load(path)
     raise ValueError(
         f"unknown topology {str(found)!r}: no such file, and no such preset; known are "
         f"{listed([*names(), 'detect'], found)}"

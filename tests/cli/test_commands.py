@@ -31,6 +31,18 @@ def test_each_command_has_its_help(capsys, name):
     assert f"usage: fastreduce {name}" in capsys.readouterr().out
 
 
+def test_help_that_needs_a_package_that_is_missing(monkeypatch, capsys):
+    """The help of a plan lists the presets, which are graphs."""
+
+    def fail():
+        raise ModuleNotFoundError("No module named 'networkx'")
+
+    monkeypatch.setattr(fastreduce.topology, "names", fail)
+    assert main(["plan", "--help"]) == 1
+    said = capsys.readouterr().err
+    assert said == "fastreduce: error: No module named 'networkx'; see `fastreduce doctor`\n"
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

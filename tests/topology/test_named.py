@@ -1,5 +1,6 @@
 """Topologies by name."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_a_preset(name):
 def test_a_file(kind, tmp_path):
     save(preset("dgx-a100"), tmp_path / "mine.json")
     assert as_topology(kind(tmp_path / "mine.json")).name == "dgx-a100"
+
+
+def test_a_pipe(tmp_path):
+    """A shell passes the output of a command as one."""
+    save(preset("dgx-a100"), tmp_path / "mine.json")
+    read, write = os.pipe()
+    os.write(write, (tmp_path / "mine.json").read_bytes())
+    os.close(write)
+    try:
+        assert as_topology(f"/dev/fd/{read}").name == "dgx-a100"
+    finally:
+        os.close(read)
 
 
 def test_this_machine(monkeypatch):
