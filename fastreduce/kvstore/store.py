@@ -245,13 +245,15 @@ class KVStore(Joint):
 
         for one, (to, numbers) in self._values.agreed(call, checked).items():
             for mask, rows in self._values.read_rows(one, numbers):
-                _signed(to)[mask.to(to.device)] = _signed(rows.to(to.device))
+                _writable(to)[mask.to(to.device)] = _writable(rows.to(to.device))
 
 
-# torch 2.13 writes no unsigned integers but uint8 to an index.
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+# torch 2.13 writes no unsigned integers but uint8 to an index, and no single 8-bit float.
+_WRITABLE = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_FLOATS8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+_WRITABLE |= dict.fromkeys(_FLOATS8, torch.uint8)
 
 
-def _signed(value: Tensor) -> Tensor:
+def _writable(value: Tensor) -> Tensor:
     """The same memory, in a dtype that torch can write anywhere."""
-    return value.view(_SIGNED[value.dtype]) if value.dtype in _SIGNED else value
+    return value.view(_WRITABLE[value.dtype]) if value.dtype in _WRITABLE else value

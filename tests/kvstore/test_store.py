@@ -54,13 +54,16 @@ class TestLikeMXNet:
         assert outs[0].tolist() == [1 - 2j, 3 + 4j] and outs[1].tolist() == [-2, 4]
 
     @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+    @pytest.mark.parametrize("numbers", [[3, 0, 3], [1]])  # of one element torch makes a fill
+    @pytest.mark.parametrize("columns", [3, 1])
     @pytest.mark.parametrize("dtype", OPS)
-    def test_rows(self, dtype):
-        store, table = KVStore(op=OPS[dtype][0]), torch.arange(12).reshape(4, 3).to(dtype)
+    def test_rows(self, dtype, columns, numbers):
+        values = torch.arange(4 * columns).reshape(4, columns)
+        store, table = KVStore(op=OPS[dtype][0]), values.to(dtype)
         store.init("t", table)
-        out = torch.zeros(3, 3, dtype=dtype).t()
-        store.row_sparse_pull("t", out, torch.tensor([3, 0, 3]))
-        assert torch.equal(out.to(torch.complex64), table[[3, 0, 3]].to(torch.complex64))
+        out = torch.zeros(columns, len(numbers), dtype=dtype).t()
+        store.row_sparse_pull("t", out, torch.tensor(numbers))
+        assert torch.equal(out.to(torch.complex64), table[numbers].to(torch.complex64))
 
     def test_rows_of_a_list_of_keys(self):
         store, tables = KVStore(), [torch.arange(12.0).reshape(4, 3), torch.arange(5)]
