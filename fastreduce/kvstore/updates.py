@@ -69,25 +69,34 @@ class Updates:
         return keys
 
     def use(self, updater: Updater) -> None:
-        self._updater, self._make, self.optimizer = updater, None, None
-        self._optimizers.clear()
+        self._use(updater)
 
     def use_optimizer(self, kind: type[torch.optim.Optimizer], settings: dict[str, Any]) -> None:
-        self.use(self._step)
-        self._make, self.optimizer = lambda rows: kind([rows], **settings), kind.__name__
+        self._use(self._step, lambda rows: kind([rows], **settings), kind.__name__)
+
+    def _use(
+        self,
+        updater: Updater,
+        make: Callable[[Tensor], torch.optim.Optimizer] | None = None,
+        optimizer: str | None = None,
+    ) -> None:
+        # Without a call in between, after which Ctrl-C could leave one without the others.
+        self._updater, self._make, self.optimizer, self._optimizers = updater, make, optimizer, {}
 
     def apply(self, key: Key, update: Tensor, rows: Tensor) -> None:
         """Raises UpdaterFailed for whatever the updater raises, and where it makes the rows
         others than they were in shape, dtype, device or memory."""
         before, name = _form(rows), f"the updater of key {key!r}"
-        self.under_way.append(key)
+        under_way = self.under_way
+        others = len(under_way)
         try:
+            under_way.append(key)
             with torch.no_grad():
                 self._updater(key, update, rows)
         except Exception as error:
             raise UpdaterFailed(f"{name} raised {type(error).__name__}: {error}") from error
         finally:
-            self.under_way.pop()
+            del under_way[others:]  # no call, at which Ctrl-C could come and leave the key there
         if _form(rows) != before:
             raise UpdaterFailed(
                 f"{name} made its value {_form(rows)}, wanted {before}, as it was: an updater "
