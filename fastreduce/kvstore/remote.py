@@ -10,6 +10,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from torch.distributed import TCPStore, rpc  # type: ignore[attr-defined]
@@ -148,6 +149,7 @@ class Remote:
 
 
 _started = ""  # by this module, and not by the program itself: where the ranks met
+_kept: list[tuple[TCPStore, int, int]] = []  # that place, until rpc ends here: as in _meetings
 
 
 def _names(peers: Peers) -> list[str]:
@@ -191,7 +193,8 @@ def _meeting_place(peers: Peers) -> TCPStore:
 
 # Not torch's own scheme "tcp", which under torchrun takes no new place but torchrun's.
 _SCHEME = "fastreduce"
-_meetings: list[tuple[TCPStore, int, int]] = []  # the one that rpc is about to go to
+# The one that rpc is about to go to: a place, a rank and how many there are.
+_meetings: list[tuple[TCPStore, int, int]] = []
 
 
 def _meet(*_: Any, **__: Any) -> Iterator[tuple[TCPStore, int, int]]:
@@ -216,6 +219,7 @@ def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
         rank, size = peers.rank, peers.size
         start(names[rank], rank=rank, world_size=size, rpc_backend_options=options)
     _started = f"{place.host}:{place.port}"
+    _kept.append((place, rank, size))
 
 
 @atexit.register  # where a program ends without `close`
@@ -225,4 +229,19 @@ def _stop(graceful: bool = False) -> None:
     if _started:
         _started = ""
         with contextlib.suppress(RuntimeError):  # one has ended just now
-            rpc.shutdown(graceful, timeout=10)
+            _shut_down(graceful, *_kept.pop())
+
+
+# How long rank 0 waits for the others' last look (predicted); then one has ended.
+LAST_LOOK = timedelta(seconds=10)
+
+
+def _shut_down(graceful: bool, place: TCPStore, rank: int, size: int) -> None:
+    """Where the ranks met ends with rank 0, and they look there until the end: so it goes last."""
+    try:
+        rpc.shutdown(graceful, timeout=10)
+    finally:
+        if graceful and rank:
+            place.set(f"left {rank}", "")
+    if graceful and rank == 0:
+        place.wait([f"left {other}" for other in range(1, size)], LAST_LOOK)

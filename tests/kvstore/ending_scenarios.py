@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -125,6 +126,31 @@ def stores_one_after_the_other_leave_nothing_open(rank):
         open_files.append(len(os.listdir("/proc/self/fd")))
         dist.barrier()
     assert open_files[1:] == open_files[1:2] * 4, open_files
+
+
+def where_ranks_met_lasts_until_all_have_left(rank):
+    """Who still looks there would print that the server has crashed, with a stack of C++."""
+    places, answers = [], []
+    meet, shutdown = remote._meeting_place, remote.rpc.shutdown
+
+    def met(peers):
+        places.append(meet(peers))
+        return places[0]
+
+    def slowly(*args, **settings):
+        shutdown(*args, **settings)
+        time.sleep(0.5)
+        answers.append(places[0].check(["anything"]))
+
+    remote._meeting_place = met
+    if rank == 1:
+        remote.rpc.shutdown = slowly
+    store = counting(2)
+    if rank == 0:
+        places.clear()  # so that what keeps it is not this list
+    with closing(store):
+        push(store, rank)
+    assert answers == ([False] if rank else [])
 
 
 def a_closed_store_is_asked(rank, folder):

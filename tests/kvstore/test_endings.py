@@ -39,6 +39,7 @@ def test_a_store_that_is_closed_answers_pings_in_silence(tmp_path):
         [
             "a_store_that_is_closed",
             "stores_one_after_the_other_leave_nothing_open",
+            "where_ranks_met_lasts_until_all_have_left",
             "one_ends_without_taking_leave",
             "calls_go_through_no_shared_memory",
         ],
