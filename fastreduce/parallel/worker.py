@@ -25,9 +25,10 @@ class Worker:
 
     def __init__(self, name: str, cores: int | None = None):
         self._calls: SimpleQueue[Any] = SimpleQueue()
+        # First: start() waits, and Ctrl-C then leaves a thread that has begun and no worker.
+        weakref.finalize(self, self._calls.put, None).atexit = False
         self._thread = threading.Thread(None, _run, name, (self._calls,), daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._calls.put, None).atexit = False
         if cores is not None:  # as a call: an error of it would end the thread, and others wait
             self.submit(functools.partial(_C.take_cores, cores)).result()
 

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import operator
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_when_a_thread_has_just_been_given_its_shard(interrupt, way, last):
     model(X).sum().backward()
     assert all(map(operator.is_, net.parameters(), own))
     assert net[0].weight.is_leaf and net[0].weight.grad is not None
+
+
+def test_while_a_thread_is_made(interrupt):
+    interrupt(threading.Thread, "start", 0)
+    with pytest.raises(KeyboardInterrupt):
+        Worker("interrupted")
+    for thread in threading.enumerate():
+        if thread.name == "interrupted":
+            thread.join(20)
+            assert not thread.is_alive()
 
 
 def test_at_the_end_of_forward(interrupt):
