@@ -45,6 +45,15 @@ _worker: ThreadPoolExecutor | None = None
 _thread = threading.local()
 
 
+class _OneThread(ThreadPoolExecutor):
+    """Looks for an idle thread at its first call only: for that it takes a lock written in Python,
+    which Ctrl-C may leave taken, and then every later call would wait for ever."""
+
+    def _adjust_thread_count(self) -> None:
+        if not self._threads:
+            super()._adjust_thread_count()
+
+
 class Work:
     """A collective that was begun with ``async_op=True``; its tensors must be left alone until
     `wait` has returned.
@@ -218,7 +227,7 @@ def _started_worker() -> ThreadPoolExecutor:
     global _worker
     if _worker is None:
         mark = functools.partial(setattr, _thread, "is_worker", True)
-        _worker = ThreadPoolExecutor(1, thread_name_prefix="fastreduce", initializer=mark)
+        _worker = _OneThread(1, thread_name_prefix="fastreduce", initializer=mark)
     return _worker
 
 

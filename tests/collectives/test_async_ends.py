@@ -1,5 +1,7 @@
 """`async_op=True` where Python ends, forks or is interrupted."""
 
+import threading
+
 import pytest
 import torch
 from subprocesses import output_of
@@ -96,6 +98,18 @@ def test_an_interruption_while_a_call_begins_takes_no_room(monkeypatch, queued):
             work_module.finish()
     assert not work_module.in_flight
     assert fastreduce.broadcast(tensors, async_op=True).wait()
+
+
+def test_no_call_but_the_first_takes_a_lock_that_an_interruption_may_leave_taken(monkeypatch):
+    tensors = [torch.ones(3), torch.ones(3)]
+    fastreduce.broadcast(tensors, async_op=True).wait()
+
+    def acquire(*_, **__):
+        raise AssertionError("Ctrl-C here would stop all later calls")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Semaphore, "acquire", acquire)
+        assert fastreduce.broadcast(tensors, async_op=True).wait(20)
 
 
 @pytest.mark.parametrize("how", ["", ", async_op=True"])
