@@ -238,6 +238,15 @@ def _forget_worker() -> None:
     in_flight.clear()
 
 
+def _finish_before_fork() -> None:
+    # What is raised here Python prints, and forks all the same: with calls in the middle of locks.
+    try:
+        finish()
+    except KeyboardInterrupt:
+        _finish_before_fork()
+        raise
+
+
 # A forked process has the memory, but not the worker: what is in flight ends first. When Python
 # ends, concurrent.futures waits for the worker.
-os.register_at_fork(before=finish, after_in_child=_forget_worker)
+os.register_at_fork(before=_finish_before_fork, after_in_child=_forget_worker)

@@ -62,6 +62,22 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert output_of("import torch; torch.set_num_threads(1)\n" + code).strip() == "7"
 
 
+def test_ctrl_c_while_a_fork_waits_for_calls_does_not_let_it_go_on_before():
+    code = """
+import os, signal, sys, torch, fastreduce
+sys.unraisablehook = lambda raised: print(raised.exc_type.__name__, flush=True)
+x = [torch.ones(20_000_000), torch.ones(20_000_000)]
+begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(30)]
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+child = os.fork()
+if child == 0:
+    os._exit(7 if all(work.is_completed() for work in begun) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert output_of(code).split() == ["KeyboardInterrupt", "7"]
+
+
 def test_ctrl_c_ends_the_wait_and_not_the_work():
     code = """
 import os, signal, threading, torch, fastreduce
