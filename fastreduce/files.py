@@ -77,9 +77,8 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def is_shown() -> bool:
-    """Whether stderr is a terminal, where a progress bar can be seen. A daemon may have none, which
-    tqdm does not expect."""
+def stderr_is_terminal() -> bool:
+    """Where a progress bar can be seen. A daemon may have no stderr, which tqdm does not expect."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastreduce import draw, explain, simulate
 from fastreduce.algorithms import ring
-from fastreduce.files import alone_in, check_kind, is_shown, lock, parse, replacing
+from fastreduce.files import alone_in, check_kind, lock, parse, replacing, stderr_is_terminal
 from fastreduce.plan.report import write
 from fastreduce.topology import preset, save
 
@@ -150,7 +150,7 @@ class Terminal(io.StringIO):
 )
 def test_a_bar_is_shown_on_a_terminal_only(monkeypatch, stderr, shown):
     monkeypatch.setattr("sys.stderr", stderr)
-    assert is_shown() == shown
+    assert stderr_is_terminal() == shown
 
 
 def test_a_process_that_is_forked_meanwhile_does_not_keep_a_folder_locked(tmp_path):

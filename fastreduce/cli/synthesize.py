@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastreduce.cli import plan_machine
 from fastreduce.cli.paths import check_not_read, to_write
 from fastreduce.cli.plan_options import add_changes, check_network
-from fastreduce.files import is_shown
+from fastreduce.files import stderr_is_terminal
 
 if TYPE_CHECKING:
     from fastreduce.program import Program
@@ -69,7 +69,7 @@ def _synthesize(args: argparse.Namespace) -> int:
             topology,
             args.size,
             seconds=args.seconds,
-            progress=is_shown(),
+            progress=stderr_is_terminal(),
         )
     except ValueError as error:
         args.refuse(str(error))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastreduce.arguments import check_flags
 from fastreduce.drawing import Drawable
-from fastreduce.files import is_shown
+from fastreduce.files import stderr_is_terminal
 from fastreduce.plan.explain import explain
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.plan import Plan
@@ -125,7 +125,7 @@ def over_sizes(
     between = sizes_of(sizes) if isinstance(sizes, str) else sorted({*map(nbytes_of, sizes)})
     if not between:
         raise ValueError("found no size, want at least one")
-    silent = not (progress and is_shown())
+    silent = not (progress and stderr_is_terminal())
     shown = tqdm(between, desc="sizes", unit="size", leave=False, disable=silent)
     machine = None if topology is None else as_topology(topology)
     plans = tuple(explain(nbytes, k=k, topology=machine, algorithm=algorithm) for nbytes in shown)

@@ -18,7 +18,7 @@ from fastreduce.algorithms import built_in
 from fastreduce.arguments import check_flags
 from fastreduce.collectives import allreduce
 from fastreduce.devices import usable_devices
-from fastreduce.files import is_shown
+from fastreduce.files import stderr_is_terminal
 from fastreduce.names import listed
 from fastreduce.plan import copies
 from fastreduce.plan.machine import device, versions
@@ -199,7 +199,7 @@ def _sampled(
     samples: dict[TableEntry, list[float]] = {}
     on: tuple[str, ...] = ()
     buffers: list[Tensor] = []
-    for i, call in enumerate(tqdm(calls, title, disable=not (progress and is_shown()))):
+    for i, call in enumerate(tqdm(calls, title, disable=not (progress and stderr_is_terminal()))):
         if on != call.on:
             on = call.on
             buffers.clear()  # freed first: memory may not hold two sets

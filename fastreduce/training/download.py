@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from fastreduce.files import alone_in, is_shown
+from fastreduce.files import alone_in, stderr_is_terminal
 
 OFFICIAL_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 OFFICIAL_FILES = {
@@ -132,7 +132,7 @@ def _append(response: Any, part: Path, have_bytes: int) -> None:
         initial=start_bytes,
         unit="B",
         unit_scale=True,
-        disable=not is_shown(),
+        disable=not stderr_is_terminal(),
     )
     with response, part.open("ab" if resumed else "wb") as file, bar:
         while chunk := response.read(CHUNK_BYTES):

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fastreduce.arguments import check_flags
-from fastreduce.files import is_shown
+from fastreduce.files import stderr_is_terminal
 from fastreduce.parallel.losses import NonFiniteLoss
 
 from . import checkpoint
@@ -193,7 +193,7 @@ class Trainer:
         devices, at = self.config.devices, self._at
         left: Iterable[Tensor] = batches[at.step :]
         # Not by tqdm's `disable`: a Ctrl-C that comes while Python frees such an object is lost.
-        if self._progress and is_shown():
+        if self._progress and stderr_is_terminal():
             title = f"epoch {len(at.epochs) + 1}"
             left = tqdm(left, title, total=len(batches), initial=at.step, unit="step", leave=False)
         trace, self._trace = self._trace, None
