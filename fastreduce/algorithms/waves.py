@@ -9,19 +9,6 @@ from dataclasses import replace
 from fastreduce.program import Program
 
 
-def steps_of(program: Program) -> list[int]:
-    """For each instruction how many must come before it, one after the other.
-
-    >>> from fastreduce.algorithms import tree
-    >>> steps_of(tree(4))
-    [0, 0, 1, 2, 3, 2]
-    """
-    steps: list[int] = []
-    for waits in program.dependencies():
-        steps.append(1 + max((steps[earlier] for earlier in waits), default=-1))
-    return steps
-
-
 def in_waves(program: Program, waves: int) -> Program:
     """The program on each of ``waves`` parts of its shards, each part one step behind the one
     before.
@@ -59,7 +46,7 @@ def staggered(
     >>> staggered([ring(4), sharded(4)], [(0, 0), (1, 3), (1, 4)])
     Program(k=4, shards=12, 32 instructions)
     """
-    steps = [steps_of(program) for program in programs] if steps is None else steps
+    steps = [program.steps() for program in programs] if steps is None else steps
     shards, turns = 0, []
     for which, start in starts:
         for x, step in zip(programs[which].instructions, steps[which], strict=True):

@@ -63,12 +63,9 @@ def _columns(program: Program) -> dict[str, float]:
 
 def _boxes(program: Program) -> list[_Box]:
     """Each instruction at the depth of its dependencies; those of one rank and step share a row."""
-    steps: list[int] = []
-    for waits in program.dependencies():
-        steps.append(max((steps[earlier] + 1 for earlier in waits), default=0))
     abreast: dict[tuple[int, int], list[int]] = {}
-    for index, instruction in enumerate(program.instructions):
-        abreast.setdefault((steps[index], instruction.rank), []).append(index)
+    for index, step in enumerate(program.steps()):
+        abreast.setdefault((step, program.instructions[index].rank), []).append(index)
     return [
         _Box(index, step, rank + (place + 0.5) * 0.8 / len(members) - 0.4)
         for (step, rank), members in abreast.items()

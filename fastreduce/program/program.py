@@ -99,6 +99,18 @@ class Program(Drawable):
         return self.flat.dependencies()
 
     @cached_property
+    def steps(self) -> list[int]:
+        """For each instruction, how many must come before it, one after the other.
+
+        >>> from fastreduce.algorithms import tree
+        >>> tree(4).steps()
+        [0, 0, 1, 2, 3, 2]
+        """
+        steps: list[int] = []
+        for waits in self.dependencies():
+            steps.append(1 + max((steps[earlier] for earlier in waits), default=-1))
+        return steps
+
     def flat(self) -> _C.KnownProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
         check_counts(self)

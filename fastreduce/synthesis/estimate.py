@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
@@ -28,7 +27,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(program: Program, links: Links, steps: Sequence[int] | None = None) -> Shape:
-    steps = steps_of(program) if steps is None else steps
+    steps = program.steps() if steps is None else steps
     messages: list[Counter[tuple[int, int]]] = [Counter() for _ in range(max(steps) + 1)]
     for x, step in zip(program.instructions, steps, strict=True):
         messages[step].update(_messages(x))

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import networkx as nx
 
 from fastreduce.algorithms import halving_doubling, hierarchical, multi_ring, registry, sharded
-from fastreduce.algorithms.waves import steps_of
 from fastreduce.instruction import Instruction
 from fastreduce.plan.build import proven
 from fastreduce.program import Program
@@ -37,7 +36,7 @@ class Seed(NamedTuple):
 
     @property
     def in_turns(self) -> Sequence[int]:
-        return self.steps or steps_of(self.program)
+        return self.steps or self.program.steps()
 
 
 def seeds(topology: Topology, k: int, packing: Packing) -> Iterator[Seed]:

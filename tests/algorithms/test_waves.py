@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from programs import right_program
 
 from fastreduce.algorithms import hierarchical, ring, tree
-from fastreduce.algorithms.waves import in_waves, staggered, steps_of
+from fastreduce.algorithms.waves import in_waves, staggered
 
 
 def by_shard(program):
@@ -39,7 +39,7 @@ def test_programs_side_by_side_prove():
 
 
 def test_the_steps_of_a_ring():
-    assert set(steps_of(ring(4))) == set(range(6))
+    assert set(ring(4).steps()) == set(range(6))
 
 
 def test_hierarchical_in_waves():

@@ -7,7 +7,6 @@ import pytest
 
 from fastreduce import Instruction, Program
 from fastreduce.algorithms import registry, ring, tree
-from fastreduce.algorithms.waves import steps_of
 from fastreduce.plan.build import proven
 from fastreduce.synthesis.estimate import _messages, shape_of
 from fastreduce.synthesis.seeds import _opened, passed_on
@@ -26,12 +25,12 @@ def test_what_is_passed_on_moves_as_before(name, k):
     found = passed_on(program)
     found.verify()
     assert messages(found) == messages(program)
-    assert max(steps_of(found)) <= max(steps_of(program))
+    assert max(found.steps()) <= max(program.steps())
 
 
 @pytest.mark.parametrize("program, steps", [(ring(8), 10), (tree(8), 4)], ids=["ring", "tree"])
 def test_it_takes_fewer_steps(program, steps):
-    assert 1 + max(steps_of(passed_on(program))) == steps < 1 + max(steps_of(program))
+    assert 1 + max(passed_on(program).steps()) == steps < 1 + max(program.steps())
 
 
 def test_a_buffer_that_is_still_read_is_not_written():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fastreduce import Program
-from fastreduce.algorithms.waves import steps_of
 from fastreduce.synthesis.cheap import Prices
 from fastreduce.synthesis.growing import Garden
 from fastreduce.synthesis.symmetry import symmetry_of
@@ -41,7 +40,7 @@ def test_a_tree_is_an_allreduce_in_its_turns(k, turns):
         assert len(tree.up) == len(tree.down) == k - 1
         assert max(at) < turns
         assert keeps_its_turns(tree, k)
-        assert all(y <= x for x, y in zip(at, steps_of(program), strict=True))
+        assert all(y <= x for x, y in zip(at, program.steps(), strict=True))
     handed = sum(moment % 2 for tree in found for moment, *_ in tree.up)
     assert found and (handed > 0 or turns == 1)
 
