@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -75,15 +74,6 @@ class Run:
         """How many bytes cross each link of the topology."""
         crossed = self.simulation.link_bytes(self.slice_bytes, self.slices)
         return dict(zip(self.topology.routes.links, crossed, strict=True))
-
-    @cached_property
-    def busy_share(self) -> dict[Link, float]:
-        """Each link's bytes as a share of what it could carry in ``time_s``, from 0 to 1."""
-        rates = self.topology.bytes_per_s
-        return {
-            link: nbytes / ((rates[link] or math.inf) * self.time_s) if nbytes else 0.0
-            for link, nbytes in self.link_bytes.items()
-        }
 
 
 def seconds(
