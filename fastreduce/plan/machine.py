@@ -6,16 +6,12 @@ import functools
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 import fastreduce
 from fastreduce import _C
-
-_Answer = TypeVar("_Answer")
 
 
 def device() -> str:
@@ -57,26 +53,18 @@ def cpu() -> str:
 @functools.cache
 def _gpus() -> tuple[str, ...]:
     """GPU names from the driver: torch would start CUDA in a process that may never use it."""
-
-    def names() -> tuple[str, ...]:
-        import pynvml
-
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-
-    return _ask_driver(names, ()) if _C.cuda_engines else ()
-
-
-def _ask_driver(question: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+    if not _C.cuda_engines:
+        return ()
     try:
         import pynvml
     except ImportError:
-        return otherwise
+        return ()
     try:
         pynvml.nvmlInit()
         try:
-            return question()
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            return tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return otherwise
+        return ()
