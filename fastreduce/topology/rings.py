@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from fastreduce.topology.cluster import equal_machines
+from fastreduce.topology.cluster import equal_machines, machine_parts
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.named import as_topology
 from fastreduce.topology.routes import Link, Route
@@ -131,7 +131,8 @@ def _rails(topology: Topology) -> Iterator[list[Ring]]:
     inside = _direct(_machine(topology)) or [_nearest(_machine(topology))]
     local = inside[0].order
     routes = [topology.route(device, parts[1][0]) for device in parts[0]]
-    cards = [next(link for link in route if _network(topology, link)) for route in routes]
+    media = nx.get_edge_attributes(topology.graph, "medium")
+    cards = [next(link for link in route if media[link] == "network") for route in routes]
     widths = [_width(topology, route) for route in routes]
     gates = [rank for rank in local if widths[rank] == max(widths)]
     others = [rank for rank in local if rank not in gates]
@@ -171,15 +172,9 @@ def _from_zero(order: Sequence[int]) -> Sequence[int]:
     return [*order[start:], *order[:start]]
 
 
-def _network(topology: Topology, link: Link) -> bool:
-    return bool(topology.graph.edges[link]["medium"] == "network")
-
-
 def _machine(topology: Topology) -> Topology:
     """The first machine of several."""
-    inside = nx.DiGraph(topology.graph)
-    inside.remove_edges_from([link for link in topology.graph.edges if _network(topology, link)])
-    nodes = nx.node_connected_component(inside.to_undirected(as_view=True), topology.devices[0])
+    nodes = machine_parts(topology)[0]
     # A view of a part of a graph may list its nodes in any order; ranks are in that of the whole.
     kept = nx.DiGraph(topology.graph)
     kept.remove_nodes_from([node for node in topology.graph if node not in nodes])
