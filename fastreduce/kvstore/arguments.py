@@ -154,10 +154,7 @@ def check_new(values: Mapping[Key, Any], known: Collection[Key], op: str) -> Non
     for key, value in values.items():
         if _odd(value):
             raise ValueError(f"init: key {key!r}: found {about(value)}, wanted a dense tensor")
-        if value.device.type not in ("cpu", "cuda"):
-            raise ValueError(
-                f"init: key {key!r}: found a {value.device} tensor, wanted cpu or cuda"
-            )
+        _check_device(f"init: key {key!r}", value)
         if value.dtype not in reducible:
             wanted = ", ".join(str(x).removeprefix("torch.") for x in reducible)
             raise ValueError(
@@ -220,12 +217,13 @@ def _like(call: str, key: Key, value: Any, entry: Entry) -> list[Tensor]:
             raise ValueError(
                 f"{call}: key {key!r}, replica {replica}: found {about(one)}, wanted {wanted}"
             )
-        if one.device.type not in ("cpu", "cuda"):
-            raise ValueError(
-                f"{call}: key {key!r}, replica {replica}: found a {one.device} tensor, wanted cpu "
-                "or cuda"
-            )
+        _check_device(f"{call}: key {key!r}, replica {replica}", one)
     return values
+
+
+def _check_device(where: str, tensor: Tensor) -> None:
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{where}: found a {tensor.device} tensor, wanted cpu or cuda")
 
 
 def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -> None:
@@ -242,8 +240,7 @@ def check_rows(key: Key, entries: Mapping[Key, Entry], out: Any, row_ids: Any) -
     wanted = dense(entry.rows.dtype, (row_ids.numel(), *entry.shape[1:]))
     if about(out) != wanted:
         raise ValueError(f"{start}: found {about(out)} to copy into, wanted {wanted}")
-    if out.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"{start}: found a {out.device} tensor, wanted cpu or cuda")
+    _check_device(start, out)
     _check_writable(start, out)
     if row_ids.numel() and not entry.shape[0]:
         raise ValueError(f"{start}: found numbers of rows, wanted none: the value has no rows")
