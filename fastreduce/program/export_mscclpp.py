@@ -69,7 +69,7 @@ class _Block:
         self.operations.append({"name": name, **what})
 
     def tell(self, name: str, ranks: Sequence[int]) -> None:
-        for some in _in_parts(ranks, PEERS_OF_ONE):
+        for some in _in_parts(ranks):
             channels = [self.peers.index(rank) for rank in some]
             self.add(name, channel_ids=channels, channel_type="memory")
 
@@ -90,7 +90,7 @@ class _Block:
                 "get", src_buff=[self._of(srcs[0], x.shard)], dst_buff=[home], channel_type="memory"
             )
             first, srcs = home, srcs[1:]
-        for some in _in_parts(srcs, PEERS_OF_ONE):
+        for some in _in_parts(srcs):
             remote = [self._of(src, x.shard) for src in some]
             how = {"channel_type": "memory", "reduce_op": "sum"}
             self.add("rre", src_buff=[first, *remote], dst_buff=[home], **how)
@@ -98,7 +98,7 @@ class _Block:
         self._put(home, others)
 
     def _put(self, src: Json, ranks: Sequence[int]) -> None:
-        for some in _in_parts(ranks, PEERS_OF_ONE):
+        for some in _in_parts(ranks):
             dsts = [self._of(dst, src["index"]) for dst in some]
             self.add("put", src_buff=[src] * len(dsts), dst_buff=dsts, channel_type="memory")
 
@@ -106,9 +106,10 @@ class _Block:
         return {"buffer_id": self.peers.index(rank), "index": shard, "size": 1}
 
 
-def _in_parts(ranks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    for first in range(0, len(ranks), most):
-        yield ranks[first : first + most]
+def _in_parts(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
+    """As many of them as one operation can name, and again."""
+    for first in range(0, len(ranks), PEERS_OF_ONE):
+        yield ranks[first : first + PEERS_OF_ONE]
 
 
 def _blocks(program: Program, count: int) -> list[list[_Block]]:
