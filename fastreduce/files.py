@@ -144,17 +144,3 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise _Twice(f"an object has {shown(twice)} twice, the last time as {shown(found[twice])}")
     return found
-
-
-KINDS = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
-
-
-def check_kind(what: str, found: object, kind: type) -> None:
-    """Raise ValueError unless ``found``, from a JSON file, is of ``kind``.
-
-    >>> check_kind("nodes", 3, list)
-    Traceback (most recent call last):
-    ValueError: nodes is 3, want a list
-    """
-    if not isinstance(found, kind):
-        raise ValueError(f"{what} is {shown(found)}, want {KINDS[kind]}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from numbers import Integral, Real
 
+from fastreduce.kinds import is_number, is_whole
 from fastreduce.names import shown
 
 _SCALES = {"": 1, **{p: 1000 ** (i + 1) for i, p in enumerate("KMGTPE")}}
@@ -39,9 +39,8 @@ def seconds_of(duration: float | str) -> float:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", duration, re.IGNORECASE)
         seconds = float(found[1]) / _IN_A_SECOND[found[2].lower()] if found else math.nan
     else:
-        number = isinstance(duration, Real) and not isinstance(duration, bool)
         try:
-            seconds = float(duration) if number else math.nan
+            seconds = float(duration) if is_number(duration) else math.nan
         except OverflowError:  # of a whole number or a fraction
             seconds = math.inf
     if not 0 < seconds < math.inf:
@@ -143,7 +142,7 @@ def nbytes_of(size: int | str) -> int:
     """
     if isinstance(size, str):
         return parse_size(size)
-    if not isinstance(size, Integral) or isinstance(size, bool) or size < 0:
+    if not is_whole(size) or size < 0:
         raise ValueError(
             f"{size!r} is no size; want a whole number of bytes, or words such as '160MB'"
         )

@@ -5,6 +5,7 @@ from fastreduce.algorithms.ring import ring
 from fastreduce.algorithms.sharded import sharded
 from fastreduce.algorithms.waves import in_waves
 from fastreduce.instruction import HOST, Instruction
+from fastreduce.kinds import is_whole
 from fastreduce.program import Program
 
 MACHINE_RANKS = 8  # the GPUs of the usual machine
@@ -53,8 +54,7 @@ def hierarchical(
     """
     if machines is None:
         machines = k // max(m for m in range(1, MACHINE_RANKS + 1) if k % m == 0)
-    whole = isinstance(machines, int) and not isinstance(machines, bool)
-    if not whole or machines < 1 or k % machines:
+    if not is_whole(machines) or machines < 1 or k % machines:
         raise ValueError(f"{k} ranks do not divide into {machines!r} equal machines")
     m = k // machines
     local, wide = inside(m), between(machines)

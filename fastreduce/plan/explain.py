@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -13,6 +12,7 @@ import torch
 from fastreduce import _C
 from fastreduce.algorithms.registration import Algorithm, find, name_of, registry
 from fastreduce.arguments import as_tensor
+from fastreduce.kinds import is_whole
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.candidates import (
     Candidate,
@@ -146,7 +146,7 @@ def _ranks(
     what: Any, k: int | None, machine: Topology | None
 ) -> tuple[list[torch.device], list[int]]:
     """Each rank's device, and the bytes of each of a rank's tensors."""
-    if k is not None and (not isinstance(k, Integral) or isinstance(k, bool) or k < 1):
+    if k is not None and (not is_whole(k) or k < 1):
         raise ValueError(f"k is {k!r}, want the number of ranks, at least 1")
     many = isinstance(what, Sequence) and not isinstance(what, bytes)
     if _is_size(what) or (many and what and all(_is_size(x) for x in what)):
@@ -185,7 +185,7 @@ def _is_list(of: object) -> TypeGuard[Iterable[Any]]:
 
 
 def _is_size(x: object) -> bool:
-    return isinstance(x, Integral | str) and not isinstance(x, bool)
+    return isinstance(x, str) or is_whole(x)
 
 
 def _here(

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from fastreduce.kinds import is_whole
 from fastreduce.names import listed
 from fastreduce.plan import models
 
@@ -152,7 +153,7 @@ def _of_json(path: Path) -> Iterator[Tensor]:
 def _of_shapes(path: Path, found: list[Any], want: str) -> Iterator[Tensor]:
     for number, shape in enumerate(found):
         dims: list[Any] = shape if isinstance(shape, list) else [None]
-        if not all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in dims):
+        if not all(is_whole(x) and x >= 0 for x in dims):
             raise ValueError(f"{path}: shape {number} is {str(shape)[:60]}, {want}")
         try:
             yield torch.empty(dims, device="meta")

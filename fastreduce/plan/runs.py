@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastreduce.kinds import check_kind, is_number, is_whole
 from fastreduce.names import shown
 from fastreduce.plan import nccl_tests, table_files
 from fastreduce.topology.calibration import OURS
@@ -199,14 +200,10 @@ def _place(row: dict[str, Any], memory: str, medium: str) -> str | None:
     return memory if devices == 1 else None
 
 
-_WORDS = {str: "words", int: "a whole number", list: "a list", dict: "an object"}
-
-
 def _get(where: str, found: Any, key: str, kind: type) -> Any:
     if not isinstance(found, dict) or key not in found:
         raise ValueError(f"{where} is without {key!r}")
-    if not isinstance(found[key], kind) or isinstance(found[key], bool):
-        raise ValueError(f"{where}: {key} is {shown(found[key])}, want {_WORDS[kind]}")
+    check_kind(f"{where}: {key}", found[key], kind)
     return found[key]
 
 
@@ -222,11 +219,11 @@ def _whole(where: str, key: str) -> int:
 
 
 def _positive(where: str, what: str, found: Any) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 2**63:
+    if not is_whole(found) or not 0 < found < 2**63:
         raise ValueError(
             f"{where}: {what} is {shown(found)}, want a whole number above zero, below 2**63"
         )
-    return found
+    return int(found)
 
 
 def _ranks(where: str, found: int) -> int:
@@ -236,8 +233,7 @@ def _ranks(where: str, found: int) -> int:
 
 
 def _seconds(where: str, found: Any) -> float:
-    number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not number or not 0 < found <= MOST:
+    if not is_number(found) or not 0 < found <= MOST:
         raise ValueError(f"{where}: the time is {shown(found)}, want seconds above zero")
     return float(found)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fastreduce.drawing import Drawable
+from fastreduce.kinds import is_whole
 from fastreduce.names import counted
 from fastreduce.plan.html_table import html_table
 from fastreduce.plan.notes import calibrated_gpus
@@ -148,7 +148,7 @@ def what_if(
     True
     """
     step_s, machine, found = seconds_of(step), as_topology(topology), parameters(model, dtype)
-    if not isinstance(most_gpus, Integral) or isinstance(most_gpus, bool) or most_gpus < 1:
+    if not is_whole(most_gpus) or most_gpus < 1:
         raise ValueError(f"most_gpus is {most_gpus!r}, want 1 or more")
     cards = len(machine.devices) if nics is None else nics
     network, summed_bytes = Network(cards, gbit), bucket_bytes(found)

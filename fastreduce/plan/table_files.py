@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fastreduce import _C, folders
-from fastreduce.files import check_kind, parse, write_whole
+from fastreduce.files import parse, write_whole
+from fastreduce.kinds import check_kind
 from fastreduce.names import shown
 from fastreduce.plan.defaults import BETWEEN_GPUS
 from fastreduce.plan.machine import device, versions

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from fastreduce.instruction import HOST, Instruction
+from fastreduce.kinds import is_whole
 from fastreduce.names import shown
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 MOST = 2**30
 # So many ranks or shards, shards of ranks, or pairs of ranks, take a few MB.
 SMALL = 1 << 20
-
-
-def is_whole(found: object) -> bool:
-    """Whether it is a whole number: Python takes True and False for some."""
-    return isinstance(found, Integral) and not isinstance(found, bool)
 
 
 def check_counts(program: Program) -> None:

@@ -12,19 +12,20 @@ from typing import Any, NamedTuple, TypeGuard
 
 from fastreduce.files import parse, write_whole
 from fastreduce.instruction import Instruction
+from fastreduce.kinds import check_kind
 from fastreduce.names import shown
 from fastreduce.program.program import Program
 
 FORMAT = "fastreduce program"
 VERSION = 1
-# The keys of a file, with their types.
-KEYS: dict[str, type | tuple[type, ...]] = {
+# The keys of a file, with their types; "sliced" may be null.
+KEYS: dict[str, type] = {
     "format": str,
     "version": int,
     "k": int,
     "shards": int,
     "whole_tensors": bool,
-    "sliced": (int, type(None)),
+    "sliced": int,
     "instructions": list,
 }
 
@@ -46,8 +47,7 @@ def save(program: Program, path: str | PathLike[str]) -> None:
     # One instruction per line: rank, shard, sources, destinations.
     lines = ",\n".join(_dumped(instruction) for instruction in program.instructions)
     text = f'{_dumped(head)[:-1]},\n"instructions": [\n{lines}\n]}}\n'
-    path = Path(path)
-    write_whole(path, text)
+    write_whole(Path(path), text)
 
 
 def load(path: str | PathLike[str]) -> Program:
@@ -105,9 +105,8 @@ def _program(found: dict[str, Any]) -> Program:
         what = "with" if min(wrong) in found else "without"
         raise ValueError(f"the file is {what} {shown(min(wrong))}; want {', '.join(KEYS)}")
     for key, kind in KEYS.items():
-        is_flag = isinstance(found[key], bool)  # which Python takes for a number
-        if not isinstance(found[key], kind) or is_flag != (kind is bool):
-            raise ValueError(f"{key} is {shown(found[key])}, want {_in_words(kind)}")
+        if key != "sliced" or found[key] is not None:
+            check_kind(key, found[key], kind)
     steps = [_instruction(index, step) for index, step in enumerate(found["instructions"])]
     return Program(
         found["k"],
@@ -116,11 +115,6 @@ def _program(found: dict[str, Any]) -> Program:
         whole_tensors=found["whole_tensors"],
         sliced=found["sliced"],
     )
-
-
-def _in_words(kind: type | tuple[type, ...]) -> str:
-    words = {int: "a whole number", bool: "true or false", list: "a list", str: "words"}
-    return "a whole number or null" if isinstance(kind, tuple) else words[kind]
 
 
 def _instruction(index: int, step: Any) -> Instruction:

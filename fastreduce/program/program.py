@@ -16,10 +16,11 @@ from fastreduce import _C
 from fastreduce.arguments import check_flags
 from fastreduce.drawing import Drawable, Picture, at_a_glance
 from fastreduce.instruction import Instruction
+from fastreduce.kinds import is_whole
 from fastreduce.listing import Listing
 from fastreduce.names import counted, shown
 from fastreduce.program import proof
-from fastreduce.program.check import MOST, check_counts, check_instruction, check_size, is_whole
+from fastreduce.program.check import MOST, check_counts, check_instruction, check_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +99,6 @@ class Program(Drawable):
         """
         return self.flat.dependencies()
 
-    @cached_property
     def steps(self) -> list[int]:
         """For each instruction, how many must come before it, one after the other.
 
@@ -111,6 +111,7 @@ class Program(Drawable):
             steps.append(1 + max((steps[earlier] for earlier in waits), default=-1))
         return steps
 
+    @cached_property
     def flat(self) -> _C.KnownProgram:
         """The instructions as arrays, for the extension; a ValueError if one is malformed."""
         check_counts(self)

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from numbers import Real
 from time import perf_counter
 from typing import NamedTuple
 
 from fastreduce.algorithms.waves import staggered
 from fastreduce.arguments import check_flags
+from fastreduce.kinds import is_number
 from fastreduce.plan.bounds import Bound, lower_bound
 from fastreduce.plan.candidates import as_measured, for_links
 from fastreduce.program import Program
@@ -84,7 +84,7 @@ def synthesize(
     """
     check_flags("synthesize", progress=progress)
     topology, total = as_topology(topology), nbytes_of(nbytes)
-    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not seconds > 0:
+    if not is_number(seconds) or not seconds > 0:
         raise ValueError(f"seconds is {seconds!r}, want a number above zero")
     if not isinstance(costs, Costs):
         raise TypeError(f"costs is {costs!r}, want a fastreduce.simulation.Costs")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from fastreduce.kinds import check_kind, is_whole
 from fastreduce.names import shown
 from fastreduce.units import bus_bytes
 
@@ -125,18 +126,14 @@ def _calibration(where: str, found: Any) -> Calibration:
     kinds |= {"error": dict, "sources": list}
     _check_keys(where, found, kinds)
     error = found["error"]
-    numbers = {"mean": (int, float), "worst": (int, float), "points": int, "held_out": str}
+    numbers = {"mean": float, "worst": float, "points": int, "held_out": str}
     _check_keys(f"{where}: error", error, numbers)
     for key in ("mean", "worst", "points"):
-        if isinstance(error[key], bool) or not 0 <= error[key] <= 1e30:
+        if not 0 <= error[key] <= 1e30:
             raise ValueError(f"{where}: error: {key} is {error[key]!r}, want a number, 0 or more")
     for key in ("ranks", "sizes_bytes"):
         pair = found[key]
-        if (
-            len(pair) != 2
-            or not all(isinstance(x, int) and not isinstance(x, bool) for x in pair)
-            or not 0 < pair[0] <= pair[1]
-        ):
+        if len(pair) != 2 or not all(map(is_whole, pair)) or not 0 < pair[0] <= pair[1]:
             raise ValueError(
                 f"{where}: {key} is {shown(pair)}, want the least and the most, above zero"
             )
@@ -152,21 +149,20 @@ def _calibration(where: str, found: Any) -> Calibration:
 
 
 def _curve(where: str, found: Any) -> Curve:
-    number = (int, float)
-    _check_keys(where, found, {"call_s": number, "hop_s": number, "pairs": list})
+    _check_keys(where, found, {"call_s": float, "hop_s": float, "pairs": list})
     if not found["pairs"]:
         raise ValueError(f"{where}: pairs is [], want at least one pair of an offset and a rate")
     for pair in (found, *found["pairs"]):
         if pair is not found:
-            _check_keys(f"{where}: pairs", pair, dict.fromkeys(Pair._fields, number))
+            _check_keys(f"{where}: pairs", pair, dict.fromkeys(Pair._fields, float))
         for key, value in pair.items():
             least = 1e-30 if key == "bytes_per_s" else 0
-            if key != "pairs" and (isinstance(value, bool) or not least <= value <= 1e30):
+            if key != "pairs" and not least <= value <= 1e30:
                 raise ValueError(f"{where}: {key} is {value!r}, want a number above zero")
     return Curve(found["call_s"], found["hop_s"], tuple(Pair(**x) for x in found["pairs"]))
 
 
-def _check_keys(where: str, found: Any, kinds: Mapping[str, Any]) -> None:
+def _check_keys(where: str, found: Any, kinds: Mapping[str, type]) -> None:
     if not isinstance(found, dict):
         raise ValueError(f"{where} is {shown(found)}, want an object with {', '.join(kinds)}")
     if set(found) != set(kinds):
@@ -174,5 +170,4 @@ def _check_keys(where: str, found: Any, kinds: Mapping[str, Any]) -> None:
         state = "not known" if wrong in found else "missing"
         raise ValueError(f"{where}: {shown(wrong)} is {state}; want {', '.join(kinds)}")
     for key, kind in kinds.items():
-        if not isinstance(found[key], kind):
-            raise ValueError(f"{where}: {key} is {shown(found[key])}, which is of the wrong kind")
+        check_kind(f"{where}: {key}", found[key], kind)

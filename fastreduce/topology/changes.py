@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any
 
 import networkx as nx
 
+from fastreduce.kinds import is_number
 from fastreduce.names import listed
 from fastreduce.topology.routes import Link
 
@@ -43,8 +43,7 @@ def without(name: str, graph: nx.DiGraph, link: Link) -> nx.DiGraph:
 
 def scaled(name: str, graph: nx.DiGraph, link: Link, factor: float) -> nx.DiGraph:
     found = directions(name, graph, link)
-    number = isinstance(factor, Real) and not isinstance(factor, bool)
-    if not number or not 0 < factor < math.inf:
+    if not is_number(factor) or not 0 < factor < math.inf:
         raise ValueError(f"factor is {factor!r}, want a number above zero")
     changed = nx.DiGraph(graph)
     for src, dst in found:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import count
-from numbers import Real
 
 import networkx as nx
 
+from fastreduce.kinds import is_number, is_whole
 from fastreduce.topology.calibration_files import published
 from fastreduce.topology.graph import Topology
 from fastreduce.topology.links import EFFICIENCY, connect
@@ -36,9 +36,9 @@ def cluster(machine: Topology | str, machines: int, gbit: float, *, nics: int = 
     """
     one = as_topology(machine)
     for key, value in (("machines", machines), ("nics", nics)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not is_whole(value) or value < 1:
             raise ValueError(f"cluster of {one.name!r}: {key} is {value!r}, want 1 or more")
-    if not isinstance(gbit, Real) or isinstance(gbit, bool) or not gbit > 0:
+    if not is_number(gbit) or not gbit > 0:
         raise ValueError(f"cluster of {one.name!r}: gbit is {gbit!r}, want a rate above zero")
     bytes_per_s = gbit * 1e9 / 8 * EFFICIENCY["network"]
     inside, cards = _with_nics(one.name, one.graph, nics)

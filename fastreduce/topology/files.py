@@ -10,7 +10,8 @@ from typing import Any
 
 import networkx as nx
 
-from fastreduce.files import check_kind, parse, write_whole
+from fastreduce.files import parse, write_whole
+from fastreduce.kinds import check_kind
 from fastreduce.names import shown
 from fastreduce.topology.calibration import from_json, to_json
 from fastreduce.topology.graph import Topology

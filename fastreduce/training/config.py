@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 
 import fastreduce
 from fastreduce.arguments import check_flags
+from fastreduce.kinds import is_number, is_whole
 from fastreduce.kvstore.arguments import check_store
 from fastreduce.names import listed, shown
 
@@ -41,9 +41,9 @@ SAMPLE_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 # By the annotation of a setting, as the text that it is here: what is taken, and what it becomes.
-NUMBERS: dict[str, tuple[type, Callable[[Any], object], str]] = {
-    "int": (Integral, int, "a whole number"),
-    "float": (Real, float, "a number"),
+NUMBERS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], object], str]] = {
+    "int": (is_whole, int, "a whole number"),
+    "float": (is_number, float, "a number"),
 }
 
 
@@ -109,6 +109,34 @@ class Config:
 
     def __post_init__(self) -> None:
         self._check_kinds()
+        self._check_numbers()
+        self._check_replicas()
+        self._check_graph()
+        self._check_names()
+        self._check_store()
+        self._check_backend()
+        self._check_what_the_book_has_not()
+
+    def _check_kinds(self) -> None:
+        flags = [setting.name for setting in fields(self) if setting.type == "bool"]
+        check_flags("Config", **{name: getattr(self, name) for name in flags})
+        devices = self.devices
+        if not isinstance(devices, tuple) or not all(isinstance(x, torch.device) for x in devices):
+            raise ValueError(f"devices: found {devices!r}, wanted a tuple of torch.device")
+        for setting in fields(self):
+            kind, _, none = str(setting.type).partition(" | ")
+            found = getattr(self, setting.name)
+            if kind not in NUMBERS or (none and found is None):
+                continue
+            is_taken, converted, words = NUMBERS[kind]
+            if not is_taken(found):
+                name = setting.name.replace("_", "-")
+                raise ValueError(f"{name}: found {found!r}, wanted {words}")
+            # NumPy's, for example, cannot be written as JSON. What overflows is above all bounds.
+            with contextlib.suppress(OverflowError):
+                object.__setattr__(self, setting.name, converted(found))
+
+    def _check_numbers(self) -> None:
         counts = {
             "replicas": len(self.devices),
             "batch size": self.batch_size,
@@ -134,6 +162,8 @@ class Config:
                 f"weight-decay: found {self.weight_decay}, wanted a number from 0 to "
                 f"{LARGEST_LR:.1e}"
             )
+
+    def _check_replicas(self) -> None:
         check_replicas_fit(len(self.devices), self.batch_size)
         if (self.reproducible or 1) > self.batch_size:
             raise ValueError(
@@ -145,6 +175,8 @@ class Config:
                 f"reproducible: found {self.reproducible} micro-shards for {len(self.devices)} "
                 "replicas, wanted at least one per replica"
             )
+
+    def _check_graph(self) -> None:
         if self.graph and any(device.type != "cuda" for device in self.devices):
             found = ", ".join(map(str, self.devices))
             raise ValueError(f"graph: found devices {found}, wanted GPUs for a CUDA graph")
@@ -153,29 +185,6 @@ class Config:
                 "skip-nonfinite: found with graph, which has updated the parameters before anyone "
                 "can look at the loss; leave one of the two out"
             )
-        self._check_names()
-        self._check_store()
-        self._check_backend()
-        self._check_what_the_book_has_not()
-
-    def _check_kinds(self) -> None:
-        flags = [setting.name for setting in fields(self) if setting.type == "bool"]
-        check_flags("Config", **{name: getattr(self, name) for name in flags})
-        devices = self.devices
-        if not isinstance(devices, tuple) or not all(isinstance(x, torch.device) for x in devices):
-            raise ValueError(f"devices: found {devices!r}, wanted a tuple of torch.device")
-        for setting in fields(self):
-            kind, _, none = str(setting.type).partition(" | ")
-            found = getattr(self, setting.name)
-            if kind not in NUMBERS or (none and found is None):
-                continue
-            number, converted, words = NUMBERS[kind]
-            if not isinstance(found, number) or isinstance(found, bool):
-                name = setting.name.replace("_", "-")
-                raise ValueError(f"{name}: found {found!r}, wanted {words}")
-            # NumPy's, for example, cannot be written as JSON. What overflows is above all bounds.
-            with contextlib.suppress(OverflowError):
-                object.__setattr__(self, setting.name, converted(found))
 
     def _check_names(self) -> None:
         names: list[tuple[str, Any, tuple[str, ...]]] = [
