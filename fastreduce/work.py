@@ -117,7 +117,7 @@ class Work:
         """
         future: torch.futures.Future[Any] = torch.futures.Future()
 
-        def settle(done: Future[None]) -> None:
+        def pass_on(done: Future[None]) -> None:
             error = done.exception()
             if error is None:
                 self._let_streams_wait()  # in the caller's thread: calls on GPUs are made at once
@@ -125,13 +125,13 @@ class Work:
             else:
                 future.set_exception(error)
 
-        self._done.add_done_callback(settle)
+        self._done.add_done_callback(pass_on)
         return future
 
 
 def begin(call: Callable[[], object], gpus: Iterable[torch.device], results: Any) -> Work:
-    """Run ``call`` in the worker; on GPUs, in the worker itself, and where torch is to see what
-    this thread does (modes, traces), now.
+    """Have the worker run ``call``. It is run here and now on GPUs, if this is the worker itself,
+    and where torch is to see what this thread does (modes, traces).
 
     Waits where too much is in flight. A signal handler or a finalizer may come in the middle of
     this, in a thread that holds the locks: what it begins is run now, too.
@@ -139,8 +139,11 @@ def begin(call: Callable[[], object], gpus: Iterable[torch.device], results: Any
     numbers = sorted({gpu.index for gpu in gpus})
     done: Future[None] = Future()
     if numbers or _is_worker() or _begun_here() is not None or _C.is_watched():
-        _settle(done, call)
-        streams = [] if done.exception() else map(torch.cuda.current_stream, numbers)
+        settle(done, call)
+        error = done.exception()
+        if error is not None and not isinstance(error, Exception):  # Ctrl-C, in this thread
+            raise error
+        streams = [] if error else map(torch.cuda.current_stream, numbers)
         return Work(done, [stream.record_event() for stream in streams], results)
     modes, cores = modes_of_this_thread(), torch.get_num_threads()
 
@@ -169,7 +172,7 @@ def _hand_over(done: Future[None], run: Callable[[], object]) -> None:
     with _lock:
         try:
             in_flight.add(done)
-            _started_worker().submit(_settle, done, run)
+            _started_worker().submit(settle, done, run)
         except BaseException as error:  # Ctrl-C, too: nobody shall wait for what is not begun
             if done.cancel():
                 done.set_running_or_notify_cancel()
@@ -181,17 +184,18 @@ def _hand_over(done: Future[None], run: Callable[[], object]) -> None:
             raise
 
 
-def _settle(done: Future[None], call: Callable[[], object]) -> None:
+def settle(done: Future[Any], call: Callable[[], Any]) -> None:
+    """Make the call, unless it was cancelled; whoever waits for ``done`` is told what came of it,
+    whatever it raised."""
     if done.cancelled() or not done.set_running_or_notify_cancel():
         return
     try:
-        call()
+        result = call()
     except BaseException as error:
         done.set_exception(error)
-        if not isinstance(error, Exception):  # Ctrl-C, where this is the caller's thread
-            raise
+        del done, call  # the error's traceback holds this frame, and with it all that they hold
     else:
-        done.set_result(None)
+        done.set_result(result)
 
 
 def _seconds(timeout_s: float | None) -> float | None:

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from fastreduce import _C
+from fastreduce.work import settle
 
 
 class Worker:
@@ -46,10 +47,5 @@ class Worker:
 
 def _run(calls: SimpleQueue[Any]) -> None:
     while (submitted := calls.get()) is not None:
-        future, call = submitted
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(call())
-            except BaseException as error:  # whatever it is, who asks for the result is told
-                future.set_exception(error)
-        del submitted, future, call  # or it would hold them until the next
+        settle(*submitted)
+        del submitted  # or it would be held until the next
