@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from fastreduce.arguments import check_flags
 from fastreduce.devices import usable_devices
+from fastreduce.kinds import is_whole
 
 
 def device_list(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
@@ -97,32 +99,45 @@ def check_attribute(name: str) -> None:
         )
 
 
-def check_settings(
-    k: int,
-    batch_dim: int,
-    shares: Sequence[float] | str | None,
-    reproducible: int | None,
-    sync_batchnorm: bool,
-    overlap: bool,
-    at_once: bool,
-) -> None:
-    if not (isinstance(batch_dim, int) and batch_dim >= 0):
-        raise ValueError(
-            f"DataParallel: found batch_dim={batch_dim!r}, wanted a whole number, 0 or more"
+@dataclass(frozen=True)
+class Settings:
+    """What `DataParallel` is told beside the module, its devices and the record."""
+
+    batch_dim: int
+    shares: Sequence[float] | str | None
+    reproducible: int | None
+    sync_batchnorm: bool
+    overlap: bool
+    at_once: bool
+
+    def check(self, k: int) -> None:
+        """Raise TypeError or ValueError where they make no sense for ``k`` replicas."""
+        if not (isinstance(self.batch_dim, int) and self.batch_dim >= 0):
+            raise ValueError(
+                f"DataParallel: found batch_dim={self.batch_dim!r}, wanted a whole number, 0 or "
+                "more"
+            )
+        check_flags(
+            "DataParallel",
+            sync_batchnorm=self.sync_batchnorm,
+            overlap=self.overlap,
+            at_once=self.at_once,
         )
-    check_flags("DataParallel", sync_batchnorm=sync_batchnorm, overlap=overlap, at_once=at_once)
-    if reproducible is not None:
-        if shares is not None:
+        shards = self.reproducible
+        if shards is not None and self.shares is not None:
             raise ValueError(
                 "DataParallel: found reproducible and shares; wanted one of them, because "
                 "micro-shards are of one size whoever computes them"
             )
-        whole = isinstance(reproducible, int) and not isinstance(reproducible, bool)
-        if not (whole and reproducible >= max(k, 1)):
+        if shards is not None and not (is_whole(shards) and shards >= max(k, 1)):
             raise ValueError(
-                f"DataParallel: found reproducible={reproducible!r} micro-shards for {k} replicas, "
+                f"DataParallel: found reproducible={shards!r} micro-shards for {k} replicas, "
                 "wanted a whole number, at least one per replica"
             )
+        _check_shares(self.shares, k)
+
+
+def _check_shares(shares: Sequence[float] | str | None, k: int) -> None:
     # An array is compared with a string element by element.
     if shares is None or (isinstance(shares, str) and shares == "measured"):
         return

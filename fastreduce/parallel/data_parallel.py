@@ -7,6 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.parallel.checks import (
+    Settings,
     check_attribute,
     check_keywords,
     check_module,
@@ -123,17 +125,8 @@ class DataParallel(nn.Module):
         **unknown: Any,
     ) -> None:
         check_keywords(unknown)
-        parallel = Dealer(
-            module,
-            device_list(devices),
-            batch_dim,
-            shares,
-            reproducible,
-            sync_batchnorm,
-            overlap,
-            at_once,
-            record,
-        )
+        settings = Settings(batch_dim, shares, reproducible, sync_batchnorm, overlap, at_once)
+        parallel = Dealer(module, device_list(devices), settings, record)
         object.__setattr__(self, "_parallel", parallel)
 
     def __init_subclass__(cls, **_: Any) -> None:
@@ -292,7 +285,7 @@ class DataParallel(nn.Module):
         refuse_to_be_scripted()
 
     def _settings(self) -> dict[str, Any]:
-        return {"devices": self.devices, **self._parallel.settings}
+        return {"devices": self.devices, **asdict(self._parallel.settings)}
 
 
 # A notebook that shows or completes the arguments looks at __new__ before __init__.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreduce.parallel.batch import cut, rows_of, sizes_of_shards, warn_of_lists
-from fastreduce.parallel.checks import check_not_traced, check_settings
+from fastreduce.parallel.checks import Settings, check_not_traced
 from fastreduce.parallel.common_objects import unchanged_objects
 from fastreduce.parallel.draws import capturing
 from fastreduce.parallel.graphed import GraphedStep
@@ -37,33 +37,21 @@ class Dealer:
         self,
         net: nn.Module,
         devices: list[torch.device],
-        batch_dim: int,
-        shares: Sequence[float] | str | None,
-        reproducible: int | None,
-        sync_batchnorm: bool,
-        overlap: bool,
-        at_once: bool,
+        settings: Settings,
         record: str | Path | None,
     ) -> None:
-        check_settings(
-            len(devices), batch_dim, shares, reproducible, sync_batchnorm, overlap, at_once
-        )
+        settings.check(len(devices))
+        shares, reproducible = settings.shares, settings.reproducible
         if shares is not None and not isinstance(shares, str):
             # The caller's list may change before the model is copied; and of NumPy's numbers some
             # are too coarse to cut a batch.
             shares = [x if isinstance(x, int) else float(x) for x in shares]
-        self.settings = {
-            "batch_dim": batch_dim,
-            "shares": shares,
-            "reproducible": reproducible,
-            "sync_batchnorm": sync_batchnorm,
-            "overlap": overlap,
-            "at_once": at_once,
-        }
-        at_once = at_once and reproducible is None  # whose bits depend on no number of threads
-        self.use(Replicas(net, devices, sync_batchnorm, overlap, at_once))
-        self.batch_dim = batch_dim
-        shards = reproducible or len(devices)
+        self.settings = replace(settings, shares=shares)
+        # With micro-shards never at once: their bits depend on no number of threads.
+        at_once = settings.at_once and reproducible is None
+        self.use(Replicas(net, devices, settings.sync_batchnorm, settings.overlap, at_once))
+        self.batch_dim = settings.batch_dim
+        shards = int(reproducible or len(devices))
         self.owners = [shard * len(devices) // shards for shard in range(shards)]
         self.measured = MeasuredShares(devices) if shares == "measured" else None
         self.fixed = shares if isinstance(shares, list) else [1.0] * shards
@@ -76,7 +64,7 @@ class Dealer:
 
     def use(self, replicas: Replicas) -> None:
         self.replicas = replicas
-        self.passes = Passes(replicas, only_torch_draws=self.settings["reproducible"] is not None)
+        self.passes = Passes(replicas, only_torch_draws=self.settings.reproducible is not None)
 
     @property
     def shares(self) -> list[float]:
@@ -155,7 +143,7 @@ class Dealer:
                 f"graphed: the replicas are on {devices[0]}, wanted GPUs: on the CPU there is no "
                 "graph to launch; call model.backward"
             )
-        if self.settings["reproducible"] is not None:
+        if self.settings.reproducible is not None:
             raise ValueError(
                 "graphed: found a model with reproducible micro-shards, whose random numbers need "
                 "new seeds for every batch; call model.backward"
