@@ -33,6 +33,35 @@ def _named(shard: int, shards: int) -> Iterator[None]:
         raise
 
 
+class _Pass:
+    """One forward pass: the parameters and buffers with which each shard runs.
+
+    ``held`` are the module's buffers as they were before; the first shard begins with these very
+    tensors, the others with copies.
+    """
+
+    def __init__(self, replicas: Replicas, owners: Sequence[int], around: Around):
+        self._replicas, self._owners, self._around = replicas, owners, around
+        self.parameters = replicas.joined(owners)
+        self.held = replicas.buffers(0)
+        self.buffers = [
+            self.held if shard == 0 else copies(self.held, replicas.devices[owner])
+            for shard, owner in enumerate(owners)
+        ]
+
+    @contextmanager
+    def turn(
+        self, draws_of: Callable[[int], AbstractContextManager[object]], shard: int
+    ) -> Iterator[None]:
+        """In here the shard's replica has its parameters and buffers, and draws its numbers."""
+        owner, parameters = self._owners[shard], self.parameters[shard]
+        self._replicas.put(owner, parameters, self.buffers[shard])
+        kept = self._replicas.kept_parameters(owner, parameters)
+        with _named(shard, len(self._owners)), self._around(owner), kept, draws_of(shard):
+            yield
+        self.buffers[shard] = self._replicas.buffers(owner)  # some may be new tensors
+
+
 class Passes:
     """Forward and backward passes of replicas.
 
@@ -99,57 +128,33 @@ class Passes:
         at_once: bool,
     ) -> list[Any]:
         replicas = self._replicas
-        parameters = replicas.joined(owners)
-        held = replicas.buffers(0)
-        buffers = [
-            held if shard == 0 else copies(held, replicas.devices[owner])
-            for shard, owner in enumerate(owners)
-        ]
-
-        @contextmanager
-        def turn(shard: int) -> Iterator[None]:
-            owner = owners[shard]
-            replicas.put(owner, parameters[shard], buffers[shard])
-            kept = replicas.kept_parameters(owner, parameters[shard])
-            with _named(shard, len(owners)), around(owner), kept:
-                yield
-            buffers[shard] = replicas.buffers(owner)  # some may be new tensors
-
-        @contextmanager
-        def turn_alone(shard: int) -> Iterator[None]:
-            with turn(shard), draws.of(shard):
-                yield
-
-        @contextmanager
-        def turn_at_once(own: Sequence[_C.DrawsFrom], shard: int) -> Iterator[None]:
-            with turn(shard), own[shard]:
-                yield
-
+        one = _Pass(replicas, owners, around)
         calls = [
             functools.partial(self._call, replicas.modules[owner], args, kwargs)
             for owner, (args, kwargs) in zip(owners, inputs, strict=True)
         ]
-        leave = functools.partial(replicas.leave, owners, parameters)
+        leave = functools.partial(replicas.leave, owners, one.parameters)
         try:
             replicas.enter()
-            with draws, restored_if_it_raises(held):
+            with draws, restored_if_it_raises(one.held):
                 if at_once:
                     with replicas.at_once.running(inputs) as threads:
-                        alone = functools.partial(turn_at_once, draws.at_once(len(owners)))
-                        outputs = together(calls, alone, sums, threads, at_once)
+                        draws_of = draws.at_once(len(owners)).__getitem__
+                        turn = functools.partial(one.turn, draws_of)
+                        outputs = together(calls, turn, sums, threads, at_once)
                 else:
-                    outputs = self._one_by_one(calls, turn_alone)
+                    outputs = self._one_by_one(calls, functools.partial(one.turn, draws.of))
                 replicas.check_graph(outputs)
-                replicas.look_at_buffers(buffers)
+                replicas.look_at_buffers(one.buffers)
                 return outputs
         except BaseException:
-            buffers[0] = held
+            one.buffers[0] = one.held
             raise
         finally:
             try:
-                leave(buffers[0])
+                leave(one.buffers[0])
             except KeyboardInterrupt:  # one Ctrl-C raises one, and half of this must not stay
-                leave(buffers[0])
+                leave(one.buffers[0])
                 raise
 
     def _one_by_one(self, calls: Sequence[Callable[[], Any]], turn: Turn) -> list[Any]:
