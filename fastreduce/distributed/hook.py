@@ -1,5 +1,8 @@
-"""A communication hook of DistributedDataParallel, which compares the annotations of a hook with
-its own: so they are not left as text by ``from __future__ import annotations``."""
+"""A communication hook for DistributedDataParallel.
+
+DistributedDataParallel compares the annotations of a hook with torch's types. So they must be types
+here, and not the text that ``from __future__ import annotations`` would make of them.
+"""
 
 import torch
 import torch.distributed as dist

@@ -35,10 +35,11 @@ from fastreduce.parallel.worker import Worker
 LEAST_PARAMETERS, LEAST_INPUTS = 1 << 20, 1 << 16
 
 
-# What a forward function that names one of these means is the same for all threads of a process:
-# the state of torch's generator, from which shards do not draw at the same time, the levels of
-# autograd's forward mode, and what is set for a while and then set back, by one shard while another
-# counts on it, and for ever by the one that began before the other had ended.
+# Shards of a module whose forward function names one of these run one after the other, because all
+# threads of a process share what they stand for: the state of torch's generator, from which shards
+# do not draw at the same time; the levels of autograd's forward mode; and settings that are changed
+# for a while and then set back: one shard would change them while another counts on them, and the
+# last to set one back could set it to what another shard had changed it to.
 OF_THE_PROCESS = {
     *("get_rng_state", "set_rng_state", "fork_rng", "initial_seed", "default_generator"),
     *("jvp", "jacfwd", "hessian", "forward_ad"),
@@ -62,9 +63,9 @@ class ShardThreads:
 
     def get(self) -> list[Worker]:
         """One for each shard, which has the same in all passes."""
-        # They would wait for the caller's next operation, and keep a core busy for milliseconds:
-        # LeNet's step took 1.17 to 1.23 times as long as one replica's, and now 1.00 to 1.04 (2
-        # cores of an AMD EPYC, family 25 model 1, 2026-11-29).
+        # OpenMP's threads of this thread would wait for its next operation, and keep a core busy
+        # for milliseconds: LeNet's step took 1.17 to 1.23 times as long as one replica's, and now
+        # 1.00 to 1.04 (2 cores of an AMD EPYC, family 25 model 1, 2026-11-29).
         _C.end_waiting_threads()
         cores = torch.get_num_threads()
         if self._made_for != (os.getpid(), cores):  # a forked process has no other threads

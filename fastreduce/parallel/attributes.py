@@ -150,9 +150,10 @@ class Attributes:
         ]
 
     def warn_of_results(self) -> None:
-        """Of tensors with a graph that the last pass has left in the module's attributes.
+        """Warn of tensors with a graph that the last pass has left in the module's attributes.
 
-        Hooks that run before forward leave some too, but have made a weight.
+        Not in a module with hooks that run before forward: these leave the weight that they have
+        computed, as that of ``weight_norm``.
         """
         for number, held in enumerate(self._held):
             module = self._places[number][0]
