@@ -32,52 +32,71 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     Raises TimeoutError, which names those that have not come, and ValueError where ranks were told
     different sizes.
     """
-    own = f"{secrets.token_hex(8)}/{size}"
-    peers = range(1, size)
-    deadline = time.monotonic() + timeout.total_seconds()
+    meeting = _Meeting(store, rank, size, timeout)
+    return PrefixStore(meeting.answered() if rank == 0 else meeting.welcomed(), store)
 
-    def said(key: str) -> str:
-        return store.get(key).decode(errors="replace") if store.check([key]) else NOTHING
 
-    def differs(word: str) -> bool:
-        return not word.endswith(f"/{size}")
+class _Meeting:
+    """What a rank says and hears until all have met. ``own`` is its word, which ends in the size
+    that it was told; rank 0's is the meeting's name."""
 
-    def check_sizes(words: Iterable[str]) -> None:
-        for word in filter(differs, words):
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._own = f"{secrets.token_hex(8)}/{size}"
+        self._peers = range(1, size)
+        self._deadline = time.monotonic() + timeout.total_seconds()
+
+    def answered(self) -> str:
+        """Rank 0 waits until all other ranks have answered it; returns the meeting's name."""
+        own, peers = self._own, self._peers
+        while late := sorted(set(peers) - (answers := self._answers()).keys()):
+            heard = [self._said(f"hello of {peer}") for peer in peers]
+            self._store.set("welcome", " ".join([own, *heard]))
+            if any(map(self._differs, answers.values())):
+                # The others need this welcome too, to learn of it; but some may not be there at
+                # all.
+                self._deadline = min(self._deadline, time.monotonic() + ANSWER.total_seconds())
+            missing = [peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING]
+            self._wait(missing or late, answers.values())
+        self._check_sizes(answers.values())
+        return own
+
+    def welcomed(self) -> str:
+        """Another rank waits until rank 0 has heard from all; returns the meeting's name."""
+        own = self._own
+        self._store.set(f"hello of {self._rank}", own)
+        while own not in (welcome := self._said("welcome").split()) or NOTHING in welcome:
+            if own in welcome and len(welcome) != self._size:
+                break
+            self._wait([x for x in self._peers if welcome[x] == NOTHING] if own in welcome else [0])
+        self._store.set(f"answer of {self._rank}", f"{welcome[0]} {own}")
+        self._check_sizes(welcome[:1])
+        return welcome[0]
+
+    def _said(self, key: str) -> str:
+        found = self._store.check([key])
+        return self._store.get(key).decode(errors="replace") if found else NOTHING
+
+    def _answers(self) -> dict[int, str]:
+        """The words of the ranks that have answered this meeting's rank 0."""
+        found = {peer: self._said(f"answer of {peer}").split() for peer in self._peers}
+        return {peer: answer[1] for peer, answer in found.items() if answer[:1] == [self._own]}
+
+    def _differs(self, word: str) -> bool:
+        return not word.endswith(f"/{self._size}")
+
+    def _check_sizes(self, words: Iterable[str]) -> None:
+        for word in filter(self._differs, words):
             raise ValueError(
-                f"world_size: rank {rank} was told {size} but another rank "
+                f"world_size: rank {self._rank} was told {self._size} but another rank "
                 f"{word.rpartition('/')[2]}; want the same number on all ranks"
             )
 
-    def wait(late: list[int], words: Iterable[str] = ()) -> None:
-        if time.monotonic() > deadline:
-            check_sizes(words)
-            raise _late("have not come", late, rank, timeout)
+    def _wait(self, late: list[int], words: Iterable[str] = ()) -> None:
+        if time.monotonic() > self._deadline:
+            self._check_sizes(words)
+            raise _late("have not come", late, self._rank, self._timeout)
         time.sleep(POLL_S)
-
-    def answers() -> dict[int, str]:
-        found = {peer: said(f"answer of {peer}").split() for peer in peers}
-        return {peer: answer[1] for peer, answer in found.items() if answer[:1] == [own]}
-
-    if rank > 0:
-        store.set(f"hello of {rank}", own)
-        while own not in (welcome := said("welcome").split()) or NOTHING in welcome:
-            if own in welcome and len(welcome) != size:
-                break
-            wait([x for x in peers if welcome[x] == NOTHING] if own in welcome else [0])
-        store.set(f"answer of {rank}", f"{welcome[0]} {own}")
-        check_sizes(welcome[:1])
-        return PrefixStore(welcome[0], store)
-    while late := sorted(set(peers) - (answered := answers()).keys()):
-        heard = [said(f"hello of {peer}") for peer in peers]
-        store.set("welcome", " ".join([own, *heard]))
-        if any(map(differs, answered.values())):
-            # The others need this welcome too, to learn of it; but some may not be there at all.
-            deadline = min(deadline, time.monotonic() + ANSWER.total_seconds())
-        missing = [peer for peer, word in zip(peers, heard, strict=True) if word == NOTHING]
-        wait(missing or late, answered.values())
-    check_sizes(answered.values())
-    return PrefixStore(own, store)
 
 
 def told(
