@@ -2,18 +2,13 @@
 
 import copy
 import threading
-from contextvars import ContextVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 from models import assert_same_gradients
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
-from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
 
 from fastreduce import DataParallel
 from fastreduce.parallel.sync_batchnorm import _affine
@@ -167,59 +162,6 @@ def test_each_shard_goes_on_with_its_own_random_numbers():
     assert torch.equal(*outputs)
 
 
-class Seen(TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, func, _, args=(), kwargs=None):
-        self.count += func is F.linear
-        return func(*args, **(kwargs or {}))
-
-
-WORD = ContextVar("WORD", default="unset")
-
-
-class Looks(nn.Linear):
-    def forward(self, x):
-        self.seen = torch.empty(1).device.type, WORD.get()
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("sync", [False, True])
-def test_forward_runs_under_what_the_calling_thread_has_set(sync):
-    model = DataParallel(Looks(3, 3), ["cpu"] * 3, sync_batchnorm=sync)
-    X, saved = torch.ones(6, 3), []
-    with Seen() as seen, FlopCounterMode(display=False) as flops:
-        model(X)
-    assert seen.count == 3
-    assert flops.get_total_flops() == 6 * 3 * 3 * 2
-    with profile() as profiler:
-        model(X)
-    assert sum(event.name == "aten::addmm" for event in profiler.events()) == 3
-    with saved_tensors_hooks(lambda x: (saved.append(x), x)[1], lambda x: x):
-        model(X)
-    assert len(saved) == 3
-    token = WORD.set("set")
-    with torch.device("meta"):  # replicas are made, and draw their seeds, on their own devices
-        model(X)
-    WORD.reset(token)
-    assert model.seen == ("meta", "set")
-
-
-@pytest.mark.parametrize("sync", [False, True])
-def test_transforms_of_functions(sync):
-    net = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2)).double()
-    model = DataParallel(net, ["cpu"] * 3, sync_batchnorm=sync)
-    X, params = torch.randn(6, 3, dtype=torch.float64), dict(net.named_parameters())
-    found, wanted = (
-        torch.func.grad(lambda p, of=of: torch.func.functional_call(of, p, (X,)).square().sum())
-        for of in (model, model.module)
-    )
-    torch.testing.assert_close(found(params), wanted(params), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(torch.func.jacrev(model)(X), torch.func.jacrev(model.module)(X))
-
-
 def test_the_model_inside_a_checkpoint():
     bare = made()
     model = DataParallel(copy.deepcopy(bare), ["cpu"] * 2, sync_batchnorm=True)
@@ -250,64 +192,6 @@ def test_the_module_itself_stays_as_it_was(way):
     assert len(set(threading.enumerate()) - before) == (2 if way == "at once" else 0)
     assert all("forward" not in vars(module) for module in net.modules())
     torch.testing.assert_close(net(batch()[0]), made()(batch()[0]))
-
-
-class Uneven(nn.Module):
-    """A shard with a negative first feature leaves a BatchNorm out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return self.norm(self.linear(x)) if x[0, 0] > 0 else self.linear(x)
-
-
-class Raising(nn.Module):
-    def __init__(self, after: bool) -> None:
-        super().__init__()
-        self.norm, self.after = nn.BatchNorm1d(3), after
-
-    def forward(self, x):
-        if not self.after and x[0, 0] < 0:
-            raise KeyError("a shard's own error")
-        x = self.norm(x)
-        if self.after and x[0, 0] < 0:
-            raise KeyError("a shard's own error")
-        return x
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, use_reentrant: bool) -> None:
-        super().__init__()
-        self.norm, self.use_reentrant = nn.BatchNorm1d(3), use_reentrant
-
-    def forward(self, x):
-        x = x.detach().requires_grad_()
-        return checkpoint(self.norm, x, use_reentrant=self.use_reentrant)
-
-
-ERRORS = {
-    "shards take other ways": (Uneven, ValueError, "shard 1 is at the end of forward, but shard 0"),
-    "an error before": (lambda: Raising(False), KeyError, "a shard's own error"),
-    "an error after": (lambda: Raising(True), KeyError, "a shard's own error"),
-    "checkpoint": (lambda: Checkpointed(False), ValueError, "inside torch.utils.checkpoint"),
-    "reentrant": (lambda: Checkpointed(True), ValueError, "inside torch.utils.checkpoint"),
-    "one value": (lambda: nn.BatchNorm1d(3), ValueError, "1 value per channel in the whole batch"),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_errors_end_all_shards(case, way):
-    make, kind, words = ERRORS[case]
-    model = DataParallel(make(), ["cpu"] * 2, sync_batchnorm=True)
-    X = torch.tensor([[1.0, 2, 3], [-1, -2, -4]])[: 1 if case == "one value" else 2]
-    before = set(threading.enumerate())
-    with pytest.raises(kind, match=words):
-        model(X)
-    kept = 2 if way == "at once" and len(X) > 1 else 0  # for the passes that follow
-    assert len(set(threading.enumerate()) - before) == kept
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_scale_and_shift_do_without_what_torch_2_11_refuses(monkeypatch):
