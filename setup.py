@@ -133,7 +133,7 @@ def translation_units(csrc: Path, with_cuda: bool) -> list[Path]:
     the longest first.
     """
     kernels = [*csrc.glob("cpu/reduce_*.cpp")]
-    bindings = [csrc / "bindings.cpp", *csrc.glob("simulation/*.cpp")]
+    bindings = [csrc / "bindings.cpp", csrc / "python_call.cpp", *csrc.glob("simulation/*.cpp")]
     engines = {
         "host.cpp": {*csrc.glob("*.cpp"), *csrc.glob("cpu/*.cpp")} - {*kernels, *bindings},
         "processes.cpp": {*csrc.glob("processes/*.cpp")},
