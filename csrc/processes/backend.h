@@ -183,7 +183,7 @@ ProcessBackend::Kind ProcessBackend::kind(c10d::OpType type, const char* title, 
   if constexpr (requires { options.reduceOp; }) kind.op = options.reduceOp;
   if constexpr (requires { options.rootRank; }) kind.root = options.rootRank;
   if (kind.timeout == c10d::kUnsetTimeout) kind.timeout = options_->timeout;
-  kind.timeout = std::min<std::chrono::milliseconds>(kind.timeout, kLongestTimeout);
+  kind.timeout = limited(kind.timeout);
   return kind;
 }
 

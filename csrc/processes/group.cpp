@@ -103,7 +103,7 @@ void Group::begin(std::chrono::milliseconds timeout) {
   ++round_;
   if (opened_.size() > kMostOpened)
     std::erase_if(opened_, [this](const auto& one) { return one.second.round + kMostOpened < round_; });
-  timeout_ = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
+  timeout_ = limited(timeout);
   deadline_ = Clock::now() + timeout_;
   desk(rank_).copied.store(0, std::memory_order_relaxed);
   desk(rank_).done.store(0, std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 // The ranks of one machine: each has memory that all see, and says in it how far it has come.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -41,7 +42,11 @@ std::string different_lengths(const std::string& from, int64_t sent, const std::
 using Clock = std::chrono::steady_clock;
 
 // As good as none. Clocks count nanoseconds in 64 bits, which end after 292 years.
-constexpr std::chrono::hours kLongestTimeout{100 * 365 * 24};
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(100 * 365 * 24);
+
+inline std::chrono::milliseconds limited(std::chrono::milliseconds timeout) {
+  return std::min(timeout, kLongestTimeout);
+}
 
 // So much memory of peers may stay mapped though a group has not used it for as many rounds: a process may have 65,530
 // mappings, and where tensors have ever other sizes, their memory does not come again.

@@ -36,7 +36,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
         completions_(backend.completions_),
         call_(std::move(call)),
         peer_(peer),
-        timeout_(std::min<std::chrono::milliseconds>(backend.options_->timeout, kLongestTimeout)) {}
+        timeout_(limited(backend.options_->timeout)) {}
 
   void begin(const std::function<ProcessBackend::Work()>& begin) { moved_ = begin(); }
 
@@ -45,7 +45,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
     const std::lock_guard lock(one_waits_);
     if (!isCompleted()) {
       goes_on_here_.check(call_);
-      const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : std::min(timeout, kLongestWait));
+      const std::exception_ptr error = end_of_gloo(timeout == kNoTimeout ? timeout_ : limited(timeout));
       told_.ends();
       finish(error);
       if (ended_) completions_->tell(told_);

@@ -78,9 +78,9 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
   Queue::serve_until(*this);
   if (timeout != kNoTimeout) {
     std::unique_lock lock(mutex_);
-    TORCH_CHECK(cv_.wait_for(lock, std::min(timeout, kLongestWait), [this] { return completed_; }),
-                "wait timed out: ", title_, ", call ", sequence_, " of rank ", rank_, "'s group, has not ended within ",
-                timeout.count(), " ms and goes on; wait again, or longer");
+    TORCH_CHECK(cv_.wait_for(lock, limited(timeout), [this] { return completed_; }), "wait timed out: ", title_,
+                ", call ", sequence_, " of rank ", rank_, "'s group, has not ended within ", timeout.count(),
+                " ms and goes on; wait again, or longer");
   }
   future_->wait();  // the last to end: who has waited may ask it for its value; it is done before its callbacks run
   return Work::wait(kNoTimeout);

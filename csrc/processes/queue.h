@@ -19,9 +19,6 @@
 
 namespace fastreduce {
 
-// As good as none: the clocks count nanoseconds in 64 bits, which end after 292 years.
-constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24) * 36500;
-
 // Where a call returns to Python, also by an exception.
 struct StaysAtTheEnd {
   ~StaysAtTheEnd();

@@ -1,4 +1,4 @@
-// Words where processes tell each other what they are, and how many bytes these may have.
+// Text in an array of a fixed size: so processes tell each other the names of calls and what has failed.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace fastreduce {
 
-// As many as fit, and zeros; not half a character of UTF-8, which Python could not read: Gloo's words are not all
-// ASCII, nor are names of files.
+// As many bytes of the words as fit, and zeros behind them. A character of UTF-8 is not cut in two, which Python could
+// not read: what Gloo says is not all ASCII, nor are names of files.
 template <size_t N>
 std::array<char, N> text_of(const std::string& words) {
   std::array<char, N> text{};
