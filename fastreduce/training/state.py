@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from fastreduce.kvstore import KVStore
+from fastreduce.kvstore.arguments import dense
 from fastreduce.names import shown
 
 Made = TypeVar("Made")
@@ -238,8 +239,6 @@ def _misfit_of_generator(part: torch.Generator, own: Tensor, found: Any) -> str 
 
 def _misfit_of_tensor(own: Any, found: Any) -> str | None:
     def about(x: Any) -> str:
-        if isinstance(x, Tensor):
-            return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-        return type(x).__name__
+        return dense(x.dtype, x.shape) if isinstance(x, Tensor) else type(x).__name__
 
     return None if about(own) == about(found) else f"found {about(found)}, wanted {about(own)}"
