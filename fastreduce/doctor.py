@@ -18,6 +18,7 @@ from fastreduce.plan.table_files import tuned
 
 # By package: its module, and what does not work without it.
 PACKAGES = {
+    "numpy": ("numpy", "no program is proven, so no allreduce; no plan, no train"),
     "matplotlib": ("matplotlib", "no pictures: draw, plan --draw, learning curves"),
     "networkx": ("networkx", "no topologies: simulate, plan --topology"),
     "nvidia-ml-py": (
@@ -57,7 +58,7 @@ def _package() -> list[tuple[str, str]]:
         ("from", str(Path(fastreduce.__file__).parent)),
         ("python", f"{platform.python_version()} on {platform.platform(terse=True)}"),
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
-        *((name, _version(name)) for name in ("numpy", *PACKAGES)),
+        *((name, _version(name)) for name in PACKAGES),
         ("algorithms", ", ".join(["auto", *algorithms.names()])),
         ("auto", _auto()),
     ]

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-
 from fastreduce.algorithms import built_in, registry
 from fastreduce.names import shown
 from fastreduce.plan.defaults import BETWEEN_GPUS, DEFAULTS, default
@@ -97,6 +95,8 @@ class Table:
         >>> [f"{table.time_s('cpu', 'ring', 4, size) * 1e6:.1f} us" for size in (1, 2048, 8192)]
         ['3.0 us', '6.0 us', '24.0 us']
         """
+        import numpy as np  # here, so that `fastreduce doctor` can say that it is missing
+
         by_k = self.times_s.get(place, {}).get(algorithm)
         if by_k is None or k < 2:
             return None

@@ -59,6 +59,20 @@ def test_tells_what_is_missing_and_what_that_costs(monkeypatch, capsys):
         assert f"{cost}; pip install {name}" in said[name]
 
 
+def test_says_that_numpy_is_missing_though_all_else_stops_there():
+    code = """
+        import sys
+        sys.modules["numpy"] = None
+        import warnings
+        warnings.simplefilter("ignore")  # torch's, which looks for it
+        from fastreduce.cli import main
+        raise SystemExit(main(["doctor"]))
+    """
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines(done.stdout)["numpy"].endswith(f"{PACKAGES['numpy'][1]}; pip install numpy")
+
+
 class TestData:
     @pytest.fixture(autouse=True)
     def nowhere(self, monkeypatch, tmp_path):
