@@ -150,7 +150,7 @@ class ProcessBackend final : public c10d::Backend {
   std::optional<int> number_here(int rank) const;  // in the group of this machine; none if it is on another
   Work exchange(c10d::OpType type, const Tensors& inputs, const Tensors& outputs, const std::vector<int64_t>& sent,
                 const std::vector<int64_t>& taken, const c10d::AllToAllOptions& options);
-  Work allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
+  Work sum_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
   void tell_machines(const std::function<void()>& call);  // if it ends badly

@@ -8,7 +8,7 @@ using c10d::OpType;
 
 ProcessBackend::Work ProcessBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)  // gradients of embeddings
-    return allreduce_sparse(tensors[0], options);
+    return sum_sparse(tensors[0], options);
   const Kind of = kind(OpType::ALLREDUCE, "fastreduce:all_reduce", Collective::allreduce, options);
   return submit(of, {}, each_alone(tensors));
 }

@@ -100,7 +100,7 @@ ProcessBackend::Work ProcessBackend::barrier(const c10d::BarrierOptions& options
   return delegate(kind(OpType::BARRIER, "fastreduce:barrier", Collective::allreduce, options), "barrier", {}, {}, {});
 }
 
-ProcessBackend::Work ProcessBackend::allreduce_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+ProcessBackend::Work ProcessBackend::sum_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
   const Kind of = kind(OpType::_ALLREDUCE_SPARSE, "fastreduce:sparse all_reduce", Collective::allreduce, options);
   check_sparse(of.op, tensor);
   const std::string words =
