@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fastreduce import _C
-from fastreduce.parallel.untraced import untraced
+from fastreduce.parallel.untraced import P, R, untraced
 
 
 class Draws:
@@ -84,39 +85,47 @@ class Draws:
         self._drawn |= not all(_equal(before[generator], now[generator]) for generator in now)
 
 
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """In here no mode of the user's and no transform of torch.func sees an operation."""
+def _unseen(function: Callable[P, R]) -> Callable[P, R]:
+    """In the function no mode of the user's and no transform of torch.func sees an operation.
+
+    It is no generator with a ``with``: where an exception of a debugger comes as it is resumed,
+    Python 3.10 ends a generator without its ``finally``, and all stayed unseen in that thread.
+    """
     off = torch._C
-    with off.DisableTorchFunction(), off._DisableTorchDispatch(), off._DisableFuncTorch():
-        yield
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with off.DisableTorchFunction(), off._DisableTorchDispatch(), off._DisableFuncTorch():
+            return function(*args, **kwargs)
+
+    return called
 
 
 # torch.random.fork_rng and torch.manual_seed take a millisecond, mostly for tracebacks
 # (2 Xeon cores, torch 2.13, 2026-11-22).
 @untraced
+@_unseen
 def _states_of(generators: Iterable[torch.Generator]) -> dict[torch.Generator, Tensor]:
-    with _unseen():
-        return {generator: generator.get_state() for generator in generators}
+    return {generator: generator.get_state() for generator in generators}
 
 
 @untraced
+@_unseen
 def _set(states: dict[torch.Generator, Tensor]) -> None:
-    with _unseen():
-        for generator, state in states.items():
-            generator.set_state(state)
+    for generator, state in states.items():
+        generator.set_state(state)
 
 
 @untraced
+@_unseen
 def _equal(one: Tensor, other: Tensor) -> bool:
-    with _unseen():
-        return torch.equal(one, other)
+    return torch.equal(one, other)
 
 
 @untraced
+@_unseen
 def _next_seed() -> int:
-    with _unseen():
-        return int(torch.randint(2**62, (), device="cpu"))
+    return int(torch.randint(2**62, (), device="cpu"))
 
 
 def capturing() -> bool:

@@ -109,6 +109,13 @@ class CtrlC:
         return self
 
 
+def modes_of_this_thread():
+    """Whether torch calls the modes of a thread: of functions, of operations."""
+    key = torch._C.DispatchKey.Python
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    return torch._C._get_torch_function_state(), excluded
+
+
 # Where it comes while a generator is let go, Python says so and goes on.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("sync", "every"), [(False, 1), (True, 7)])
@@ -124,7 +131,7 @@ def test_anywhere_in_forward(way, sync, every):
         torch.manual_seed(0)
         return model(X)
 
-    wanted = seeded()
+    wanted, modes = seeded(), modes_of_this_thread()
     for number in itertools.count(1, every):
         ctrl_c = CtrlC(number)
         sys.settrace(ctrl_c)
@@ -136,6 +143,7 @@ def test_anywhere_in_forward(way, sync, every):
             sys.settrace(None)
         if ctrl_c.where is None:
             break
+        assert modes_of_this_thread() == modes, ctrl_c.where
         for _ in range(2):
             assert all(map(operator.is_, net.parameters(), own)), ctrl_c.where
             assert all("forward" not in vars(layer) for layer in net), ctrl_c.where
