@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -147,11 +148,33 @@ def translation_units(csrc: Path, with_cuda: bool) -> list[Path]:
     return [*kernels, *(joined(name, sources) for name, sources in files.items())]
 
 
+def check_compiler() -> None:
+    """Ends the build with words where it could only end with many errors, or not be loaded."""
+    wanted = "wanted g++ 12 or later; set CXX to its name"
+    compiler = os.environ.get("CXX", "c++")
+    ask = [*shlex.split(compiler), "-x", "c++", "-dM", "-E", "-"]
+    try:
+        asked = subprocess.run(ask, input="", capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"fastreduce: the C++ compiler {compiler!r} cannot be run ({error}): {wanted}")
+    macros = dict(re.findall(r"#define (\w+) (\w+)", asked.stdout))
+    if "__clang__" in macros:  # whose OpenMP has another runtime than torch's
+        sys.exit(f"fastreduce: the C++ compiler {compiler!r} is clang: {wanted}")
+    if int(macros.get("__GNUC__", 0)) < 12:
+        version = macros.get("__GNUC__", "not GNU's")
+        sys.exit(f"fastreduce: the C++ compiler {compiler!r} is {version}: {wanted}")
+
+
 def extension_arguments() -> dict:
     with_cuda = wants_cuda()
     # First: torch's helper looks for CUDA_HOME once.
     cuda = cuda_arguments() if with_cuda else {"extra_link_args": [SHARED_LIBSTDCXX]}
     from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
+
+    class Build(BuildExtension):
+        def build_extensions(self) -> None:
+            check_compiler()
+            super().build_extensions()
 
     # By itself ninja starts two compilers more than there are cores, which holds up the longest.
     os.environ.setdefault("MAX_JOBS", str(os.cpu_count() or 1))
@@ -187,7 +210,7 @@ def extension_arguments() -> dict:
         },
         **cuda,
     )
-    return {"ext_modules": [extension], "cmdclass": {"build_ext": BuildExtension}}
+    return {"ext_modules": [extension], "cmdclass": {"build_ext": Build}}
 
 
 if importlib.util.find_spec("torch") is None:
