@@ -1,4 +1,4 @@
-// torch.distributed's backend "fastreduce": collectives between processes, of one machine or of several.
+// The backend "fastreduce" of torch.distributed: collectives between processes on one machine or several.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -28,20 +28,22 @@ class ProcessBackend final : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
   using Lists = std::vector<Tensors>;
-  // Gives all ranks' words for this rank's, by rank.
+  // Takes this rank's words and returns those of all ranks, by rank.
   using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
   struct Settings {
-    int rank;                            // among those of this machine
-    std::vector<std::string> names;      // of these, as errors call them
+    int rank;                            // this process's number among the ranks of this machine
+    std::vector<std::string> names;      // of the ranks of this machine, as errors call them
     std::vector<std::string> all_names;  // of the ranks of all machines
     std::chrono::milliseconds timeout;
-    size_t shared_bytes;  // of all these together, at most
-    // All ranks of all machines. It serves what has no program here: point to point, all-to-all, gather, scatter.
+    size_t shared_bytes;  // the most shared memory that the ranks of this machine take together
+    // A backend of all ranks of all machines, which does the calls for which there is no program here: point to point,
+    // all-to-all, gather and scatter.
     c10::intrusive_ptr<c10d::Backend> rest;
     bool own_cores;  // as in Group
   };
-  // Returns when all ranks of this machine have come, at most after the timeout. `machines` if there are several.
+  // Returns when all ranks of this machine have come, and throws if they have not within the timeout. `machines` is
+  // given if there are several.
   ProcessBackend(const Settings& settings, const Exchange& exchange, std::optional<Machines::Settings> machines);
   ~ProcessBackend() override;
 
@@ -51,16 +53,18 @@ class ProcessBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
-  // For DDP's buckets: those of complex parameters hold real numbers, two for each that DDP asks for.
+  // Called for DDP's buckets. A bucket of complex parameters holds real numbers, two for each element that DDP asks
+  // for.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
-  // For callers in Python, such as FSDP2, which mean what they ask for.
+  // Called from Python, for example by FSDP2, where the size is meant as it is.
   static at::Tensor memory_for_calls(long size, at::TensorOptions options);
   // A group of some of these ranks.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override;
 #ifdef C10D_BACKEND_HAS_HOOKS  // torch 2.15 and later
-  // For its split_group. Whoever is told so of a group that is bound to a GPU calls NCCL's further functions
-  // (torch/distributed/distributed_c10d.py, eager_connect_single_device), and before 2.15 of any that has GPUs.
+  // For torch's split_group. Where this says true of a group that is bound to a GPU, torch calls further functions,
+  // which only NCCL has (torch/distributed/distributed_c10d.py, eager_connect_single_device). Before 2.15 it calls them
+  // for any group with GPUs.
   bool supportsSplitting() const override { return !getBoundDeviceId(); }
   bool supportsCompletionHooks() const override { return true; }
   void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
@@ -97,7 +101,7 @@ class ProcessBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all) override;
 
  private:
-  // What is the same for all tensors of a call.
+  // The properties of a call that do not depend on its tensors.
   struct Kind {
     c10d::OpType type;
     const char* title;  // in profiles
@@ -110,34 +114,36 @@ class ProcessBackend final : public c10d::Backend {
   template <class CallOptions>
   Kind kind(c10d::OpType type, const char* title, Collective collective, const CallOptions& options) const;
 
-  // By tensor: what is read and what is written, one whole tensor or one for each rank. In place, nothing is read.
+  // `inputs` and `outputs` have an entry for each tensor of the call: one whole tensor, or a list of one per rank. A
+  // call in place has no inputs.
   Work submit(const Kind& kind, Lists inputs, Lists outputs);
-  bool keeps(const Kind& kind) const;  // what this rank passes stays as it is
+  bool keeps(const Kind& kind) const;  // whether this rank's tensors stay as they are
   void execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs);
-  // Tensors that are on a GPU stay there if `reached`. False if that is not to be had: nothing was written.
+  // With `reached`, tensors on a GPU stay there; if peers' GPUs cannot reach each other, this returns false and has
+  // written nothing. Without it, they go through the CPU's memory.
   bool execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs, bool reached);
   bool run(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
            const Lists& outputs, Usable& usable);
-  // Over several machines.
+  // For groups on several machines.
   void across(const Kind& kind, const Lists& inputs, const Lists& outputs);
   void sum_across(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to);
   void move_in_a_sum(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to);
   Works moves_across(const Kind& kind, const Lists& from, const Lists& to);
   Announcement announcement(const Kind& kind, uint64_t program, const Lists& inputs, const Lists& outputs);
-  // What is read and written in place of these.
+  // The tensors that are read and written in place of these.
   std::pair<Lists, Lists> memory_of(const Kind& kind, const Lists& inputs, const Lists& outputs, Usable& usable) const;
   const RankSchedule& rank_schedule_of(const Kind& kind, int64_t nbytes);
 
-  // Calls that Gloo does. `words` are compared between ranks, and so are `lengths` (as in Group), if there are any.
-  // Dense tensors are moved as bytes, since Gloo does not know all dtypes.
+  // Calls that Gloo does, after all ranks have compared their `words` and, if there are any, their `lengths` (see
+  // Group::tell_lengths). Dense tensors are moved as bytes, since Gloo does not know all dtypes.
   using Moves = std::function<void(Tensors& inputs, Tensors& outputs)>;
   Work delegate(const Kind& kind, const std::string& words, const Tensors& inputs, const Tensors& outputs, Moves moves,
                 const std::vector<int64_t>& lengths = {});
   void agree(const Announcement& mine, const std::vector<int64_t>& lengths, std::chrono::milliseconds timeout);
-  void hand_over(const Works& works);  // waits for Gloo, and watches the ranks meanwhile
-  // Calls of two ranks, and how Gloo begins them.
+  void hand_over(const Works& works);  // waits for Gloo, and looks whether the ranks still live
+  // Sends and receives; `begin` gives the call to Gloo.
   class PassWork;
   Work pass(c10d::OpType type, const at::Tensor& tensor, int peer, int tag, const std::function<Work()>& begin);
   Work receive(c10d::OpType type, const Tensors& tensors, int from, int tag,
@@ -145,15 +151,15 @@ class ProcessBackend final : public c10d::Backend {
   void check_peer(const char* call, int peer) const;
   std::string gone_passing(int peer) const;
   std::string failed_passing(int peer, const std::string& gloo) const;
-  std::string last_call_of(int peer, const char* not_done) const;  // empty if it is on another machine
+  std::string last_call_of(int peer, const char* not_done) const;  // empty for a peer on another machine
   std::string rank_name(int rank) const;
-  std::optional<int> number_here(int rank) const;  // in the group of this machine; none if it is on another
+  std::optional<int> number_here(int rank) const;  // among the ranks of this machine; none if it is on another one
   Work exchange(c10d::OpType type, const Tensors& inputs, const Tensors& outputs, const std::vector<int64_t>& sent,
                 const std::vector<int64_t>& taken, const c10d::AllToAllOptions& options);
   Work sum_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void check_root(int64_t root) const;
   Work enqueue(const Kind& kind, const Tensors& inputs, Tensors outputs, std::function<void()> body);
-  void tell_machines(const std::function<void()>& call);  // if it ends badly
+  void tell_machines(const std::function<void()>& call);  // makes the call, and tells other machines if it fails
   void give_up(const std::string& why);
 
   const std::shared_ptr<Completions> completions_ = std::make_shared<Completions>();
@@ -167,13 +173,14 @@ class ProcessBackend final : public c10d::Backend {
   std::unique_ptr<Machines> machines_;
   const std::shared_ptr<Queue> queue_ = Queue::make([this] { group_.abort(); });
   std::atomic<uint64_t> sequence_{0};
-  Announcement last_;  // calls mostly come again
-  // Read when the group is made: DDP calls from a thread of autograd's, which may wait long for the GIL.
+  Announcement last_;  // reused, since most calls are like the one before
+  // Read once, when the group is made: reading the environment takes the GIL, for which autograd's threads, in which
+  // DDP makes its calls, may wait long.
   const std::string algorithm_ = algorithm_of_environment();
   std::mutex rank_schedules_mutex_;
   std::map<uint64_t, std::unique_ptr<RankSchedule>> rank_schedules_;  // by schedule
   Labels labels_{group_};
-  Watch watch_;  // looks at the group
+  Watch watch_;  // last, so destroyed first: it looks at the group
 };
 
 template <class CallOptions>
@@ -187,7 +194,7 @@ ProcessBackend::Kind ProcessBackend::kind(c10d::OpType type, const char* title, 
   return kind;
 }
 
-// What a rank is told of a group that it joins.
+// How a rank joins a group.
 struct Membership {
   c10::intrusive_ptr<c10d::Store> store;
   int rank;
@@ -198,7 +205,7 @@ struct Membership {
 // Makes a group, as init_process_group does. Set while the extension is loaded.
 extern std::function<c10::intrusive_ptr<c10d::Backend>(const Membership&)> make_group;
 
-// Runs a function without the GIL: threads that need it may have to end meanwhile. Set while the extension is loaded.
+// Runs a function without the GIL, which threads may need in order to end meanwhile. Set while the extension is loaded.
 extern std::function<void(const std::function<void()>&)> without_gil;
 
 }  // namespace fastreduce

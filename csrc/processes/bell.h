@@ -7,18 +7,19 @@
 
 namespace fastreduce {
 
-// Lies in shared memory, one for each rank. Whoever waits for a counter of that rank sleeps at its bell.
+// Each rank has a bell in its shared memory. Peers that wait for a counter of that rank sleep until its bell rings.
 struct Bell {
   std::atomic<uint32_t> rings{0};
   std::atomic<uint32_t> sleepers{0};
 
-  // After the counter has moved. The counter's store and this load, as the sleeper's increment and its last look at
-  // the counter, are sequentially consistent: either the sleeper sees the counter moved, or this sees the sleeper.
+  // Called after the counter has moved. The counter's store and this load are sequentially consistent, and so are the
+  // sleeper's increment and its last look at the counter: either the sleeper sees that the counter has moved, or this
+  // sees the sleeper.
   void ring() {
     if (sleepers.load(std::memory_order_seq_cst) > 0) wake();
   }
 
-  // Returns when `moved()` is true, or it was rung, or after `most`, whichever is first.
+  // Returns when `moved()` is true, when the bell has rung, or after `most`, whichever comes first.
   template <class Moved>
   void sleep(const Moved& moved, std::chrono::milliseconds most) {
     sleepers.fetch_add(1, std::memory_order_seq_cst);

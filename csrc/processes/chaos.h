@@ -1,4 +1,5 @@
-// FASTREDUCE_CHAOS: this rank is slow, stops, fails or is killed at random calls, so that one sees what a program does.
+// FASTREDUCE_CHAOS makes this rank slow, or makes it stop, fail or be killed, at random calls: so users see how their
+// program takes it.
 #pragma once
 
 #include <array>
@@ -13,13 +14,13 @@ namespace fastreduce {
 
 class Chaos {
  public:
-  // Probabilities of a call, in the order of the names in chaos.cpp.
+  // The probability of each event at a call, in the order of the names in chaos.cpp.
   using Shares = std::array<double, 4>;
 
-  // As the environment says; none if it says nothing. Throws ValueError if it cannot be read.
+  // What the environment asks for; nullptr if it asks for nothing. Throws ValueError if it cannot be read.
   static std::unique_ptr<Chaos> of_environment();
 
-  // What is to be done in place of this call. Calls are drawn in the order in which this is called.
+  // The function to run in place of this call. Events are drawn in the order in which calls come here.
   std::function<void()> around(std::function<void()> call, Group& group, std::chrono::milliseconds timeout) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a rank's tensors must be, before its peers hear of the call.
+// Checks of a rank's tensors, made before its peers hear of the call. Those without a result throw.
 #pragma once
 
 #include "call.h"
@@ -7,36 +7,37 @@
 
 namespace fastreduce {
 
-// The operation of the kernels. None divides integers, whose average NCCL has: it is their sum, to be divided later.
+// The operation that the kernels do for `op`. It is the sum for averages of integers, which NCCL has and which no
+// kernel does: that sum is divided later.
 c10d::ReduceOp folded(const c10d::ReduceOp& op, at::ScalarType type);
 
-// How the kernels see the tensors. Throws unless all are dense tensors of one dtype on one CPU or CUDA device, for
-// which the operation is defined.
+// The dtype and operation by which the kernels see the tensors. Throws unless all are dense tensors of one dtype, for
+// which the operation is defined, and on one CPU or CUDA device.
 Arithmetic check_call(Collective collective, const c10d::ReduceOp& op, const Tensors& tensors);
 
-// The dtype of tensors that are dense, and of one dtype and device.
+// The tensors' dtype. Throws unless all are dense, of one dtype and on one device.
 at::ScalarType check_tensors(const Tensors& tensors);
 
-// Whether no two tensors of this rank, which are all written, share memory.
+// No two tensors of this rank, all of which are written, may share memory.
 void check_apart(int rank, const Tensors& tensors);
 
-// Whether each element of these, which are written, has memory of its own.
+// Each element of these tensors, which are written, must have memory of its own.
 void check_written(const Tensors& tensors);
 
-// Of calls that Gloo does, which would read a GPU's memory as if it were the CPU's.
+// For calls that Gloo does: it would read a GPU's memory as if it were the CPU's.
 void check_on_cpu(const char* call, const Tensors& tensors);
 
-// Of calls in which Gloo writes the tensors after the call has returned.
+// For calls in which Gloo writes the tensors after the call has returned.
 void check_contiguous(const std::string& call, const Tensors& tensors);
 
-// Of a sum of sparse tensors, which Gloo does.
+// For a sum of sparse tensors, which Gloo does.
 void check_sparse(const c10d::ReduceOp& op, const at::Tensor& tensor);
 
-// Of gather and scatter: one tensor, and on the root a list of one as long for each rank.
+// For gather and scatter: every rank passes one tensor, and the root also a list with a tensor of that length per rank.
 void check_one_for_each(const char* call, const char* one_name, const char* list_name, const Tensors& one,
                         const std::vector<Tensors>& lists, int ranks, bool is_root);
 
-// Of all_gather and reduce_scatter, by item: whether inputs and outputs fit together.
+// For all_gather and reduce_scatter: the inputs and outputs of each item must fit together.
 void check_lengths(Collective collective, int ranks, const std::vector<Tensors>& inputs,
                    const std::vector<Tensors>& outputs);
 

@@ -1,5 +1,5 @@
-// Who wants to know which calls have ended well: the flight recorder of torch 2.15 and later, which takes all others
-// for calls that are stuck.
+// Tells hooks which calls have ended well. The flight recorder of torch 2.15 and later has such a hook, and takes every
+// call of which it is not told for one that is stuck.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class Completions {
  public:
   class Call {
    public:
-    // No other call of this process has it.
+    // A number that no other call of this process has.
     uint64_t key() const { return key_; }
     void ends() { duration_ = Clock::now() - began_; }
     float duration_ms() const { return duration_.count(); }
@@ -40,7 +40,8 @@ class Completions {
     hooks_.erase(id);
   }
 
-  // Not under the lock: a hook takes locks of its own, under which it may be removed.
+  // Hooks run without the lock: a hook takes locks of its own, and another thread may hold these while it removes the
+  // hook.
   void tell(const Call& call) {
     std::map<int64_t, Hook> hooks;
     {

@@ -1,4 +1,5 @@
-// Tensors on GPUs: on which stream a call works, and the memory by which GPUs reach each other across processes.
+// Tensors on GPUs: the stream on which a call works, and memory through which GPUs of several processes reach each
+// other.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -18,16 +19,16 @@ namespace fastreduce {
 class DeviceStaging {
  public:
   virtual ~DeviceStaging() = default;
-  // Its staging memory is zeros if peers cannot open it.
+  // What peers need to open it. The handle is all zeros if they cannot.
   virtual DeviceAddress address() const = 0;
-  // By rank. Returns whether this GPU reaches all of them.
+  // Opens the staging memory of all ranks, given by rank. Returns whether this GPU can reach all of it.
   virtual bool open(const std::vector<DeviceAddress>& addresses) = 0;
-  // Why not.
+  // Why peers cannot open this memory, or this GPU cannot reach theirs; empty if nothing is wrong.
   virtual std::string problem() const = 0;
   // Works on the GPU's current stream.
   virtual std::unique_ptr<Executor> executor(const FlagsCall& call) = 0;
-  // After this the memory is not used again by later groups: a peer may still be at it. Nothing that was enqueued waits
-  // for a peer any more.
+  // After a failure: no later group uses this memory, since a peer may still read or write it. What is enqueued waits
+  // for no peer any more.
   virtual void abandon() = 0;
 };
 
@@ -38,22 +39,23 @@ extern MakeDeviceStaging make_device_staging;
 // Whether groups made from now on try to share memory of GPUs. Tests turn it off, alike on all ranks.
 extern bool share_device_memory;
 
-// Whether kernels wait for peers on the same GPU too. It lets them run in turns, each for some milliseconds. Tests turn
-// it on, alike on all ranks.
+// Whether kernels may also wait for those of a process that uses the same GPU. Such a GPU runs one process at a time,
+// for some milliseconds each, so that waiting takes long. Tests turn it on, alike on all ranks.
 extern bool wait_on_shared_gpus;
 
-// While what it returns lives, nothing that this thread does breaks the capture of a CUDA graph in another thread. Set
-// by builds with CUDA.
+// As long as the returned object lives, this thread's CUDA calls do not break the capture of a CUDA graph in another
+// thread. Set by builds with CUDA.
 extern std::shared_ptr<void> (*beside_captures)();
 
-// All GPUs that one rank of a group has tensors on.
+// The GPUs on which one rank of a group has tensors.
 class DeviceGroup {
  public:
   explicit DeviceGroup(Group& group) : group_(group) {}
 
-  // Whether peers reach each other's GPUs, as far as is known: the same on all ranks.
+  // Whether the ranks' GPUs can reach each other, as far as is known yet. The same on all ranks.
   bool reach() const { return reach_; }
-  // Does the call where the tensors are. False, on all ranks, if that is not to be had: nothing was written.
+  // Does the call on the GPUs. Returns false on all ranks, and has written nothing, if the GPUs cannot reach each
+  // other.
   bool run(FlagsCall& call, c10::Device device);
 
  private:
@@ -65,12 +67,12 @@ class DeviceGroup {
   bool reach_ = make_device_staging != nullptr && share_device_memory;
 };
 
-// The stream of one call on a GPU. Calls that return before they are done have one that other work does not use, so
-// that they overlap with what the caller enqueues meanwhile.
+// The stream of one call on a GPU. An asynchronous call has a stream of its own, so that it runs beside what the caller
+// enqueues meanwhile.
 class CallStream {
  public:
   CallStream(c10::Device device, bool waits);
-  // In the thread that does the call: a stream that comes after what was enqueued when the call was made.
+  // In the thread that does the call: the stream, made to wait for all work that was enqueued when the call was made.
   const c10::Stream& begin();
   const c10::Stream& stream() const { return stream_; }
 

@@ -85,7 +85,7 @@ int Group::first_ended_soon() const {
   return ended;
 }
 
-// Of a peer that will do nothing any more.
+// Whether a peer whose part is still needed has left or ended.
 std::string Group::missing(bool last) const {
   const auto needed = [&](int peer) { return !last || desk(peer).done.load(std::memory_order_seq_cst) == 0; };
   for (int peer = 0; peer < size(); ++peer)
@@ -94,7 +94,7 @@ std::string Group::missing(bool last) const {
   return "";
 }
 
-// Who has not come back from what another group does.
+// The ranks for which the other group has not done its work.
 std::string Group::unfinished() const {
   std::string ranks;
   for (int peer = 0; peer < size(); ++peer)
@@ -123,7 +123,7 @@ void Group::wait_outside(bool last, const std::function<bool(std::chrono::millis
   raise(call() + (ranks.empty() ? "" : ", which ranks " + ranks + " have not finished") + elsewhere() + problem);
 }
 
-// Who is waited for may wait itself, for one that is stopped.
+// The awaited rank may itself wait for another one, which is the one that is stopped.
 std::string Group::chain_from(int peer) const {
   std::string chain = "rank " + names_[peer];
   for (int links = 1; links < size(); ++links) {
@@ -136,7 +136,7 @@ std::string Group::chain_from(int peer) const {
 
 std::string Group::aborted() const { return aborted_.load(std::memory_order_relaxed) ? call() + " was aborted" : ""; }
 
-// Who has failed in a later call has done its part of this one.
+// A peer that has failed in a later call has done its part of this one.
 std::string Group::failed_peer() const {
   const std::string reason = given_up_since(round_);
   return reason.empty() ? "" : call() + ": " + reason;

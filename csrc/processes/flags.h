@@ -1,4 +1,4 @@
-// The engine for ranks that are processes: counters in shared memory order the work.
+// The engine for ranks that are processes. Counters in shared memory say what may be done next.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace fastreduce {
 
-// What one rank stages at most: more staging memory is of no use.
+// The most staging memory that a rank can use.
 extern const size_t kStagingBytes;
 
-// How many slices are on their way: copied in, reduced and copied out.
+// How many slices are worked on at the same time: one is copied in, one is reduced, one is copied out.
 constexpr int64_t kSlots = 3;
 static_assert(kSlots >= 3, "the slice that is copied in must not take the slot of the one that is copied out");
 
@@ -24,7 +24,7 @@ struct Span {
   int64_t offset_elems = 0;  // from the beginning of the announced memory, alike on all ranks
 };
 
-// One tensor of this rank, by shard. In place, both are the same.
+// One tensor of this rank, cut into shards. `in` and `out` are the same for a call in place.
 struct Item {
   int64_t part_elems;  // of its longest shard, alike on all ranks
   std::vector<Span> in;
@@ -41,17 +41,18 @@ struct FlagsCall {
   std::chrono::milliseconds timeout;
 };
 
-// Leaves the results in the items. Throws GroupError; if that says that the calls differ, nothing was written.
+// Does the call and leaves the results in the items. Throws GroupError; if it says that calls differ, nothing was
+// written.
 //
 // Tensors of any size go through the staging memory in slices: while peers reduce one slice, the next is copied in and
 // the one before is copied out. If all ranks announce memory that peers can reach, nothing is copied: peers work on
 // the tensors themselves.
 void run_flags(Group& group, const FlagsCall& call);
 
-// The same by an executor that has memory of its own, as large on all ranks. A counter moves only when the executor is
-// idle: so nothing that it does waits for another rank, whatever becomes of that one. When all have met, `joined` says
-// whether they can reach each other's memory, the same on all ranks; if not, this returns false and nothing was
-// written.
+// The same on an executor that has staging memory of its own, of one size on all ranks. This rank tells its peers of a
+// step only when the executor is idle; so no work on the executor waits for another rank, whatever becomes of that
+// rank. When all have met, `joined` says, alike on all ranks, whether they can reach each other's memory; if they
+// cannot, this returns false and has written nothing.
 bool run_flags(Group& group, const FlagsCall& call, Executor& executor, const std::function<bool()>& joined);
 
 }  // namespace fastreduce

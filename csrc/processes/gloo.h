@@ -1,4 +1,4 @@
-// Calls of another backend, mostly Gloo's, as a group waits for them.
+// Calls that another backend does for a group, mostly Gloo, and how the group waits for them.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace fastreduce {
 
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-// The memory of contiguous tensors, whatever else torch knows about them: Gloo does not know all dtypes.
+// Contiguous tensors as tensors of bytes over the same memory, since Gloo does not know all dtypes.
 Tensors bytes_of(const Tensors& tensors);
 at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor);
 
-// Bytes that Gloo's threads write, perhaps after a call that has failed.
+// Memory that Gloo's threads may write, even after a call has failed.
 at::Tensor memory_of_gloo(int64_t bytes);
 
 template <class T>
@@ -28,11 +28,12 @@ at::Tensor in_memory_of_gloo(const T& value) {
   return bytes;
 }
 
-// Says whether all have ended, and throws what one of them has thrown, before or after the time is up.
+// A function that waits for all of them, at most for the given time, and says whether they have ended. It throws what
+// one of them has thrown.
 std::function<bool(std::chrono::milliseconds)> ending_of(Works works);
 
-// Lets go of groups whose calls may never end. Gloo's destructor waits for them until their timeout, also where a peer
-// that they need is gone: so another thread waits there, unless it is soon over.
+// Destroys groups whose calls may never end. Gloo's destructor waits for such calls until their timeout, even if a peer
+// that they need is gone. Where that takes long, another thread waits there instead of this one.
 void let_go(std::vector<c10::intrusive_ptr<c10d::Backend>> groups);
 
 }  // namespace fastreduce

@@ -1,4 +1,4 @@
-// The ranks of one machine: each has memory that all see, and says in it how far it has come.
+// The ranks of one machine. Each has shared memory, in which it writes how far it has come and which all others read.
 #pragma once
 
 #include <algorithm>
@@ -48,16 +48,17 @@ inline std::chrono::milliseconds limited(std::chrono::milliseconds timeout) {
   return std::min(timeout, kLongestTimeout);
 }
 
-// So much memory of peers may stay mapped though a group has not used it for as many rounds: a process may have 65,530
-// mappings, and where tensors have ever other sizes, their memory does not come again.
+// Peers' memory stays mapped, since most calls use the same tensors again. Where there are more mappings than this,
+// those that no call has used for this many rounds are undone: a process may have 65,530 mappings, and tensors whose
+// sizes change all the time leave new ones behind.
 constexpr size_t kMostOpened = 256;
 
 // What a rank is about to do. All ranks must announce the same fingerprint and the same text.
 struct Announcement {
   uint64_t fingerprint = 0;
-  std::array<char, 160> text{};    // for errors
-  SharedMemory::Address memory{};  // which peers may use instead of a copy in this rank's staging memory...
-  uint64_t offset = 0;             // ... from here; none if memory.bytes is 0
+  std::array<char, 160> text{};    // the call as errors show it
+  SharedMemory::Address memory{};  // the tensor's, if peers may work on it; else its bytes are 0, and they use staging
+  uint64_t offset = 0;             // of the tensor in that memory
   DeviceAddress device{};          // this rank's GPU, if the tensors are there
   bool at_once = false;            // kernels there may wait for those of peers in this call
   uint64_t call = 0;               // its number, as torch counts calls: one may take several rounds
@@ -65,25 +66,26 @@ struct Announcement {
   void describe(const std::string& words) { text = text_of<sizeof(text)>(words); }
 };
 
-// Rounds are numbered from 1. A rank has two desks, for odd and even rounds: when it opens one again, every peer has
-// arrived at the round between, so none still looks at the round before.
+// What a rank tells its peers in one round. Rounds are numbered from 1, and a rank has two desks, one for odd and one
+// for even rounds: when it uses a desk again, every peer has arrived at the round in between, so no peer still reads
+// it.
 struct alignas(64) Desk {
-  std::atomic<uint64_t> round{0};   // that the rest is about; published last
+  std::atomic<uint64_t> round{0};   // the round of the other members; written last
   std::atomic<uint64_t> copied{0};  // slices that lie in this rank's staging memory
   std::atomic<uint64_t> done{0};    // instructions that this rank has executed
-  std::atomic<uint64_t> answer{0};  // to a question to all: kNo or kYes
+  std::atomic<uint64_t> answer{0};  // to `Group::all`: kNo or kYes
   Announcement announcement;
-  std::array<char, 96> caller{};  // of the call, in Python, if that is known: for errors
+  std::array<char, 96> caller{};  // the line of Python that made the call, if known; for errors
 };
 
 class Group {
  public:
-  // `names` are the ranks as errors call them, by rank here. `staging_bytes` is this rank's. `own_cores`: no rank waits
-  // for a core that another one holds.
+  // `rank` is this process's number among the ranks of this machine, whose `names` errors use. `staging_bytes` is the
+  // size of this rank's staging memory. `own_cores` says that each rank has cores for itself.
   Group(int rank, std::vector<std::string> names, size_t staging_bytes, bool own_cores = false);
   ~Group();
 
-  // What peers need in order to join, and joining them: once, before the first round.
+  // Once, before the first round: peers need this rank's invitation, and this rank joins with those of all.
   std::string invitation() const;
   void join(const std::vector<std::string>& invitations);
 
@@ -96,19 +98,21 @@ class Group {
 
   void begin(std::chrono::milliseconds timeout);
   void arrive(const Announcement& announcement);
-  // Where the calls that follow come from: peers that wait for this rank in vain say so.
+  // The line of Python that makes the following calls. Errors of peers that wait for this rank in vain show it.
   void called_from(const std::string& caller) { caller_ = caller; }
   void meet();  // returns when all have arrived; throws if they have not announced the same
-  // The same in two steps: the first rank that has not announced the same as rank 0, or 0.
+  // The two steps of meet(). `different` is the first rank that has not announced the same as rank 0; 0 if there is
+  // none.
   void wait_for_all();
   int different() const;
-  // Raises if a peer has given up this call: it may use its tensors for something else by now.
+  // Raises if a peer has given up this call, because that peer may already use its tensors for something else.
   void check_peers();
   GroupError differ(const std::string& rank, const std::string& call, const std::string& other_rank,
                     const std::string& other_call) const;
 
-  // For calls whose ranks pass each other different numbers of elements: what this rank sends to each, and then what it
-  // takes from each, told before it arrives; and whether all of these fit, once all have met.
+  // For calls in which ranks pass each other different numbers of elements. Before it arrives, this rank tells how many
+  // it sends to each rank, and then how many it takes from each. Once all have met, compare_lengths raises if what one
+  // rank sends is not what the other takes.
   void tell_lengths(const std::vector<int64_t>& lengths);
   void compare_lengths() const;
   GroupError misfit(const std::string& call, const std::string& lengths) const;
@@ -121,16 +125,16 @@ class Group {
   void wait_copied(int peer, uint64_t slices);
   void wait_done(int peer, uint64_t instructions);
 
-  // Returns when `done()` is true: for what this rank itself has begun.
+  // Waits until `done()` is true. For work that this rank has begun and that ends without its peers.
   void wait_here(const std::function<bool()>& done);
-  // The same for what all ranks have begun and cannot end alone.
+  // The same for work of all ranks that ends only together; returns when all have seen theirs end.
   void finish_together(const std::function<bool()>& done);
-  // Waits, once all have met, for what another group does for this one: `ends_within` says whether it has ended, or
-  // throws. Raises if it fails or cannot end, and names the rank that is the cause, or else what `elsewhere` says. If
-  // it is the last step of a call, a peer that has done it may leave; else none may.
+  // Waits, once all have met, for work that another group does for this one. `ends_within` says whether that has ended,
+  // and throws if it has failed. Raises if it fails or can no longer end; the error names the rank that is the cause,
+  // or says what `elsewhere` returns. A peer that has done its part may leave only if this is a call's `last` step.
   void wait_outside(bool last, const std::function<bool(std::chrono::milliseconds)>& ends_within,
                     const std::function<std::string()>& elsewhere);
-  // Whether all ranks say yes; all ask in the same round, and once.
+  // Whether all ranks say yes. Every rank asks, once in a round.
   bool all(bool mine);
 
   std::byte* staging(int rank) const;  // of this round
@@ -139,37 +143,38 @@ class Group {
   // The memory that a peer has announced for this round; nullptr if none.
   std::byte* announced_memory(int rank);
 
-  // From this call on, every call of every rank raises these words. The first reason stays.
+  // Makes this call and all later ones raise this reason, on every rank. Only the first reason counts.
   void fail(const std::string& reason) { fail_since(round_, reason); }
-  // Runs one call of this rank. An error raised before peers can have heard of the call is passed on to them; otherwise
-  // they would take this rank's next call for this one.
+  // Runs one call of this rank. An error that is raised before peers can have heard of the call fails the group, too:
+  // otherwise peers would take this rank's next call for this one.
   bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
-  // From any thread: this rank's calls that wait raise soon; with a reason, so does every call of every rank.
+  // From any thread: calls of this rank that wait raise soon. With a reason, every call of every rank raises it.
   void abort(const std::string& reason = "");
-  // From any thread: every call of every rank raises these words, also those that have begun.
+  // From any thread: makes every call of every rank raise this reason, also those that have begun.
   void give_up(const std::string& reason) { fail_since(0, reason); }
-  // Which rank has done so, and its words; empty if none has.
+  // Which rank has called give_up, with its reason; empty if none has.
   std::string given_up() const { return given_up_since(0); }
-  // The same of ranks whose calls from some call on raise.
+  // The same for ranks that have failed or given up, from whichever call on.
   std::string failed_at_all() const { return given_up_since(std::numeric_limits<uint64_t>::max()); }
-  // Raises if this rank can call nothing any more.
+  // Raises if this rank can make no further call.
   void check_usable() const;
-  // Peers that wait for this rank raise.
+  // Tells peers that this rank makes no further call: those that wait for it raise.
   void leave();
-  // That this peer has left or ended, in words; empty if not.
+  // Says in words that this peer has left the group or its process has ended; empty if neither is so.
   std::string lost(int peer) const;
-  // The same of a peer that has ended without leaving, or, where these are `all` that may send, of the last one.
+  // For a receive from any rank: says that a peer has ended without leaving, or, if `all` ranks of the group are on
+  // this machine, that no peer is left. Empty if a message may still come.
   std::string no_sender(bool all) const;
-  // Which of these peers has left or ended: words, or none if within a second nothing is known of any.
+  // Says which of these peers has left or ended. Looks for up to a second; empty if nothing is known by then.
   std::string lost_soon(const std::vector<int>& peers) const;
-  // Goes on after a peer's name: which collective it has called last, and where in the script.
+  // Follows a peer's name in an error: which collective it has called last, and on which line of Python.
   std::string last_call(int peer) const;
-  // What a rank tells its peers of its sends and receives.
+  // Where this rank tells its peers of its sends and receives.
   LabelTables& labels(int rank) const;
-  // What errors of this rank begin with.
+  // The words with which errors of this rank begin.
   std::string call(const std::string& text) const;
   bool is_aborted() const { return aborted_; }
-  // A process that was forked must not speak for this rank.
+  // Whether this process is a fork of the one that made the group. It must not speak for this rank.
   bool forked() const;
 
  private:
@@ -188,7 +193,7 @@ class Group {
   const Desk& last_desk(int rank) const;  // of the last round that it has begun
   void publish(std::atomic<uint64_t>& counter, uint64_t value);
   void wait(const std::atomic<uint64_t>& counter, uint64_t least, int peer);
-  // Words for an error; empty if nothing is wrong.
+  // These return words for an error, empty if nothing is wrong.
   std::string trouble_with(int awaited) const;
   bool has_ended(int peer) const;
   int first_ended_soon() const;  // -1 if none has within a second
@@ -215,9 +220,9 @@ class Group {
   std::vector<SharedMemory> memories_;  // by rank
   struct Opened {
     SharedMemory memory;
-    uint64_t round = 0;  // that has used it last
+    uint64_t round = 0;  // the last that used it
   };
-  std::map<std::pair<int, uint64_t>, Opened> opened_;  // by rank and inode: announced memory comes again
+  std::map<std::pair<int, uint64_t>, Opened> opened_;  // announced memory, by rank and inode
   std::vector<FileDescriptor> alive_;                  // by rank: readable once the process has ended
   uint64_t round_ = 0, call_ = 0;
   std::optional<std::string> caller_;

@@ -1,4 +1,4 @@
-// Torch's tensors as the engine takes them.
+// Torch's tensors as the items that the engine for processes works on.
 #pragma once
 
 #include <string>
@@ -18,24 +18,24 @@ std::string words_of(const at::Tensor& tensor);  // dtype and sizes
 Tensors flat(const std::vector<Tensors>& lists);
 std::vector<Tensors> each_alone(const Tensors& tensors);
 
-// Of one tensor that holds all shards, or one tensor for each.
+// The shards of one tensor that holds all of them, or of one tensor for each shard.
 std::vector<Span> all_shards(const Tensors& tensors, int64_t shards, int64_t part_elems, const Arithmetic& kernel,
                              int64_t elem_bytes);
-// Of a tensor that is one shard.
+// The same for a tensor that is one of the shards; the others are empty.
 std::vector<Span> one_shard(const Tensors& tensors, int64_t shards, int shard, const Arithmetic& kernel);
 
-// Whether writing one item's result would overwrite what is still to be read. `wholes` are tensors that hold all shards
-// (one tensor, or one for each shard), `parts` those of this rank's shard. A part at its own place in its whole is not
-// in the way.
+// Whether writing the result of one item would overwrite an input that is still to be read. `wholes` are tensors that
+// hold all shards (one tensor, or one for each shard), `parts` those that hold this rank's shard. A part that lies at
+// its own place in its whole does no harm.
 bool in_the_way(const std::vector<Tensors>& wholes, const std::vector<Tensors>& parts, int rank);
 
-// Lets peers work on the tensor itself, if they can reach its memory.
+// Announces the tensor's memory, if peers can reach it: then they work on the tensor itself.
 void announce(const at::Tensor& tensor, Announcement& announcement);
-// Runs a call in which they may.
+// Runs a call that has announced this tensor.
 void run_announced(Group& group, const FlagsCall& call, const at::Tensor& tensor);
 
-// Contiguous tensors in place of those that are not, scaled where the operation says so, and tensors in shared memory
-// in place of those on GPUs that peers cannot reach. What is written in them is written back.
+// Tensors that the engine can use. Those that are not contiguous, that the operation scales first, or that are on GPUs
+// which peers cannot reach are replaced by copies, the last in shared memory; results are written back from them.
 class Usable {
  public:
   explicit Usable(bool reached = true) : reached_(reached) {}

@@ -1,5 +1,5 @@
-// What two ranks of one machine send and receive, told in shared memory before Gloo hears of it: Gloo compares nothing,
-// and ends the process that receives less than was sent.
+// Sends and receives between two ranks of one machine are compared in shared memory before Gloo gets them: Gloo
+// compares nothing, and ends the process of a rank that receives less than was sent.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@ namespace fastreduce {
 class Group;
 
 struct Label {
-  uint64_t number = 0;       // of the rank's calls of this kind with this peer and tag
-  uint64_t fingerprint = 0;  // of the words, which are cut here
+  uint64_t number = 0;       // counts the rank's calls of this kind with this peer and tag
+  uint64_t fingerprint = 0;  // of all words: only their beginning is kept here
   int32_t peer = -1;
   int32_t tag = 0;
   std::array<char, 96> words{};  // dtype and sizes
 };
 
-// One rank writes, its peers read. A label that is being written, or was overwritten, cannot be read.
+// Written by one rank and read by its peers, who get nothing while the label is being written.
 class alignas(64) LabelSlot {
  public:
   void write(const Label& label);
@@ -37,10 +37,10 @@ class alignas(64) LabelSlot {
   std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> label_{};
 };
 
-// Of one rank, in its shared memory.
+// The labels of one rank, in its shared memory.
 struct LabelTables {
-  // How many sends of a rank may wait for their peers, and how many receives, and still be compared: 32 KiB in all
-  // (predicted to be enough).
+  // So many sends and so many receives of a rank can be waiting for their peers and still be compared. They take 32 KiB
+  // in all (predicted to be enough).
   static constexpr size_t kSlots = 128;
   std::array<LabelSlot, kSlots> sent, received;
 };
@@ -49,7 +49,7 @@ class Labels {
  public:
   struct Message {
     bool sends;
-    std::optional<int> peer;  // none: it is on another machine, or any rank
+    std::optional<int> peer;  // none if it is on another machine, or may be any rank
     bool any_rank;
     int tag;
     std::string words;
@@ -57,9 +57,9 @@ class Labels {
 
   explicit Labels(Group& group) : group_(group) {}
 
-  // Compares the call with the peer's, if that is there, and runs `begin`, which gives it to Gloo: in the order of the
-  // labels, since Gloo matches the calls of a pair with the same tag in their order. If the calls differ, every call of
-  // every rank raises from now on, this one too, and `begin` is not run.
+  // Compares the call with the peer's, if that has been made, and runs `begin`, which gives it to Gloo. Labels and
+  // calls to Gloo are in the same order, since Gloo matches calls of two ranks with the same tag in their order. If the
+  // calls differ, `begin` is not run, and this call and all later ones raise, on every rank.
   void hand_over(const Message& call, const std::function<void()>& begin);
 
  private:
@@ -69,7 +69,7 @@ class Labels {
   Group& group_;
   std::mutex mutex_;
   std::map<std::tuple<bool, int, int>, uint64_t> numbers_;  // of the next call, by kind, peer and tag
-  std::set<int> unordered_;                                 // tags of which messages came from any rank
+  std::set<int> unordered_;                                 // tags with which a message from any rank was received
 };
 
 }  // namespace fastreduce

@@ -1,4 +1,4 @@
-// Memory that several processes see.
+// Memory that several processes share.
 #pragma once
 
 #include <sys/types.h>
@@ -24,12 +24,12 @@ class FileDescriptor {
   int fd_;
 };
 
-// It has no name in any file system: peers open it through its owner's entry in /proc, which the kernel allows to
-// processes of the same user only. It is gone with the last process that has it, however that process ends, and its
-// size is sealed, so that no peer can make a read beyond its end.
+// The memory has no name in any file system: peers open it through its owner's entry in /proc, which the kernel allows
+// only to processes of the same user. It is freed with the last process that has it mapped, however that process ends.
+// Its size is sealed, so that no peer can shrink it under another one's reads.
 class SharedMemory {
  public:
-  // Where a peer finds it. The inode tells it from other memory that has got the same number since.
+  // Where a peer finds it. The inode tells it from other memory that has since been given the same file descriptor.
   struct Address {
     int64_t pid;
     int64_t fd;
@@ -47,15 +47,15 @@ class SharedMemory {
   }
   ~SharedMemory();
 
-  // Zeros. Throws std::system_error if the machine has not so much memory left.
+  // Memory filled with zeros. Throws std::system_error if the machine has too little memory left.
   static SharedMemory create(size_t bytes);
   // Throws std::system_error if it cannot be opened, std::runtime_error if it is not what the address says.
   static SharedMemory open(const Address& address);
 
-  // By its owner, who has no more use for it: the machine has its memory again, also where peers have it mapped.
+  // Called by the owner, who needs it no longer: gives the memory back to the machine, even if peers have it mapped.
   void discard();
 
-  // In a process that was forked from its owner: what is written here is seen by nobody else from now on.
+  // Called in a process that was forked from the owner: from now on nobody else sees what this process writes there.
   void make_private();
 
   std::byte* data() const { return data_; }
@@ -65,7 +65,7 @@ class SharedMemory {
  private:
   static SharedMemory map(int fd, const Address& address);
 
-  FileDescriptor fd_;  // of the owner: peers come through it
+  FileDescriptor fd_;  // the owner's, through which peers open the memory
   Address address_{};
   std::byte* data_ = nullptr;
 };

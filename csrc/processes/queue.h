@@ -1,4 +1,5 @@
-// Calls of one group, one after the other: in the caller's thread where it waits anyhow, else in one thread of ours.
+// Runs the calls of one group one after the other: in the caller's thread if it would wait anyhow, else in one thread
+// of the queue.
 #pragma once
 
 #include <unistd.h>
@@ -19,12 +20,13 @@
 
 namespace fastreduce {
 
-// Where a call returns to Python, also by an exception.
+// Declared first in functions that Python calls. Once Python is ending, its destructor keeps every thread but the one
+// that ends Python: such a thread would end the process by SIGABRT when it comes back to Python.
 struct StaysAtTheEnd {
   ~StaysAtTheEnd();
 };
 
-// Raises in a process that was forked from the one which has begun a call, and has the threads that go on with it.
+// The process that has begun a call has the threads that go on with it. In a fork of that process, `check` raises.
 class GoesOnHere {
  public:
   void check(const std::string& call) const;
@@ -38,7 +40,7 @@ class CallWork final : public c10d::Work {
   CallWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, uint64_t sequence,
            std::optional<CallStream> stream, std::shared_ptr<Completions> completions, std::function<void()> body);
 
-  void run();  // never throws: errors come from wait(); when it returns, GPUs too have done their work
+  void run();  // never throws: wait() raises the errors; when it returns, GPUs too have done their work
 
   bool wait(std::chrono::milliseconds timeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -59,22 +61,25 @@ class CallWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// In a shared_ptr: the last user may let go of a group in the thread itself, in the callback of a call.
+// Held by shared_ptr: a callback of a call, which runs in the queue's own thread, may be the last to hold the group.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  // `abort` lets the calls that wait raise soon; it does not wait itself.
+  // `abort` makes the calls that wait raise soon, and does not wait itself.
   static std::shared_ptr<Queue> make(std::function<void()> abort);
   ~Queue() { close(); }
 
-  // In order of the calls. `waits`: the caller will wait at once; if nothing is before it, the call runs here.
+  // Calls run in the order in which they are submitted. `waits` says that the caller will wait at once: then the call
+  // runs in this thread, if no other call is before it.
   void submit(const c10::intrusive_ptr<CallWork>& work, bool waits);
-  // In the thread of a queue: runs its calls up to this one, which nobody else would serve.
+  // In a queue's own thread, which a callback may make wait: runs the queue's calls up to this one, since no other
+  // thread would.
   static void serve_until(const CallWork& work);
-  // Returns when all calls so far are done; later ones raise.
+  // Returns when all calls submitted so far are done. Later ones raise.
   void close();
   void abort();
-  // All queues of the process, before the interpreter ends: a thread that enters Python later, for a callback or to let
-  // go of a tensor, would end the process by SIGABRT. So would a daemon thread that comes back from a call: it stays.
+  // Ends all queues of the process before the interpreter ends: a thread that enters Python later, for a callback or to
+  // free a tensor, would end the process by SIGABRT. A daemon thread that comes back from a call is kept for the same
+  // reason.
   static void end_all();
 
  private:
@@ -85,7 +90,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   const pid_t pid_ = getpid();
   std::mutex mutex_;
-  std::function<void()> abort_;  // none once it is closed
+  std::function<void()> abort_;  // empty once the queue is closed
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CallWork>> waiting_;
   bool busy_ = false;

@@ -1,5 +1,5 @@
-// Wakes those who wait in Gloo for what will not come. Gloo cannot be asked whether a message has come, and a wait that
-// reaches its end breaks all its connections; but another thread can end one wait.
+// Wakes threads that wait in Gloo for a message that will not come. Gloo cannot be asked whether a message has come,
+// and a wait that reaches its timeout breaks all of Gloo's connections; but another thread can end a single wait.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,8 @@ class Watch {
   Watch() = default;
   ~Watch();
 
-  // While one lives, the watch looks whether there is trouble, and wakes its thread if so. Neither function waits.
+  // While a waiter lives, the watch calls `look`, which returns words if there is trouble; then it calls `wake`.
+  // Neither function waits.
   class Waiter {
    public:
     Waiter(Watch& watch, std::function<std::string()> look, std::function<void()> wake);
@@ -41,10 +42,10 @@ class Watch {
   mutable std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::set<Waiter*> waiters_;
-  uint64_t waited_ = 0;  // how many there have been
-  bool sleeps_ = false;  // until somebody waits
+  uint64_t waited_ = 0;  // how many waiters there have been
+  bool sleeps_ = false;  // until there is a waiter
   bool closed_ = false;
-  std::thread thread_;  // from the first wait on
+  std::thread thread_;  // started by the first waiter
 };
 
 }  // namespace fastreduce
