@@ -1,4 +1,4 @@
-// A mark in memory that other processes open: who reads it there as it was written may believe the rest.
+// A known pattern in memory that other processes open. A process that reads it right can trust the way to that memory.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace fastreduce {
 
-// As in the trials of GPUs of one process.
+// As many bytes as in the trials of GPUs of one process.
 constexpr int64_t kMarkBytes = kTrialBytes;
 
-// Leaves a rank's mark in memory of its own.
+// Writes a rank's mark to its own memory.
 void leave_mark(int device, std::byte* memory, int rank);
 
-// "" if a kernel on `device` reads a peer's mark, else what it does. Some machines (IOMMU settings, virtualization)
-// offer access to a peer's memory and lose data on the way.
+// Empty if a kernel on `device` reads a peer's mark right, else what went wrong. Some machines (IOMMU settings,
+// virtualization) offer access to a peer's memory and lose data on the way.
 std::string problem_with_mark(int device, std::byte* memory, int rank);
 
 }  // namespace fastreduce

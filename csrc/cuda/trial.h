@@ -11,17 +11,18 @@
 
 namespace fastreduce {
 
-// Not measured. It covers many pages of 4 KiB and all threads of several blocks; making a context takes far longer.
+// Not measured. So many bytes cover many pages of 4 KiB and all threads of several blocks; making a context takes far
+// longer than copying them.
 constexpr int64_t kTrialBytes = 64 * 1024;
 
 // Each value depends on its address, so that a transfer to the wrong place shows, and on `salt`.
 std::vector<std::byte> pattern(unsigned salt);
 
-// Enqueues it on a stream of the device.
+// Enqueues a copy by a kernel on a stream of the device.
 void copy_by_kernel(int device, cudaStream_t stream, void* dst, void* src, int64_t bytes);
 
-// Holds what a trial works on, for ever if it ends before `done`: freeing memory waits for the device, which may hang
-// for ever, and later work on memory that is used again would be overwritten.
+// Owns what a trial works on. If it is destroyed before `done`, it never frees that: freeing memory waits for the
+// device, which may hang, and the trial's late writes would hit whatever uses the memory next.
 template <class Trial>
 class KeptUnlessDone {
  public:

@@ -1,4 +1,5 @@
-// The collectives over several machines: Machines sums, Gloo moves, once all ranks of all machines have agreed on it.
+// Collectives over several machines. First all ranks of all machines agree on the call; then Machines does the sums,
+// and Gloo moves all other data.
 #include <c10/core/InferenceMode.h>
 
 #include "processes/backend.h"
@@ -27,7 +28,7 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
   usable.write_back();
 }
 
-// What no rank shall keep of the sum is summed in a copy.
+// Where a rank's tensors must not be left with the sums, copies of them are summed.
 void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to) {
   const bool scatters = kind.collective == Collective::reduce_scatter;
   Tensors sums;
@@ -47,7 +48,8 @@ void ProcessBackend::sum_across(const Kind& kind, const Announcement& mine, cons
   }
 }
 
-// Small sums are one step of the network: of these bytes, all ranks but the one that has them pass zeros.
+// A small sum takes one step of the network. So small data is moved as a sum, to which the rank that has the bytes adds
+// them and all others add zeros.
 void ProcessBackend::move_in_a_sum(const Kind& kind, const Announcement& mine, const Lists& from, const Lists& to) {
   const bool gathers = kind.collective == Collective::all_gather;
   Tensors sums;

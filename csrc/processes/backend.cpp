@@ -61,7 +61,7 @@ ProcessBackend::~ProcessBackend() {
     }
   });
   if (!group_.forked()) return;
-  // Gloo's would wait for its threads, which a fork does not have.
+  // Gloo's destructor would wait for its threads, which a fork does not have.
   rest_.release();
   machines_.release();
 }
@@ -149,7 +149,7 @@ ProcessBackend::Work ProcessBackend::submit(const Kind& kind, Lists inputs, List
   if (by_shard(kind.collective)) check_lengths(kind.collective, getSize(), inputs, outputs);
   if (inputs.empty()) check_apart(std::stoi(group_.name()), written);
   check_root(kind.root);
-  // Here, and not in the other thread: a program that is new is built in Python.
+  // In the caller's thread, since a new program is built by Python.
   const int64_t nbytes = elems_of(written) * static_cast<int64_t>(written.front().element_size());
   const RankSchedule* rank_schedule = machines_ ? nullptr : &rank_schedule_of(kind, nbytes);
   const bool divides = kind.op.op_ == c10d::ReduceOp::AVG && kernel.op == Op::sum && !keeps(kind);
@@ -208,7 +208,7 @@ bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankS
   FlagsCall call{rank_schedule, kernel.dtype, kernel.op,
                  elem_bytes,    {},           announcement(kind, rank_schedule.fingerprint, inputs, outputs),
                  kind.timeout};
-  auto [from, to] = memory_of(kind, inputs, outputs, usable);  // that the items point to
+  auto [from, to] = memory_of(kind, inputs, outputs, usable);  // alive until the end: items point into them
   const bool gathers = kind.collective == Collective::all_gather;
   if (by_shard(kind.collective) && in_the_way(gathers ? to : from, gathers ? from : to, getRank()))
     for (Tensors& list : from)

@@ -20,14 +20,14 @@ bool wanted() {
   return wanted;
 }
 
-// Where the library lies that has this function.
+// The folder of the library that contains this function.
 std::filesystem::path folder_of(const void* function) {
   Dl_info found{};
   dladdr(function, &found);
   return std::filesystem::path(found.dli_fname ? found.dli_fname : "").parent_path();
 }
 
-// Of torch or of this package.
+// Whether the file belongs to torch or to this package.
 bool is_library(const std::string& file) {
   static const std::string package = folder_of(reinterpret_cast<const void*>(&caller_in_python)).string() + "/";
   static const std::string torch =

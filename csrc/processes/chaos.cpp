@@ -19,7 +19,7 @@ constexpr const char* kVariable = "FASTREDUCE_CHAOS";
 enum Event : size_t { delay, stop, fail_call, kill_process, none };
 constexpr std::array<const char*, 4> kNames{"delay", "stop", "fail", "kill"};
 
-// Where only a seed is given: seldom enough for some hundred calls to go well.
+// The shares if only a seed is given: so small that some hundred calls go well.
 constexpr Chaos::Shares kUsual{0.01, 0.001, 0.001, 0.001};
 constexpr double kLongestDelayS = 0.2;
 
@@ -94,7 +94,7 @@ std::function<void()> Chaos::around(std::function<void()> call, Group& group, st
     std::fprintf(stderr, "%s: %s at call %lu of the process of rank %s\n", kVariable, kNames[event], number,
                  group.name().c_str());
     if (event == fail_call) {
-      group.begin(timeout);  // the call that fails is this one, and not the one before
+      group.begin(timeout);  // so that this call fails, and not the one before
       const std::string what = "rank " + group.name() + " was made to fail by " + kVariable;
       group.fail(what);
       throw GroupError(what);

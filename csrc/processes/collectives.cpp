@@ -1,4 +1,4 @@
-// The collectives that have programs, as torch names them.
+// The collectives that have programs, by torch's names.
 #include "processes/backend.h"
 #include "processes/items.h"
 

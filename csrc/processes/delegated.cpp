@@ -1,4 +1,4 @@
-// The collectives without programs, as torch names them: Gloo does them, once the ranks have agreed on the call.
+// The collectives without programs, by torch's names. Gloo does them, after the ranks have agreed on the call.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/split_with_sizes.h>
 #include <c10/core/InferenceMode.h>
@@ -28,7 +28,7 @@ std::vector<int64_t> elems_by_rank(const Tensors& tensors) {
   return elems;
 }
 
-// Of a tensor that is cut along its first dimension.
+// The same for one tensor that is cut along its first dimension.
 std::vector<int64_t> elems_by_rank(const char* name, const at::Tensor& tensor, std::vector<int64_t> rows, int ranks) {
   TORCH_CHECK_VALUE(tensor.dim() > 0, "the ", name, " of all_to_all has no dimension; want one that is cut");
   const int64_t all = tensor.size(0);
@@ -149,10 +149,10 @@ ProcessBackend::Work ProcessBackend::exchange(OpType type, const Tensors& inputs
   return delegate(
       of, "all_to_all of " + name_of(inputs[0].scalar_type()), inputs, outputs,
       [=, this, to = times(sent, elem_bytes), from = times(taken, elem_bytes)](Tensors& in, Tensors& out) mutable {
-    // Lists go in one tensor: of lists Gloo takes those of equal lengths only.
+    // Lists are packed into one tensor, since Gloo takes only lists whose tensors have equal lengths.
     at::Tensor packed = in.size() == 1 ? in[0] : at::cat(in);
     at::Tensor got = out.size() == 1 ? out[0] : memory_of_gloo(std::accumulate(from.begin(), from.end(), int64_t{0}));
-    Tensors parts;  // before Gloo, which changes the lengths
+    Tensors parts;  // made before Gloo is called, since it changes the lengths
     if (out.size() > 1) parts = got.split_with_sizes(from);
     hand_over({rest_->alltoall_base(got, packed, from, to, own)});
     for (size_t rank = 0; rank < parts.size(); ++rank) out[rank].copy_(parts[rank]);

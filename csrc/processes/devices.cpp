@@ -13,8 +13,8 @@ namespace {
 // cores, needed more than 2 s (2026-11-26).
 constexpr std::chrono::seconds kLastWork{20};
 
-// Whether the group goes on after an error of a call: where calls differ, all ranks raise before one is at another's
-// memory.
+// Whether the group can still be used after this error. It can if the ranks' calls differ, since all ranks raise before
+// any of them works on another's memory.
 bool goes_on(const Group& group, const std::exception& error) {
   return dynamic_cast<const GroupError*>(&error) && group.failed_at_all().empty();
 }
@@ -23,7 +23,7 @@ void wait_for_last_work(Executor& executor) {
   const Clock::time_point end = Clock::now() + kLastWork;
   try {
     while (!executor.idle() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  } catch (const std::exception&) {  // the GPU has failed: then it does nothing any more, and the first error says more
+  } catch (const std::exception&) {  // the GPU has failed: it does no more work, and the first error says more
   }
 }
 
@@ -43,7 +43,7 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
     return run_flags(group_, call, *executor, [&] { return joined(*staging); });
   } catch (const std::exception& error) {
     if (!goes_on(group_, error)) staging->abandon();
-    wait_for_last_work(*executor);  // on memory that is free after this
+    wait_for_last_work(*executor);  // since its memory is free after this
     throw;
   }
 }

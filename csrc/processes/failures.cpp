@@ -1,4 +1,4 @@
-// What a rank learns of peers that have failed, left, ended or are late, and what they learn of it.
+// How a rank finds out that peers have failed, left, ended or are late, and how they find out the same of it.
 #include <poll.h>
 #include <unistd.h>
 

@@ -12,13 +12,14 @@
 namespace fastreduce {
 namespace {
 
-// What is not stuck ends at once (predicted); then no thread of a group is left when the process goes on, or ends.
+// How long this thread waits itself. A group that is not stuck ends at once (predicted), and then leaves no thread
+// behind.
 constexpr std::chrono::seconds kEndsSoon{1};
 
 }  // namespace
 
 at::Tensor memory_as(at::ScalarType type, const at::Tensor& tensor) {
-  const c10::InferenceMode never(false);  // Gloo's threads write, and they are in none
+  const c10::InferenceMode never(false);  // Gloo's threads, which write the tensor, are not in that mode
   const auto elems = static_cast<int64_t>(tensor.nbytes() / c10::elementSize(type));
   return at::from_blob(tensor.data_ptr(), {elems}, [tensor](void*) {}, at::TensorOptions(type).device(tensor.device()));
 }
@@ -51,7 +52,7 @@ void let_go(std::vector<c10::intrusive_ptr<c10d::Backend>> groups) {
   const std::future<void> ended = end.get_future();
   try {
     std::thread(std::move(end)).detach();
-  } catch (const std::system_error&) {  // no more threads: it has waited here
+  } catch (const std::system_error&) {  // no thread could be started, so this one has waited
     return;
   }
   ended.wait_for(kEndsSoon);

@@ -39,7 +39,7 @@ at::Tensor Heap::allocate(at::IntArrayRef sizes, at::ScalarType type) {
     TORCH_CHECK_VALUE(!__builtin_mul_overflow(bytes, size, &bytes), "sizes are ", sizes, ", and a tensor of ",
                       name_of(type), " with them would have 2^63 bytes or more; want fewer");
   const Block block = bytes == 0 ? Block{} : take(static_cast<size_t>(bytes));
-  // As ever, `resize_` may ask for more. That is a process's own memory then.
+  // `resize_` may make it larger, as any tensor: then it gets ordinary memory, which peers cannot reach.
   return at::for_blob(block.data, sizes)
       .deleter([this, block](void*) { give_back(block); })
       .options(at::TensorOptions().dtype(type))
@@ -78,7 +78,7 @@ Heap::Block Heap::take(size_t bytes) {
   const bool small = bytes < kSegmentBytes / 2;
   const size_t wanted = small ? std::bit_ceil(std::max(bytes, kLeastBytes)) : (bytes + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
-  // Not more than twice what is needed: a small tensor must not keep the memory of a large one from the next.
+  // A block may be at most twice as large: a small tensor must not take the memory that the next large one needs.
   if (const auto found = free_.lower_bound(wanted); found != free_.end() && found->first <= 2 * wanted) {
     const Block block{found->second.data, found->first};
     free_.erase(found);
@@ -120,7 +120,8 @@ void Heap::count_used(const Block& block) {
   most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
 }
 
-// For a new segment. What has been free for longest goes first: it is the least likely to serve again.
+// Frees segments before a new one is made. Those that have been unused for longest go first: they are the least likely
+// to be used again.
 void Heap::make_room(size_t bytes) {
   if (pinned_) return;  // GPUs have it mapped
   const size_t most = 2 * std::max(most_used_bytes_, used_bytes_ + bytes);

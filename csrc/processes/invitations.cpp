@@ -1,4 +1,4 @@
-// How the ranks of one machine come to each other's memory.
+// How the ranks of one machine open each other's memory.
 #include <sys/syscall.h>
 #include <unistd.h>
 

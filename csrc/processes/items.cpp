@@ -15,7 +15,7 @@ at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return (number.defined() ? tensor * number.reshape({}) : tensor * factor->double_factor).to(tensor.scalar_type());
 }
 
-// Where a contiguous tensor lies.
+// The memory of a contiguous tensor.
 struct Extent {
   const std::byte* begin;
   const std::byte* end;
@@ -35,7 +35,7 @@ Op op_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BAND: return Op::band;
     case c10d::ReduceOp::BOR: return Op::bor;
     case c10d::ReduceOp::BXOR: return Op::bxor;
-    default: return Op::sum;  // PREMUL_SUM too: its factor is applied before
+    default: return Op::sum;  // also PREMUL_SUM, whose factor was applied before
   }
 }
 

@@ -6,8 +6,8 @@
 
 namespace fastreduce {
 
-// Each word is released after the odd version, so whoever has read a new word reads another version at the end. The
-// last store, as the first load of read(), is sequentially consistent: see Labels::hand_over.
+// Each word is released after the odd version: so a reader that has seen a new word sees another version at the end.
+// The last store and the first load of read() are sequentially consistent, for Labels::hand_over.
 void LabelSlot::write(const Label& label) {
   const uint64_t version = version_.load(std::memory_order_relaxed);
   const auto words = std::bit_cast<Words>(label);
@@ -36,7 +36,7 @@ LabelSlot& Labels::slot(int rank, bool sends, int peer, int tag, uint64_t number
 void Labels::hand_over(const Message& call, const std::function<void()>& begin) {
   const std::lock_guard lock(mutex_);
   if (call.any_rank) unordered_.insert(call.tag);
-  // Which message a call receives is unknown once one of its tag has received from any rank.
+  // Once a receive from any rank has had this tag, it is unknown which message other receives with this tag get.
   if (!call.peer || (!call.sends && unordered_.count(call.tag))) return begin();
   uint64_t& number = numbers_[{call.sends, *call.peer, call.tag}];
   compare(call, number);

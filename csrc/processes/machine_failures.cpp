@@ -10,7 +10,7 @@ namespace {
 // How often a listener looks whether a call has ended that may end well (predicted).
 constexpr std::chrono::milliseconds kCallGoesOn{20};
 
-// The tags of question and answer, and of why a machine gives up.
+// The tags of messages: a question, its answer, and why a machine gives up.
 constexpr int kTag = 0x66617374, kWordsTag = kTag + 1;
 
 template <class Body>
@@ -31,7 +31,7 @@ bool ends_until(const c10::intrusive_ptr<c10d::Work>& work, Clock::time_point de
 }  // namespace
 
 void Machines::give_up(const std::string& why) {
-  // The first rank speaks for its machine, and all others if it has gone.
+  // The first rank speaks for its machine; if it is gone, all others do.
   const bool first = group_.rank() == 0;
   if (group_.forked() || (!first && group_.lost(0).empty())) return;
   std::unique_lock lock(saying_);
@@ -62,7 +62,7 @@ void Machines::listen() {
   });
 }
 
-// Returns when they have heard it, so that this process may end.
+// Returns when the listeners have the message, so that this process may end.
 void Machines::tell_listeners(const Words& words) {
   Tensors bytes = {in_memory_of_gloo(words)};
   std::vector<Work> told;

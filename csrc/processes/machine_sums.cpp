@@ -1,5 +1,5 @@
-// An allreduce over several machines: ours inside each, Gloo's between them. What Gloo cannot add, or gathers sooner,
-// it gathers, and the kernels reduce it.
+// An allreduce over several machines: by our programs inside each, by Gloo between them. Where Gloo cannot add, or
+// gathers faster than it adds, it gathers the data and our kernels reduce it.
 #include <algorithm>
 
 #include "cpu/kernels.h"
@@ -21,11 +21,11 @@ constexpr int64_t kChunkBytes = 2 << 20;
 // 0.4 to 0.7; twice as many, 1.2 to 1.7 and 0.6 to 1.2 (2 cores of an AMD EPYC, family 26, 2026-11-30).
 constexpr int64_t kGatheredBytes = 256 << 10;
 
-// Inside a machine. An average is divided once, in the last sum.
+// The operation inside a machine. An average is divided once, by the last sum.
 Op op_inside(const c10d::ReduceOp& op) { return op.op_ == c10d::ReduceOp::AVG ? Op::sum : op_of(op); }
 
-// The type as which Gloo adds such elements; none for those that it does not know or adds in another way: it wraps
-// bools. Of the other operations it is not known what they make of NaN.
+// The dtype as which Gloo adds such elements. There is none for dtypes that it does not know or adds differently, as
+// bools, which it wraps, and for operations other than the sum, of which it is not known what they make of NaN.
 std::optional<at::ScalarType> gloo_adds(const Arithmetic& kernel) {
   if (kernel.op != Op::sum) return std::nullopt;
   switch (kernel.dtype) {
@@ -39,7 +39,7 @@ std::optional<at::ScalarType> gloo_adds(const Arithmetic& kernel) {
   }
 }
 
-// `divisor`: what an average, whose sum this completes, divides by, or else 1.
+// `divisor` is that of an average whose sum this completes, else 1.
 void reduce(const Arithmetic& kernel, const std::vector<const std::byte*>& from, std::byte* to, int64_t elems,
             int divisor) {
   const Reduce reduces = cpu_kernels().select(kernel.dtype, divisor > 1 ? Op::avg : kernel.op);
@@ -76,7 +76,7 @@ struct Machines::Chunk {
   std::chrono::milliseconds timeout;
   std::chrono::milliseconds timeout_inside;
   at::Tensor shard{};     // this rank's, which it sums with those of its number in other machines
-  at::Tensor gathered{};  // the same shard of all machines, where Gloo does not sum it
+  at::Tensor gathered{};  // the same shard of all machines, if Gloo gathers it
   Work across{};
 };
 

@@ -89,7 +89,7 @@ std::vector<Machines::Said::AnnouncedCall> Machines::announced(const Announcemen
     if (asks && !group_.is_aborted()) {
       try {
         exchange({failure(here.what()), {}}, timeout + kAnswer);
-      } catch (const GroupError&) {  // that says less
+      } catch (const GroupError&) {  // the first error says more
       }
     }
     throw;

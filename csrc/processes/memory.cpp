@@ -30,8 +30,8 @@ uint64_t inode_of(int fd, uint64_t bytes, const std::string& name) {
   return found.st_ino;
 }
 
-// A signal may end the call, which then has taken nothing (EINTR), and a profiler's, which come again and again, would
-// end each. So they wait.
+// A signal would interrupt the call, which then has taken nothing (EINTR), and a profiler's signals, which come all the
+// time, would interrupt every attempt. So signals wait until it is done.
 int take(int fd, size_t bytes) {
   sigset_t every, before;
   sigfillset(&every);
@@ -63,10 +63,10 @@ SharedMemory SharedMemory::create(size_t bytes) {
   const std::string name = "shared memory of " + std::to_string(bytes) + " bytes";
   FileDescriptor fd(memfd_create("fastreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) fail(errno, "cannot make " + name);
-  // The kernel would give what it has, and end other processes for the rest.
+  // The kernel would not refuse: it would end other processes to get the memory.
   if (const size_t left = available_bytes(); bytes > left)
     fail(ENOMEM, "cannot get " + name + ", of " + std::to_string(left) + " that the machine has available");
-  // Taken now: memory that turns out to be missing at the first write would end the process.
+  // The memory is taken now: if it were missing later, the first write to it would end the process.
   if (const int error = take(fd.get(), bytes)) fail(error, "cannot get " + name);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) fail(errno, "cannot seal " + name);
   const Address address{getpid(), fd.get(), inode_of(fd.get(), bytes, name), bytes};

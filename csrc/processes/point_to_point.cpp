@@ -1,5 +1,5 @@
-// send and recv, as torch names them: Gloo moves the tensor. What is sent is compared with what is received, and if
-// Gloo fails, or waits for what will not come, we say which rank is the cause.
+// Sends and receives. Gloo moves the tensor, after what is sent has been compared with what is received. If Gloo fails,
+// or waits for a message that will not come, the error names the rank that is the cause.
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -27,7 +27,7 @@ void check_passed(const char* call, const Tensors& tensors) {
 
 }  // namespace
 
-// Whoever has it may wait for it when the group is gone.
+// It may outlive its group: the caller may wait for it later.
 class ProcessBackend::PassWork final : public c10d::Work {
  public:
   PassWork(OpType type, ProcessBackend& backend, std::string call, int peer)
@@ -61,7 +61,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
   uint64_t getCompletionKey() const { return told_.key(); }  // as CallWork's
 
  private:
-  // What it threw.
+  // Waits for Gloo, and returns the error of the call, if there is one.
   std::exception_ptr end_of_gloo(std::chrono::milliseconds timeout) {
     const auto backend = backend_.lock();
     const Clock::time_point end = Clock::now() + timeout;
@@ -73,9 +73,9 @@ class ProcessBackend::PassWork final : public c10d::Work {
       if (!ended_ && waiter) why = waiter->trouble();
       if (why.empty()) return nullptr;
     } catch (const std::exception& error) {
-      const bool late = Clock::now() >= end;  // and not what looking for the cause takes
+      const bool late = Clock::now() >= end;  // before looking for the cause, which takes time too
       why = backend ? backend->failed_passing(peer_, error.what()) : error.what();
-      // Then Gloo has closed all connections of this rank.
+      // At its timeout Gloo has closed all connections of this rank.
       if (backend && late) {
         why += backend->last_call_of(peer_, opType_ == OpType::SEND ? "received" : "sent");
         backend->give_up(call_ + " reached its timeout");
@@ -84,7 +84,7 @@ class ProcessBackend::PassWork final : public c10d::Work {
     return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__}, call_ + ": " + why));
   }
 
-  // For what it waits in vain; empty if it need not.
+  // Looks whether the call waits in vain, and says why; empty while it does not.
   std::function<std::string()> look_at(const ProcessBackend& backend) const {
     return [this, &backend, gone_since = std::optional<Clock::time_point>()]() mutable {
       std::string why = backend.group_.given_up();
@@ -104,10 +104,10 @@ class ProcessBackend::PassWork final : public c10d::Work {
   Completions::Call told_;
   const std::string call_;
   const int peer_;
-  const std::chrono::milliseconds timeout_;  // where wait() is told none
+  const std::chrono::milliseconds timeout_;  // if wait() is given none
   ProcessBackend::Work moved_;
   bool ended_ = false;    // false if it was aborted
-  std::mutex one_waits_;  // Gloo tells the end of a message once
+  std::mutex one_waits_;  // Gloo says only once that a message has ended
 };
 
 void ProcessBackend::check_peer(const char* call, int peer) const {
@@ -137,7 +137,7 @@ std::string ProcessBackend::last_call_of(int peer, const char* not_done) const {
   return here ? "; rank " + rank_name(peer) + " has not " + not_done + " it" + group_.last_call(*here) : "";
 }
 
-// Gloo's words say only which connection has closed.
+// Says which rank is the cause. Gloo's own error says only which connection has closed.
 std::string ProcessBackend::failed_passing(int peer, const std::string& gloo) const {
   std::vector<int> awaited;
   if (const std::optional<int> here = number_here(peer)) awaited.push_back(*here);
@@ -160,7 +160,7 @@ ProcessBackend::Work ProcessBackend::pass(OpType type, const at::Tensor& tensor,
     group_.check_usable();
     if (const std::string reason = group_.given_up(); !reason.empty()) throw GroupError(reason);
     labels_.hand_over({sends, number_here(peer), any_rank, tag, words}, [&] { work->begin(begin); });
-  } catch (const c10::Error&) {  // of what the caller has passed
+  } catch (const c10::Error&) {  // about the caller's arguments
     throw;
   } catch (const GroupError& error) {
     C10_THROW_ERROR(DistBackendError, call + ": " + error.what());

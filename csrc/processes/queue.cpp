@@ -19,7 +19,7 @@ std::vector<c10::Device> devices_of(const std::optional<CallStream>& stream) {
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Queue>> all;
 
-std::atomic<std::thread::id> ends_python;  // the default one: none does
+std::atomic<std::thread::id> ends_python;  // the default id while Python is not ending
 thread_local Queue* served = nullptr;      // the queue whose thread this is, which end_all waits for
 
 }  // namespace
@@ -82,7 +82,7 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
                 ", call ", sequence_, " of rank ", rank_, "'s group, has not ended within ", timeout.count(),
                 " ms and goes on; wait again, or longer");
   }
-  future_->wait();  // the last to end: who has waited may ask it for its value; it is done before its callbacks run
+  future_->wait();  // it ends last, before its callbacks run: after this its value can be asked for
   return Work::wait(kNoTimeout);
 }
 
@@ -94,7 +94,7 @@ void Queue::serve_until(const CallWork& work) {
 }
 
 void Queue::submit(const c10::intrusive_ptr<CallWork>& work, bool waits) {
-  // A fork may have been made while the thread, which it does not have, was in a call. This one raises, and says so.
+  // A fork does not have the thread, which may have been in a call. Here the call raises and says that this is a fork.
   if (getpid() != pid_) return work->run();
   const StaysAtTheEnd stays;
   {
