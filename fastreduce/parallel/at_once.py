@@ -111,8 +111,8 @@ class AtOnce:
             )
         )
         self._parameters = sum(parameter.numel() for parameter in net.parameters())
-        self._ran = False  # whether the shards of the last pass did
-        self._drew: set[bool] = set()  # in training, in evaluation
+        self._ran = False  # whether the shards of the last pass ran at once
+        self._drew: set[bool] = set()  # in which modes shards draw numbers: training or not
         self._in_forward = torch.empty(0)  # the state of torch's generator in that pass
 
     def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
@@ -145,7 +145,8 @@ class AtOnce:
         attributes = [(x, dict(x)) for module in modules for x in (vars(module), module._buffers)]
         try:
             yield self._threads.get()
-            # Forward has gone on after a refusal, drawn from Python or NumPy, or set torch's.
+            # Forward has gone on after a draw was refused, has drawn from Python's or NumPy's
+            # generator, or has set torch's.
             if refusals != _C.DrawsFrom.refusals() or before != RandomStates():
                 raise _C.HasDrawn
         except (Exception, _C.HasDrawn) as error:
@@ -170,8 +171,9 @@ class AtOnce:
 
         If a shard raises while shards run at the same time, no gradient has changed.
         """
-        # ``loss.backward()`` cannot do so: an operation of autograd that stood for all shards would
-        # hide the tensors that forward has put elsewhere, and hooks on them would see parts.
+        # ``loss.backward()`` runs the shards one after the other: for all at once it would need one
+        # operation of autograd that stands for all shards. That would hide tensors that forward has
+        # put elsewhere, and hooks on them would see parts.
         if self._ran and _is_free() and not torch.is_anomaly_enabled():
             passes = _C.BackwardOfShards(losses)
             if passes.is_apart:
@@ -187,11 +189,11 @@ class AtOnce:
             for thread, call, shard in zip(threads, calls, running, strict=True):
                 thread.submit(call, shard)
             wait(running)
-        finally:  # KeyboardInterrupt leaves no shard behind that still runs
+        finally:  # so that KeyboardInterrupt leaves no shard running
             wait([shard for shard in running if not shard.cancel()])
-            # Checkpoints set torch's generator to where it was in forward, and set it back, here in
-            # several threads: as none has drawn in forward, no number depends on it, but that of
-            # the forward pass may be the last.
+            # Checkpoints set torch's generator to its state in the forward pass, and then back.
+            # Here several threads do so, and the state of the forward pass may be what is left. No
+            # shard has drawn in forward, so no number depends on that.
             if torch.equal(torch.default_generator.get_state(), self._in_forward):
                 torch.default_generator.set_state(before)
         try:

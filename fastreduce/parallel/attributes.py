@@ -130,13 +130,13 @@ class Attributes:
         known = self._versions.get(place, version(value))
         self._tensors.add(place)
         is_new = self._held[number].get(name) is not value
-        if _is_result(value):  # one that forward has left is each replica's own
+        if _is_result(value):  # forward has left it, and each replica has its own
             behind = copies if is_new else ()
         else:
             behind = self._behind(copies, is_new or known != version(value))
         for own in behind:
             device = self._device_of[own] if value.device == self._home else value.device
-            # Whatever this pass is for, a later one may train with it.
+            # Even if this pass has no gradients, a later one may train with the copy.
             with torch.inference_mode(False), torch.enable_grad():
                 if _is_result(value):
                     vars(own)[name] = value.to(device)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fastreduce.parallel.trees import Whole, is_leaf, leaves_of, named_leaves
 
-# An error names so many tensors of each length: a batch of images may come with hundreds of boxes.
+# How many tensors of each length an error names: a batch of images may come with hundreds of boxes.
 PLACES_SHOWN = 3
 
 

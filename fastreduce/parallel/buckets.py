@@ -40,7 +40,7 @@ class Buckets:
         if torch.is_grad_enabled() and self._overlap:
             self._passes += 1
             if self._passes == 2:
-                order = dict.fromkeys([*self._came, *self._usual])  # each once: the first time
+                order = dict.fromkeys([*self._came, *self._usual])  # each once, where it came first
                 self.numbers = buckets_of(self._params, list(order))
         found = [[*memory] for memory in memories]
         for number_of_bucket, bucket in enumerate(self.numbers):

@@ -21,12 +21,12 @@ _ALIGNMENT_BYTES = 16  # of complex128, the largest dtype
 
 @contextmanager
 def restored_if_it_raises(buffers: Sequence[Tensor]) -> Iterator[None]:
-    # The replays of a graph raise nothing, and would copy in vain.
+    # A CUDA graph would make these copies in every replay, and a replay raises nothing.
     before = [] if capturing() else [buffer.clone() for buffer in buffers]
     try:
         yield
     except BaseException:
-        with torch.inference_mode():  # which may write to buffers that were made in it, too
+        with torch.inference_mode():  # where buffers that were made in this mode can be written too
             for buffer, values in zip(buffers, before, strict=False):
                 buffer.data.copy_(values)  # .data: graphs of earlier passes may hold the buffer
         raise

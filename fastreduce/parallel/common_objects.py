@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fastreduce.parallel.attributes import version
 from fastreduce.parallel.trees import Whole, leaves_of
 
-# Of so many objects inside each other tensors are looked for; a cache of 100 layers has 400.
+# How many objects inside each other are searched for tensors; a cache of 100 layers has 400.
 MOST_OBJECTS = 10_000
 
 

@@ -259,7 +259,7 @@ class DataParallel(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         check_attribute(name)
         if isinstance(value, MethodType) and value.__self__ is self:
-            # As Accelerate replaces ``forward``. Each replica calls its own.
+            # Accelerate replaces ``forward`` like this. Each replica calls its own.
             value = MethodType(value.__func__, self._parallel.replicas.net)
         super().__setattr__(name, value)
 
@@ -306,10 +306,11 @@ def _class_for(kind: type[nn.Module]) -> type[DataParallel]:
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # What replaces it may call it for the module, or a replica.
+        # A function that has replaced ``forward`` may call this one, for the module or a replica.
         called = self if isinstance(self, DataParallel) else functools.partial(kind.forward, self)
         return called(*args, **kwargs)
 
     own = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__}
-    # What the module's methods make of type(self), as a slice of nn.Sequential, is a bare module.
+    # Where the module's methods call type(self), as slices of nn.Sequential do, they get a bare
+    # module.
     return type(kind.__name__, (DataParallel, kind), {**own, "__new__": new, "forward": forward})

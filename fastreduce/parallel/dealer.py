@@ -25,8 +25,8 @@ from fastreduce.parallel.replicas import Replicas
 from fastreduce.parallel.shares import MeasuredShares
 from fastreduce.parallel.update import Update
 
-# So many loss functions are compared with the whole batch's: one that counts its steps is another
-# in every step.
+# How many kinds of loss functions are compared with the loss of the whole batch. A function that
+# counts its steps is a new kind in every step.
 MOST_CHECKED = 64
 
 
@@ -43,11 +43,11 @@ class Dealer:
         settings.check(len(devices))
         shares, reproducible = settings.shares, settings.reproducible
         if shares is not None and not isinstance(shares, str):
-            # The caller's list may change before the model is copied; and of NumPy's numbers some
-            # are too coarse to cut a batch.
+            # A list of its own, since the caller's may change, and with Python's numbers, since
+            # some of NumPy's are too coarse to cut a batch.
             shares = [x if isinstance(x, int) else float(x) for x in shares]
         self.settings = replace(settings, shares=shares)
-        # With micro-shards never at once: their bits depend on no number of threads.
+        # Micro-shards never run at once, so that their bits do not depend on the number of threads.
         at_once = settings.at_once and reproducible is None
         self.use(Replicas(net, devices, settings.sync_batchnorm, settings.overlap, at_once))
         self.batch_dim = settings.batch_dim
@@ -56,7 +56,7 @@ class Dealer:
         self.measured = MeasuredShares(devices) if shares == "measured" else None
         self.fixed = shares if isinstance(shares, list) else [1.0] * shards
         self.alone = shards == 1
-        # Kinds of loss functions.
+        # The kinds of loss functions that have been compared.
         self.checked: set[tuple[str, Any]] = set()
         self.not_comparable: set[tuple[str, Any]] = set()
         self.replicas.update()

@@ -30,7 +30,7 @@ class Draws:
 
     def __init__(self, devices: Sequence[torch.device], only_torch: bool):
         if capturing():
-            devices = ()  # a graph's kernels draw on from where the last replay ended
+            devices = ()  # in a graph each replay goes on where the last one ended
         self._generators = [{_generator(torch.device("cpu")), _generator(x)} for x in devices]
         self._states: list[dict[torch.Generator, Tensor]] = [{} for _ in devices]
         self._only_torch = only_torch
@@ -39,11 +39,11 @@ class Draws:
 
     def __enter__(self) -> None:
         every = {generator for generators in self._generators for generator in generators}
-        # Here torch's generator would be that of a shard of an outer model.
+        # In a shard of an outer model torch's generator is that shard's own.
         if every and _C.DrawsFrom.is_here():
             raise _C.HasDrawn
         self._before = _states_of(every)
-        self._at_once = []  # those of a pass that was undone do not count
+        self._at_once = []  # without those of a pass that was undone
         if every:
             self._seed = _next_seed()
 
@@ -163,7 +163,7 @@ class RandomStates:
 
 def states_of_others() -> tuple[Any, Any]:
     """Of Python's generator and NumPy's, as what can be compared."""
-    of_numpy = sys.modules.get("numpy.random")  # which NumPy imports when it is asked for
+    of_numpy = sys.modules.get("numpy.random")  # NumPy imports it at its first use
     if of_numpy is None:
         return random.getstate(), None
     kind, keys, *rest = of_numpy.get_state()

@@ -79,7 +79,7 @@ class GraphedStep:
             if isinstance(own, Tensor):
                 own.copy_(new, non_blocking=True)
         self._replay()
-        if self._update:  # else replicas on other devices would not notice
+        if self._update:  # so that replicas on other devices notice the new values
             torch.autograd.graph.increment_version(self._update.params)
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
             parameter.grad = gradient
@@ -116,7 +116,7 @@ def _check_that_no_graph_holds(module: torch.nn.Module) -> None:
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for _ in range(2):
         for parameter in trained.values():
-            _metadata(parameter)[mark] = True  # which is gone with the node, if no graph holds it
+            _metadata(parameter)[mark] = True  # gone with the node, unless a graph holds that
         held = [name for name, parameter in trained.items() if mark in _metadata(parameter)]
         if not held:
             return
@@ -139,7 +139,7 @@ def captured(
     first, others = devices[0], devices[1:]
     graph = torch.cuda.CUDAGraph()
     pools = [_pool_on(device) for device in others]  # torch gives the first device one itself
-    with torch.cuda.device(first):  # where seeds are, for each replay sets them on its own stream
+    with torch.cuda.device(first):  # where the seeds are: each replay sets them on its own stream
         for device in others:
             graph.register_generator_state(torch.cuda.default_generators[device.index])
     with ExitStack() as stack:
@@ -149,7 +149,7 @@ def captured(
         main = torch.cuda.current_stream(first)
         streams = [torch.cuda.Stream(x) for x in others]  # type: ignore[no-untyped-call]
         for device, stream, pool in zip(others, streams, pools, strict=True):
-            stream.wait_stream(main)  # which makes it part of the capture
+            stream.wait_stream(main)  # so it becomes part of the capture
             stack.enter_context(torch.cuda.stream(stream))
             stack.enter_context(_allocating_from(pool, device))
         with torch.cuda.device(first):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-# How deep what a loss function holds is looked at: a module's buffers are two below it.
+# How many levels of what a loss function holds are looked at: a module's buffers are two below it.
 DEEP = 3
 
 
@@ -36,7 +36,7 @@ def _form(value: Any, deep: int) -> Hashable:
         pass
     elif isinstance(value, Mapping):
         parts = [x for pair in value.items() for x in pair]
-    elif isinstance(value, tuple):  # lists are what functions write to
+    elif isinstance(value, tuple):  # no lists, since functions write to them
         parts = [*value]
     elif isinstance(value, functools.partial):
         parts = [value.func, value.args, value.keywords]
@@ -53,5 +53,5 @@ def _form(value: Any, deep: int) -> Hashable:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # the variable has no value yet
         return None

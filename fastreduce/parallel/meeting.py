@@ -135,7 +135,7 @@ class _Shard:
     def go_on(self, answer: Any) -> None:
         """Begin, or take this answer to the last question."""
         if self._run_as_here is not None:
-            call, self._run_as_here = self._run_as_here, None  # a cycle would keep what it has had
+            call, self._run_as_here = self._run_as_here, None  # else a cycle would keep its tensors
             self._running = Future()
             self._worker.submit(call, self._running)
         else:
@@ -148,7 +148,7 @@ class _Shard:
             try:
                 raise said
             finally:
-                del said  # whose traceback holds this frame, and with it all that the shard had
+                del said  # its traceback holds this frame, and with it the shard's tensors
         found: Question | _Result = said
         return found
 
@@ -166,13 +166,13 @@ class _Shard:
         """Wait until it has stopped, if it has begun."""
         if self._running is not None and not self._running.cancel():
             self._running.result()
-        self._said = SimpleQueue()  # errors hold what the shard had
+        self._said = SimpleQueue()  # a new one: errors in the old one hold the shard's tensors
 
     def _run(self) -> None:
         _this_thread.shard = self
         try:
             self._said.put(_Result(self._call()))
-        except BaseException as error:  # a forward pass may raise anything, and all of it is told
+        except BaseException as error:  # whatever forward raises goes to the caller
             self._said.put(error)
         finally:
             del _this_thread.shard

@@ -28,7 +28,7 @@ def join(outputs: Sequence[Any], sizes: Sequence[int], device: torch.device, bat
         )
     _check_lists(outputs, sizes, batch_dim)
     for shard, (_, shape) in enumerate(flat):
-        # A class that forward makes itself, as of a namedtuple, is another in each shard.
+        # Where forward itself makes the class, as of a namedtuple, each shard has another class.
         if shape != flat[0][1] and repr(shape) != repr(flat[0][1]):
             raise ValueError(
                 f"DataParallel: shard {shard} returned {_in_words(outputs[shard])}, but shard 0 "
@@ -148,7 +148,7 @@ def _equal(one: Any, other: Any) -> bool:
     both_nan = isinstance(one, float) and isinstance(other, float) and one != one and other != other
     try:
         return one is other or both_nan or bool(one == other)
-    except (ValueError, RuntimeError):  # neither arrays nor tensors have one truth value
+    except (ValueError, RuntimeError):  # arrays and tensors with more than one truth value
         return False
 
 

@@ -72,7 +72,7 @@ class Passes:
     def __init__(self, replicas: Replicas, only_torch_draws: bool = False):
         self._replicas, self._only_torch_draws = replicas, only_torch_draws
         self._lock = threading.RLock()  # a replica has the parameters of one shard at a time
-        self._thread = threading.local()  # whether a shard runs in it
+        self._thread = threading.local()  # says whether a shard runs in the thread
 
     def forward(
         self, owners: Sequence[int], inputs: Sequence[tuple[Any, Any]], around: Around = nothing
@@ -153,7 +153,7 @@ class Passes:
         finally:
             try:
                 leave(one.buffers[0])
-            except KeyboardInterrupt:  # one Ctrl-C raises one, and half of this must not stay
+            except KeyboardInterrupt:  # this must be done whole; a second Ctrl-C is not expected
                 leave(one.buffers[0])
                 raise
 

@@ -65,12 +65,13 @@ class Recorder:
     def _write_state(self) -> None:
         """Record the parameters, if they have changed since the last time."""
         if capturing():
-            return  # an optimizer's step is being captured, and changes nothing yet
+            return  # the optimizer's step is only captured, and has changed nothing yet
         params = self._params()
         if params is None:
-            return  # the next forward pass refuses them; this step may be of another wrapper
+            return  # this step may be another wrapper's; else the next forward pass refuses them
         hashes = [[hash_of(params[name]) for name in bucket] for bucket in self._buckets]
-        # A write through parameter.data shows in the bits alone, a step that changes none does not.
+        # A write through parameter.data shows only in the bits; a step that changes no bit shows
+        # only in the versions.
         if not self._watch.changed(list(params.values())) and hashes == self._last:
             return
         self._last = hashes
@@ -79,7 +80,7 @@ class Recorder:
         self._next = self._step + 1
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self.path.open("r+") as file:  # one that was removed is not begun anew
+        with self.path.open("r+") as file:  # "r+": a file that was removed is not made again
             file.seek(0, os.SEEK_END)
             file.write(json.dumps(line) + "\n")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-# Where a layer keeps what it took for its weights: they would hold a pass's autograd graph.
+# Where a layer keeps its weights a second time. Those of a pass would hold its autograd graph.
 _HELD = ("_flat_weights", "_flat_weight_refs")
 _MOVES = "flatten_parameters"
 

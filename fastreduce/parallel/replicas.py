@@ -45,7 +45,7 @@ def _places(tensors: Sequence[Tensor]) -> list[int]:
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
     try:
         return [tensor._version for tensor in tensors]
-    except RuntimeError:  # in inference mode nobody counts
+    except RuntimeError:  # tensors of inference mode have no version
         return [0] * len(tensors)
 
 
@@ -207,12 +207,12 @@ class Replicas:
         """Find what has changed in the module since the last time, and follow it."""
         structure = [structure_of(module) for module in self.net.modules()]
         if structure != self._structure or not self.attributes.follow():
-            self._structure = []  # if what follows raises, the next pass begins it anew
-            with torch.inference_mode(False):  # or what is copied now could never be trained
+            self._structure = []  # so that the next pass builds again if this raises
+            with torch.inference_mode(False):  # else the copies could never be trained
                 self._build()
             self.attributes = Attributes(*(x.modules() for x in self.modules), devices=self.devices)
             self._structure = structure
-        # In a graph always: its replays find the parameters changed.
+        # Always in a graph, since at its replays the parameters have changed.
         if self._watch and (self._watch.changed(self._params) or capturing()):
             with torch.no_grad():
                 fastreduce.broadcast([[p.detach() for p in self._params], *self._copies.values()])

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-# The first batches are slow: kernels are chosen and memory is fetched. What is measured then is
-# held to one decimal, so that equal devices get equal shares (predicted to be enough of both).
+# The first batches are slow, since kernels are chosen and memory is fetched, so they do not count.
+# Shares are rounded to one decimal, so that equal devices get equal shares. (Both numbers are
+# predicted to be enough.)
 WARM_UP_BATCHES, MEASURED_BATCHES = 3, 5
 
 

@@ -110,7 +110,7 @@ def _owners_of_hooks(net: nn.Module) -> list[Any]:
     modules = set(net.modules())
     owners = []
     for hook in (hook for module in modules for hook in hooks_of(module)):
-        owner = getattr(hook, "__self__", hook)  # of a bound method
+        owner = getattr(hook, "__self__", hook)  # a bound method has an owner
         known: list[Any] = [owner]
         while isinstance(known[-1], functools.partial):
             made = known[-1]

@@ -26,7 +26,7 @@ class SyncBatchNorm:
     """What replicas need so that their BatchNorm layers normalize with all shards."""
 
     def __init__(self, modules: Iterable[nn.Module]):
-        # Made once, or torch.compile would take them for something new in every step.
+        # Made once, since torch.compile would compile again for new functions in every step.
         self._forwards = {
             norm: untraced(functools.partial(_forward, norm.forward, f"BatchNorm layer {name}"))
             for module in modules
@@ -65,7 +65,7 @@ class _AllReduce(torch.autograd.Function):
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.streams = Streams(tensor.device for tensor in tensors)
         totals = [tensor.detach().clone() for tensor in tensors]
-        # A few KB per tensor; in the fixed order of "leader", so that the bits do not depend on
+        # The tensors have a few KB. The order of "leader" is fixed, so the bits do not depend on
         # what is fastest between these devices.
         fastreduce.allreduce(totals, algorithm="leader")
         return tuple(totals)

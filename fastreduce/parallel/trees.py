@@ -60,7 +60,7 @@ def _made(kind: type[Any], values: Any) -> Any:
     """``kind(values)``, as from nn.DataParallel, or the values where that cannot be made."""
     try:
         return kind(values)
-    except TypeError:  # the constructor wants something else
+    except TypeError:  # its constructor takes other arguments
         return values
 
 

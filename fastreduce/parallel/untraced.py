@@ -27,6 +27,7 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
             run = torch._dynamo.disable(function)  # type: ignore[no-untyped-call]
         return run(*args, **kwargs)
 
-    # torch.compile keeps a few versions of each code object, which all functions here would share.
+    # A code object of its own: torch.compile keeps only a few versions of each code object, and all
+    # functions that are decorated here would share one.
     called.__code__ = called.__code__.replace()
     return functools.wraps(function)(called)

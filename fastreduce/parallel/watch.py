@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import TensorWeakRef
 
-# By id. Not a WeakSet: going through one raises where another thread makes a Watch meanwhile.
+# By id. A WeakSet would not do: iterating over it raises if another thread makes a Watch meanwhile.
 _watches: weakref.WeakValueDictionary[int, Watch] = weakref.WeakValueDictionary()
 
 

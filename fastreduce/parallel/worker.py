@@ -26,11 +26,12 @@ class Worker:
 
     def __init__(self, name: str, cores: int | None = None):
         self._calls: SimpleQueue[Any] = SimpleQueue()
-        # First: start() waits, and Ctrl-C then leaves a thread that has begun and no worker.
+        # Before the thread starts: Ctrl-C may come while start() waits, and then leaves a thread
+        # that nothing else would end.
         weakref.finalize(self, self._calls.put, None).atexit = False
         self._thread = threading.Thread(None, _run, name, (self._calls,), daemon=True)
         self._thread.start()
-        if cores is not None:  # as a call: an error of it would end the thread, and others wait
+        if cores is not None:  # as a call, whose error is raised here and does not end the thread
             self.submit(functools.partial(_C.take_cores, cores)).result()
 
     def submit(self, call: Callable[[], Any], future: Future[Any] | None = None) -> Future[Any]:
@@ -48,4 +49,4 @@ class Worker:
 def _run(calls: SimpleQueue[Any]) -> None:
     while (submitted := calls.get()) is not None:
         settle(*submitted)
-        del submitted  # or it would be held until the next
+        del submitted  # else it would be held until the next one comes
