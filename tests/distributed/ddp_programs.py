@@ -1,6 +1,7 @@
 """Users' programs with DistributedDataParallel: each returns what it has trained."""
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -150,6 +151,24 @@ def bf16_hook(rank, size):
 def power_sgd_hook(rank, size):
     state = powerSGD_hook.PowerSGDState(dist.group.WORLD, 2, start_powerSGD_iter=2)
     return _hooked(rank, state, powerSGD_hook.powerSGD_hook)
+
+
+def power_sgd_hook_of_several_buckets(rank, size):
+    """Its callbacks make calls, and so does DDP: for the next bucket, and of what was unused."""
+    state = powerSGD_hook.PowerSGDState(dist.group.WORLD, 2, start_powerSGD_iter=2)
+
+    def hook(state, bucket: dist.GradBucket):
+        done = powerSGD_hook.powerSGD_hook(state, bucket)
+        done.wait()  # or the order of these calls is not the same on all ranks
+        if rank == 1:
+            time.sleep(0.01)  # as where this rank is slower
+        return done
+
+    module = Net(branches=2)
+    model = DDP(module, bucket_cap_mb=1 / 1024, find_unused_parameters=True)
+    model.register_comm_hook(state, hook)
+    train(model, rank)
+    return parameters(module)
 
 
 def calls_from_callbacks(rank, size):

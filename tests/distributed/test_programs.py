@@ -14,7 +14,10 @@ FAMILIES = {
     "short": (ddp.plain, ddp.bucket_views, sharded.fsdp2),
     "complex": (ddp.complex_parameters, sharded.complex_shards),
     "ddp": (ddp.unused_parameters, ddp.static_graph, ddp.no_sync, ddp.uneven_inputs),
-    "hooks": (ddp.fp16_hook, ddp.bf16_hook, ddp.power_sgd_hook, ddp.calls_from_callbacks),
+    "hooks": (
+        *(ddp.fp16_hook, ddp.bf16_hook, ddp.power_sgd_hook),
+        *(ddp.power_sgd_hook_of_several_buckets, ddp.calls_from_callbacks),
+    ),
     "compiled": (ddp.compiled, sharded.functional),
     "sharded": (
         *(sharded.fsdp2_in_memory_of_the_group, sharded.dtensors),
