@@ -20,7 +20,8 @@ struct Reach {
   std::optional<bool> nvlink;  // as far as it was asked for
 };
 std::map<std::pair<int, int>, Reach> known;
-std::set<int> hanging;  // devices
+std::set<int> hanging;                  // devices
+std::set<std::pair<int, int>> enabled;  // pairs, by this file, perhaps in a trial that failed
 Proofs proofs;
 void (*reached)(int device, int other) = nullptr;
 
@@ -46,10 +47,11 @@ std::string try_out(int device, int other) {
   else
     cuda_check(status, "cudaDeviceEnablePeerAccess");
   if (status == cudaErrorTooManyPeers) return "the device has as many peers as it can";
+  if (status == cudaSuccess) enabled.insert({device, other});
   const Finding found = find_out(device, other);
   // While peer access is enabled, the copy engine would also use the broken path. A pair that hangs keeps it, because
   // taking it away waits for the device, or pulls the memory from under its work.
-  if (!found.problem.empty() && !found.hangs && status == cudaSuccess)
+  if (!found.problem.empty() && !found.hangs && enabled.contains({device, other}))
     cuda_check(cudaDeviceDisablePeerAccess(other), "cudaDeviceDisablePeerAccess");
   return found.problem;
 }

@@ -124,6 +124,7 @@ void unknown_in_a_capture();
 void two_captures();
 void no_host_memory_once();
 void first_scratch_in_a_capture();
+void a_trial_that_fails_once();
 
 // reuse_test.cpp
 void calls_at_the_same_addresses();

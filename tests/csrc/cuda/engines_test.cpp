@@ -271,6 +271,7 @@ int main(int argc, char** argv) {
       no_host_memory_once();
       first_scratch_in_a_capture();
     }
+    if (mode == "lost copies") a_trial_that_fails_once();
     through_the_host();
   }
   std::printf("%d cases right\n", cases);

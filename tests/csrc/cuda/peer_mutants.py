@@ -55,6 +55,13 @@ PEER_MUTANTS = {
     "peer access taken from under a copy that hangs": Mutant(
         "cuda/peers.cpp", "&& !found.hangs ", "", "kernels hang", "disabled under"
     ),
+    "peer access of a trial that failed is not taken back": Mutant(
+        "cuda/peers.cpp",
+        "enabled.contains({device, other})",
+        "status == cudaSuccess",
+        "lost copies",
+        "keeps its peer access",
+    ),
     "every pair of a device that hangs is tried out": Mutant(
         "cuda/peers.cpp",
         "hanging.contains(device) || hanging.contains(other)",

@@ -201,6 +201,24 @@ void engines_test::no_host_memory_once() {
   cases += 1;
 }
 
+// A pair whose trial fails is tried out by the next call. If it is broken then, its access is taken back all the same:
+// the copy from 1 to 3 is the user's.
+void engines_test::a_trial_that_fails_once() {
+  const Call call(4);
+  virtual_cuda::fail_call("cudaHostAlloc", cudaErrorMemoryAllocation, 6);  // that of 1 and 3
+  const std::string thrown = thrown_by<std::runtime_error>(call);
+  virtual_cuda::forget_failures();
+  if (thrown.find("cudaHostAlloc failed: cudaErrorMemoryAllocation") == std::string::npos) fail("thrown: " + thrown);
+  reduce("after a trial that failed");
+  const DeviceMemory from = allocate_device(1, 4), to = allocate_device(3, 4);
+  uint32_t found = 0, sent = 7;
+  for (const auto& [dst, src] :
+       {std::pair<void*, void*>{from.get(), &sent}, {to.get(), from.get()}, {&found, to.get()}})
+    cuda_check(cudaMemcpy(dst, src, 4, cudaMemcpyDefault), "cudaMemcpy");
+  if (found != sent) fail("after a trial that failed, a broken pair keeps its peer access");
+  cases += 1;
+}
+
 // A call over streams of two captures would be part of one of them only.
 void engines_test::two_captures() {
   const Call call(3);
