@@ -133,6 +133,7 @@ class IpcStaging::OnStream final : public Executor {
   }
 
   bool run_at_once(const Table& table) override {
+    if (!staging_.at_once_) return false;  // the ranks have come on other GPUs than last, of which two are one
     AtOnce& at_once = *staging_.at_once_;
     auto found = at_once.schedules.find(rank_schedule_.schedule->id);
     if (found == at_once.schedules.end())

@@ -89,6 +89,23 @@ void calls_differ(const Case& test) {
   ++cases;
 }
 
+// Two ranks come to one GPU, of which each has a part. Where each was before, kernels waited for each other.
+void ranks_meet_on_one_gpu(const Case& test) {
+  constexpr int kDevices[][2] = {{7, 0}, {0, 8}, {7, 8}, {7, 0}};
+  as_processes(test, [&](Process& process, const RankSchedule& rank_schedule, auto& all) {
+    for (int round = 0; round < 8; ++round) {
+      if (round % 2 == 0) process.move_to(kDevices[round / 2][process.group().rank()]);
+      process.fill(round);
+      all.arrive_and_wait();
+      if (!process.call(rank_schedule, milliseconds(40'000))) fail_at_once(test.where() + ": not reached");
+      process.check(round);
+      all.arrive_and_wait();
+    }
+  });
+  expect_clean(test.where());
+  ++cases;
+}
+
 struct Warnings : c10::WarningHandler {
   void process(const c10::Warning& warning) override { words.push_back(warning.msg()); }
   std::vector<std::string> words;
@@ -196,13 +213,14 @@ bool serves(const Named& named) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  std::vector<std::vector<bool>> peers(7, std::vector<bool>(7, true));
+  std::vector<std::vector<bool>> peers(9, std::vector<bool>(9, true));
   peers[3][4] = peers[4][3] = false;
-  virtual_cuda::reset({.devices = 7,
+  virtual_cuda::reset({.devices = 9,
                        .peers = peers,
                        .lies = {{.device = 5, .peer = 6, .writes = false, .reads = true}},
                        .max_delay_us = 20,
                        .multiprocessors = 90,
+                       .gpus = {0, 1, 2, 3, 4, 5, 6, 7, 7},
                        .blocks_wait = true});
   make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
@@ -226,6 +244,7 @@ int main(int count, char** arguments) {
   run({ring, {130}});  // with a GPU that was in fewer calls than the others
   calls_differ({ring, {130}});
   calls_differ({ring, {kAtOnceElems * 3}, false});
+  ranks_meet_on_one_gpu({sharded, {130}});
   one_stops({ring, {130}}, true, "rank 1 has left the group");
   one_stops({ring, {130}}, false, "reached its timeout of 500 ms, waiting for the devices of all ranks");
   nobody_reaches({sharded, {130}, false, -1, false, 3}, "cudaIpcOpenMemHandle: ");

@@ -88,6 +88,9 @@ MUTANTS = {
         "",
         "reached without peer access",
     ),
+    "kernels wait though two ranks have come to one GPU": Mutant(
+        "cuda/ipc.cpp", "if (!staging_.at_once_) return false;", "", "", ""
+    ),
     "nobody looks whether peers are there": Mutant(
         "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),

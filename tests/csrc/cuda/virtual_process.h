@@ -60,19 +60,23 @@ struct Case {
 class Process {
  public:
   Process(const Case& test, int rank, const std::vector<std::string>& names)
-      : test_(test),
-        program_(test.named.program),
-        device_(test.on_one_gpu ? 0 : test.first_gpu + rank),
-        group_(rank, names, 1 << 16),
-        devices_(group_) {
-    const DeviceGuard guard(device_);
-    current_streams[device_] = (stream_ = make_stream()).get();
+      : test_(test), program_(test.named.program), group_(rank, names, 1 << 16), devices_(group_) {
     for (int64_t elems : test.elems) total_ += elems;
-    const int64_t bytes = total_ * 4 + 64;
-    in_ = allocate_device(device_, bytes);
-    out_ = allocate_device(device_, bytes);
-    const std::lock_guard lock(mutex);
-    for (void* memory : {in_.get(), out_.get()}) lane_of_memory[static_cast<std::byte*>(memory)] = rank;
+    move_to(test.on_one_gpu ? 0 : test.first_gpu + rank);
+  }
+
+  // Has its stream and its tensors there from now on.
+  void move_to(int device) {
+    device_ = device;
+    const DeviceGuard guard(device);
+    current_streams[device] = (stream_ = make_stream()).get();
+    for (DeviceMemory* tensors : {&in_, &out_}) {
+      DeviceMemory made = allocate_device(device, total_ * 4 + 64);
+      const std::lock_guard lock(mutex);
+      lane_of_memory.erase(static_cast<std::byte*>(tensors->get()));
+      lane_of_memory[static_cast<std::byte*>(made.get())] = group_.rank();
+      *tensors = std::move(made);
+    }
   }
 
   Group& group() { return group_; }
@@ -167,7 +171,7 @@ class Process {
 
   const Case& test_;
   const Schedule& program_;
-  const int device_;
+  int device_ = 0;
   Group group_;
   Stream stream_;
   DeviceGroup devices_;

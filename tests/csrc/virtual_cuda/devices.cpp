@@ -96,7 +96,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 // Not in the order of the devices' numbers, as under CUDA_VISIBLE_DEVICES.
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
   return call("cudaDeviceGetPCIBusId", [&](Runtime& rt) {
-    std::snprintf(id, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x40 - rt.valid_device(device));
+    const int gpu = rt.config.gpus.empty() ? rt.valid_device(device) : rt.config.gpus.at(device);
+    std::snprintf(id, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x40 - gpu);
   });
 }
 

@@ -64,6 +64,7 @@ struct Config {
   bool verify_writes = false;  // linear only: look for writes that the kernel did not declare
   int max_peers = 16;          // enabled by one device; 8 on machines without a switch
   int multiprocessors = 4;
+  std::vector<int> gpus = {};             // gpus[d]: of which device d is a part, as by MIG; empty: each its own
   bool blocks_wait = false;               // for each other and for those of other devices: all run at once
   bool loads_wait = false;                // a kernel that is loaded waits for all that its device does
   int block_threads = 1;                  // of every block as many run, or as many as the launch asks for
