@@ -172,7 +172,12 @@ IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_st
     problem_ = words("cudaIpcGetMemHandle", status);
     return;
   }
-  leave_mark(device, static_cast<std::byte*>(memory.get()) + kMarkAt, rank);
+  try {
+    leave_mark(device, static_cast<std::byte*>(memory.get()) + kMarkAt, rank);
+  } catch (const std::exception&) {  // the mark may still be on its way there
+    Kept::instance().forget(std::move(memory), {});
+    throw;
+  }
   std::memcpy(&address_.staging, &handle, sizeof(handle));
   address_.gpu = gpu_of(device);
   own_ = std::move(memory);

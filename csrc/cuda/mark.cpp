@@ -36,11 +36,12 @@ struct Copies {
 
 void leave_mark(int device, std::byte* memory, int rank) {
   const DeviceGuard guard(device);
-  const HostMemory host = allocate_host(kMarkBytes);
-  const Stream stream = make_stream();
-  std::memcpy(host.get(), pattern(rank).data(), kMarkBytes);
-  cuda_check(cudaMemcpyAsync(memory, host.get(), kMarkBytes, cudaMemcpyHostToDevice, stream.get()), "cudaMemcpyAsync");
-  cuda_check(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
+  KeptUnlessDone<Copies> copies(device);
+  const cudaStream_t stream = copies->stream.get();
+  std::memcpy(copies->host.get(), pattern(rank).data(), kMarkBytes);
+  Line(device, stream).copy(memory, copies->host.get(), kMarkBytes, cudaMemcpyHostToDevice);
+  cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  copies.done();
 }
 
 std::string problem_with_mark(int device, std::byte* memory, int rank) {

@@ -160,6 +160,20 @@ void no_memory_to_share() {
   ++cases;
 }
 
+// What was enqueued before the error still works on its memory.
+void a_mark_that_fails() {
+  virtual_cuda::fail_call("cudaStreamSynchronize", cudaErrorLaunchFailure);
+  std::string thrown;
+  try {
+    make_staging(0, 0, 2);
+  } catch (const std::runtime_error& error) {
+    thrown = error.what();
+  }
+  if (thrown.find("cudaStreamSynchronize failed") == std::string::npos) fail("a mark that fails: '" + thrown + "'");
+  expect_clean("a mark that fails");
+  ++cases;
+}
+
 // Nothing is allocated that a captured stream would have to wait for.
 void expect_refused_in_a_capture() {
   const Stream stream = make_stream();
@@ -226,6 +240,7 @@ int main(int count, char** arguments) {
   const std::vector<Named> programs = read_programs(arguments[1]);
   expect_refused_in_a_capture();
   no_memory_to_share();
+  a_mark_that_fails();
   memory_is_pinned();
   for (const Named& named : programs) {
     if (!serves(named) || (count > 2 && named.program.ranks != std::atoi(arguments[2]))) continue;

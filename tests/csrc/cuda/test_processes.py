@@ -91,6 +91,9 @@ MUTANTS = {
     "kernels wait though two ranks have come to one GPU": Mutant(
         "cuda/ipc.cpp", "if (!staging_.at_once_) return false;", "", "", ""
     ),
+    "memory is given up under a mark that is on its way": Mutant(
+        "cuda/ipc.cpp", "Kept::instance().forget(std::move(memory), {});", "", "", "which is freed"
+    ),
     "nobody looks whether peers are there": Mutant(
         "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),
