@@ -19,12 +19,18 @@ bool goes_on(const Group& group, const std::exception& error) {
   return dynamic_cast<const GroupError*>(&error) && group.failed_at_all().empty();
 }
 
-void wait_for_last_work(Executor& executor) {
+// Returns whether the GPU says that it has ended.
+bool wait_for_last_work(Executor& executor) {
   const Clock::time_point end = Clock::now() + kLastWork;
   try {
-    while (!executor.idle() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  } catch (const std::exception&) {  // the GPU has failed: it does no more work, and the first error says more
+    while (!executor.idle()) {
+      if (Clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  } catch (const std::exception&) {  // the GPU has failed, and the first error says more
+    return false;
   }
+  return true;
 }
 
 }  // namespace
@@ -42,8 +48,13 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
   try {
     return run_flags(group_, call, *executor, [&] { return joined(*staging); });
   } catch (const std::exception& error) {
-    if (!goes_on(group_, error)) staging->abandon();
-    wait_for_last_work(*executor);  // since its memory is free after this
+    const bool may_go_on = goes_on(group_, error);
+    if (!may_go_on) staging->abandon();
+    // The call's memory is free after this, and if the group goes on, the next call uses it.
+    if (!wait_for_last_work(*executor) && may_go_on) {
+      group_.fail("the GPU of rank " + group_.name() + " has not ended its part of a call that differed");
+      staging->abandon();
+    }
     throw;
   }
 }

@@ -27,7 +27,10 @@ SOURCES = {
     "memory": Source(PROCESSES / "one_process_memory.cpp"),
     "kernels of the CPU": Source(HERE.parent / "cpu" / "few_kernels.cpp", ("-DFEWEST_KERNELS",)),
     "choice of kernels": Source(CSRC / "cpu" / "kernels.cpp"),
-    "test": Source(HERE / "processes_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH)),
+    **{
+        name: Source(HERE / f"{name}_test.cpp", (*TEST_OPTIONS, *VIRTUAL_TORCH))
+        for name in ("processes", "process_errors")
+    },
 }
 
 pytestmark = [needs_compiler, pytest.mark.sweep("virtual GPUs")]
@@ -70,10 +73,17 @@ MUTANTS = {
     ),
     "kernels do not wait after calls that differ": Mutant(
         "processes/devices.cpp",
-        "if (!goes_on(group_, error)) ",
-        "goes_on(group_, error); ",
+        "if (!may_go_on) ",
+        "",
         "",
         "wrong value",
+    ),
+    "a group goes on though a GPU may be at its last call": Mutant(
+        "processes/devices.cpp",
+        "if (!wait_for_last_work(*executor) && may_go_on)",
+        "if (!wait_for_last_work(*executor) && false)",
+        "",
+        "thrown where a GPU failed",
     ),
     "kernels do not wait as long as the group": Mutant(
         "cuda/ipc.cpp", "kNoLimit = UINT32_MAX", "kNoLimit = 0", "", "kernel trapped"

@@ -17,6 +17,9 @@ using namespace engines_test;
 using c10::cuda::current_streams;
 using std::chrono::milliseconds;
 
+constexpr int kRounds = 3;
+inline int cases = 0;
+
 inline std::mutex mutex;                          // of lane_of_memory
 inline MakeDeviceStaging make_staging = nullptr;  // the engine's own
 inline thread_local DeviceAddress own_address;    // of what it made last
@@ -79,6 +82,8 @@ class Process {
     }
   }
 
+  bool gpu_fails = false;  // so what is left of a call is not known
+
   Group& group() { return group_; }
   Announcement announcement() const {
     Announcement mine;
@@ -98,7 +103,7 @@ class Process {
       return reached;
     } catch (const GroupError&) {
       const DeviceGuard guard(device_);
-      if (cudaStreamQuery(stream_.get()) == cudaErrorNotReady)
+      if (!gpu_fails && cudaStreamQuery(stream_.get()) == cudaErrorNotReady)
         fail_at_once(test_.where() + ": a kernel waits on after its call has failed");
       throw;
     }
@@ -202,5 +207,13 @@ void as_processes(const Case& test, const Does& does) {
       }
     });
 }
+
+// process_errors_test.cpp
+void one_stops(const Case& test, bool leaves, const std::string& words);
+void calls_differ(const Case& test);
+void a_gpu_fails_where_calls_differ(const Case& test);
+void one_gpu_fails(const Case& test);
+void no_memory_to_share();
+void a_mark_that_fails();
 
 }  // namespace processes_test
