@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -207,6 +208,7 @@ def _conclude(
     how: str | None,
 ) -> None:
     """``how`` a run that has not ended goes on: the flags for that."""
+    from fastreduce.training.processes import started
     from fastreduce.training.report import (
         CHECKPOINTS,
         PICTURE,
@@ -227,7 +229,8 @@ def _conclude(
     others = [metrics_path.with_name(name) for name in (CHECKPOINTS, TRACE, TENSORBOARD)]
     print("written:", *written, *filter(Path.exists, others))
     if how is not None and others[0].is_dir():
-        print(f"to go on from there: fastreduce train --resume {metrics_path.parent}{how}")
+        again = f"--resume {shlex.quote(str(metrics_path.parent))}{how}"
+        print(f"to go on from there: {started().command} train {again}")
 
 
 def _title(config: Config, data: FashionMNIST) -> str:

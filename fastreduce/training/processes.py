@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ class Processes:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+
+    @property
+    def command(self) -> str:
+        """What to type to start as many."""
+        torchrun = f"torchrun --nproc-per-node {self.size} -m "
+        return torchrun * (self.size > 1) + "fastreduce"
 
     def devices(self, names: list[str] | None, backend: str | None) -> list[torch.device]:
         """Those of these names, without names all GPUs or the CPU: one of them for each process
@@ -144,7 +151,7 @@ class Processes:
             above = [
                 x for x in run.absolute().parents[:2] if any((x / CHECKPOINTS).glob("step-*s"))
             ]
-            meant = f"; did you mean --resume {above[0]}?" if above else ""
+            meant = f"; did you mean --resume {shlex.quote(str(above[0]))}?" if above else ""
             raise FileNotFoundError(f"{error}{meant}") from None
         before = found.state.get(PROCESSES, 1)
         if before not in (None, self.size):

@@ -74,6 +74,14 @@ def test_a_loss_that_is_not_finite_is_said_with_its_rank(tmp_path):
     assert "error: rank 1, epoch 1, step 2: the loss of shard 0 is nan" in said
 
 
+def test_as_many_processes_are_said_to_go_on(tmp_path):
+    """One alone would be refused."""
+    flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--out", str(tmp_path)]
+    said = train(2, *flags, "--lr", "1e30", "--checkpoint-every", "1", status=1)
+    again = f"torchrun --nproc-per-node 2 -m fastreduce train --resume {tmp_path} --lr RATE (if"
+    assert f"to go on from there: {again}" in said
+
+
 def with_a_seed_of_its_own(flags: list[str]) -> int:
     return main(["train", *flags, "--seed", os.environ["RANK"]])
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 
 import pytest
 import torch
@@ -48,6 +49,25 @@ def test_a_run_whose_loss_was_not_finite_goes_on_at_a_lower_rate(capsys, run):
     first, *epochs = (run / "metrics.jsonl").read_text().splitlines()
     assert json.loads(first)["config"]["lr"] == kept(run)["lr"] == 0.05
     assert len(epochs) == 2
+
+
+def test_what_is_said_to_go_on_can_be_typed_as_it_stands(capsys, monkeypatch, run):
+    """The shell would take a name with a space for two, as it is."""
+    spaced = run.rename(run.with_name("my run"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "epochs", interrupted)
+        assert resumed(spaced) == 130
+    said = capsys.readouterr().out.splitlines()[-1].removeprefix("to go on from there: ")
+    command, *typed = shlex.split(said)
+    assert command == "fastreduce" and main([*typed, *DATA]) == 0
+
+    assert resumed(spaced / "checkpoints") == 1
+    meant = capsys.readouterr().err.split("did you mean ")[1].removesuffix("?\n")
+    assert main(["train", *shlex.split(meant), *DATA]) == 0
+
+
+def interrupted(trainer):
+    raise KeyboardInterrupt
 
 
 def test_or_leaves_such_steps_out(capsys, run):
