@@ -189,9 +189,10 @@ def read_idx(path: Path) -> Tensor:
         raise DataError(f"{path}: found {len(raw)} bytes, wanted an IDX header of {start}")
     shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
     if len(raw) - start != math.prod(shape) or not raw[start:]:
+        wanted = f"{math.prod(shape):,}" if all(shape) else "at least 1"
         raise DataError(
             f"{path}: found {len(raw) - start:,} bytes after the header, "
-            f"wanted {math.prod(shape):,}, at least 1, for the shape {shape} it announces; "
+            f"wanted {wanted}, for the shape {shape} it announces; "
             "the file is truncated or damaged"
         )
     return torch.frombuffer(raw, dtype=torch.uint8, offset=start).view(shape)
