@@ -64,7 +64,7 @@ import torch
 from buffers import GRAPHS_KEPT, cache_bytes, has_gpu
 from contenders import AGAINST, absent
 from contest import Case, fits, measure
-from expected import can_be_checked
+from expected import can_be_checked, is_exact
 from figures import OURS, summary
 from measure import at_least, machine, parser_of_sizes, preamble, save, sizes_bytes, write
 from nets import GRADIENTS
@@ -142,6 +142,12 @@ def arguments() -> argparse.Namespace:
     )
     args = parser.parse_args()
     args.algorithm = known if "all" in args.algorithm else args.algorithm
+    for name, k in itertools.product(args.d, args.k):
+        if not is_exact(args.o, getattr(torch, name), k):
+            parser.error(
+                f"found -d {name} with -k {k}: sums of so many ranks are rounded, so that their "
+                "results cannot be checked; wanted fewer ranks, or another dtype"
+            )
     return args
 
 

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from axes import save_figure, show_title, where
 from hidden import hidden_share, spans_of
-from measure import alternate, at_least, machine, medians, preamble, save
+from measure import alternate, at_least, machine, medians, preamble, save, stem
 from memory import peak_bytes
 from nets import SHAPES, task
 from rows import Row
@@ -146,7 +146,7 @@ def main() -> None:
     )
     parser.add_argument("-n", type=at_least(1), default=7, help="rounds; median shown (7)")
     parser.add_argument("--no-ddp", action="store_true", help="without DistributedDataParallel")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    parser.add_argument("--out", type=stem, help="write OUT.json and OUT.png")
     args = parser.parse_args()
     about = machine()
     print(preamble(about))

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from axes import one_legend, save_figure, show_title, where
-from measure import at_least, machine, medians, preamble, save, slowest_s
+from measure import at_least, machine, medians, preamble, save, slowest_s, stem
 from nets import task
 from rows import Row
 from step_contenders import CHECKED_STEPS, bare, vector
@@ -152,7 +152,7 @@ def main() -> None:
     )
     parser.add_argument("-m", nargs="+", choices=MODELS, default=list(MODELS), help="models")
     parser.add_argument("-n", type=at_least(1), default=15, help="rounds; median shown (15)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    parser.add_argument("--out", type=stem, help="write OUT.json and OUT.png")
     args = parser.parse_args()
     about = machine() | {"processes": PROCESSES, "threads": 1}
     print(preamble(about))

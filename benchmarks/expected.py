@@ -2,7 +2,7 @@
 tests/.
 
 Values depend on rank and index, so that misplaced data shows. For up to 8 ranks they are exact in
-every dtype measured here, whatever the order of the ranks.
+every dtype measured here, whatever the order of the ranks; for more see `is_exact`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,23 @@ def can_be_checked(dtype: torch.dtype) -> bool:
     """Whether the dtype holds every sum of `contribution` for 8 ranks, and torch compares it."""
     if dtype.is_complex:  # reduced as their parts
         return False
-    largest = torch.full((1,), 8 * 12 + sum(range(8)))
+    largest = torch.full((1,), _largest_sum(8))
     try:
         return bool((largest.to(dtype) == largest).all())
     except (NotImplementedError, RuntimeError, TypeError):
         return False
+
+
+def is_exact(op: str, dtype: torch.dtype, k: int) -> bool:
+    """Whether every partial result of k ranks has a value of its own in ``dtype``; integers wrap.
+
+    >>> is_exact("sum", torch.bfloat16, 13), is_exact("sum", torch.bfloat16, 16)
+    (True, False)
+    """
+    if op not in ("sum", "avg") or not dtype.is_floating_point:
+        return True
+    return _largest_sum(k) <= 2 / torch.finfo(dtype).eps  # up to there it has all whole numbers
+
+
+def _largest_sum(k: int) -> int:
+    return 12 * k + sum(range(k))

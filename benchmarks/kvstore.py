@@ -27,7 +27,7 @@ import networkx as nx
 import torch
 import torch.distributed as dist
 from axes import binary_size, save_figure, show_times, show_title, where
-from measure import at_least, machine, medians, preamble, save, slowest_s
+from measure import at_least, machine, medians, preamble, save, slowest_s, stem
 from namespaces import missing_commands, namespaces, start_in
 from rows import Row
 
@@ -176,7 +176,7 @@ def main() -> None:
         default=MEASURED,
         help="how many to measure (default: 1 2 3 4)",
     )
-    parser.add_argument("--out", type=Path, help="write JSON and PNG, with this stem")
+    parser.add_argument("--out", type=stem, help="write JSON and PNG, with this stem")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -21,6 +21,7 @@ from rows import Row
 
 import fastreduce
 from fastreduce import _C
+from fastreduce.cli.paths import why_not_writable
 from fastreduce.files import write_whole
 from fastreduce.plan.machine import cpu
 from fastreduce.units import busbw
@@ -171,6 +172,17 @@ def size_bytes(text: str) -> int:
     return at_least(1)(number) * unit
 
 
+def stem(text: str) -> Path:
+    """What argparse reads --out with: OUT.json can be written, which is asked before anything is
+    measured. Behind another dot OUT would lose its end, and with it the difference to others."""
+    path = Path(text)
+    if path.suffix not in ("", ".json", ".png"):
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a name without {path.suffix!r}")
+    if reason := why_not_writable(path.with_suffix(".json")):
+        raise argparse.ArgumentTypeError(reason)
+    return path
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """What argparse reads an argument with that is a whole number, ``least`` or more."""
 
@@ -194,7 +206,7 @@ def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
     parser.add_argument("-n", type=count, default=rounds, help=f"rounds; median shown ({rounds})")
     parser.add_argument("-k", type=count, nargs="+", default=[2, 4, 8], help="numbers of ranks")
     parser.add_argument("-t", type=count, default=threads, help="CPU threads (all)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    parser.add_argument("--out", type=stem, help="write OUT.json and OUT.png")
     return parser
 
 

@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from measure import machine, save
+from measure import machine, save, stem
 from rows import Row
 from scale import LOCAL, by_formula, machines_of
 
@@ -102,7 +101,7 @@ def timed(name: str) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write OUT.json")
+    parser.add_argument("--out", type=stem, help="write OUT.json")
     args = parser.parse_args()
     explained(1)  # what is imported when it is first needed
     columns = "{:42} {:>10} {:>10} {:>8}"

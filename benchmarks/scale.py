@@ -120,10 +120,10 @@ def draw(found: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    from measure import save
+    from measure import save, stem
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    parser.add_argument("--out", type=stem, help="write OUT.json and OUT.png")
     args = parser.parse_args()
     print(f"# {machines_of(MACHINES[-1]).source}")
     columns = "{:>11} {:>6} {:>13} {:>12} {:>12} {:>8}"

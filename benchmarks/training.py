@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from axes import save_figure, show_title, where
-from measure import alternate, at_least, machine, medians, preamble, save
+from measure import alternate, at_least, machine, medians, preamble, save, stem
 from rows import Row
 from torch import Tensor
 
@@ -165,7 +165,7 @@ def main() -> None:
         "-k", type=at_least(1), nargs="+", default=[2], help="numbers of replicas (2)"
     )
     parser.add_argument("-n", type=at_least(1), default=21, help="rounds; median shown (21)")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.png")
+    parser.add_argument("--out", type=stem, help="write OUT.json and OUT.png")
     args = parser.parse_args()
     about = machine()
     print(preamble(about))

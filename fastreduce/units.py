@@ -96,13 +96,13 @@ def busbw(nbytes: int, time_s: float, k: int) -> float:
     """Bytes per second that an allreduce of ``nbytes`` per rank moves over each rank's link.
 
     That is `bus_bytes` over the time, so it can be compared with the link's own rate, whatever the
-    algorithm and k. Infinite if no time passes or
-    there is only one rank. Source: nccl-tests, doc/PERFORMANCE.md.
+    algorithm and k. 0 if there is only one rank, and infinite if no time passes. Source:
+    nccl-tests, doc/PERFORMANCE.md.
 
-    >>> busbw(160_000_000, 0.015, 4)
-    16000000000.0
+    >>> busbw(160_000_000, 0.015, 4), busbw(160_000_000, 0.015, 1)
+    (16000000000.0, 0.0)
     """
-    return bus_bytes(nbytes, k) / time_s if time_s > 0 and k > 1 else math.inf
+    return bus_bytes(nbytes, k) / time_s if time_s > 0 else math.inf
 
 
 def parse_size(text: str) -> int:

@@ -6,7 +6,9 @@ import allreduce
 import predict
 import published
 import pytest
-from measure import at_least, parser_of_sizes, sizes_bytes
+import torch
+from expected import contribution
+from measure import at_least, bandwidth, parser_of_sizes, sizes_bytes
 
 WRONG = {
     "-b 0": "argument -b: found 0, wanted 1 or more",
@@ -17,6 +19,8 @@ WRONG = {
     "-k 2 0": "argument -k: found 0, wanted 1 or more",
     "-t 0": "argument -t: found 0, wanted 1 or more",
     "-n x": "argument -n: invalid whole_number value: 'x'",
+    "--out /dev/null/all": "argument --out: /dev/null is a file, want a folder to write all.json",
+    "--out h100.2": "argument --out: found 'h100.2', wanted a name without '.2'",
 }
 
 
@@ -40,6 +44,33 @@ def test_of_allreduce(flags, capsys, monkeypatch):
     assert f"argument {flags.split()[0]}: " in capsys.readouterr().err
 
 
+def parsed(monkeypatch, flags):
+    monkeypatch.setattr(sys, "argv", ["allreduce.py", *flags.split()])
+    return allreduce.arguments()
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 13), ("float16", 53)])
+def test_ranks_whose_sums_are_rounded_are_refused(dtype, most, capsys, monkeypatch):
+    """Right results would be counted as wrong."""
+    assert parsed(monkeypatch, f"-d int8 {dtype} -k 2 {most}").k == [2, most]
+    with pytest.raises(SystemExit):
+        parsed(monkeypatch, f"-d int8 {dtype} -k 2 {most + 1}")
+    assert f"found -d {dtype} with -k {most + 1}: sums of so many" in capsys.readouterr().err
+    assert parsed(monkeypatch, f"-d {dtype} -k {most + 1} -o max").k == [most + 1]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 13), (torch.float16, 53)])
+def test_the_bound_is_that_of_the_dtype(dtype, most):
+    def largest(k):
+        return int(sum(contribution("sum", rank, torch.empty(13)) for rank in range(k)).max())
+
+    def has_all_up_to(n):
+        numbers = torch.arange(n + 1)
+        return torch.equal(numbers.to(dtype).long(), numbers)
+
+    assert has_all_up_to(largest(most)) and not has_all_up_to(largest(most + 1))
+
+
 @pytest.mark.parametrize(("script", "first"), [(predict, "predicted"), (published, "read")])
 def test_scripts_that_take_none(script, first, monkeypatch, capsys):
     monkeypatch.setattr(script, first, lambda *_: pytest.fail("it has begun"))
@@ -52,3 +83,11 @@ def test_scripts_that_take_none(script, first, monkeypatch, capsys):
 def test_control_the_least_is_taken():
     assert (at_least(0)("0"), at_least(2)("2")) == (0, 2)
     assert list(sizes_bytes(1024, 1024, 2)) == [1024]
+    for name in ("all", "all.json", "all.png"):
+        assert parser_of_sizes("What?", rounds=3).parse_args(["--out", name]).out.stem == "all"
+
+
+def test_one_rank_moves_nothing_over_a_bus():
+    """As in nccl-tests, whose factor is then 0; JSON has no infinity."""
+    assert bandwidth(1000, 1e-6, 1)["busbw_gb_per_s"] == 0
+    assert bandwidth(1000, 1e-6, 4)["busbw_gb_per_s"] == pytest.approx(1.5)
