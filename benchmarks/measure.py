@@ -143,12 +143,19 @@ def preamble(about: Mapping[str, Any]) -> str:
     return "\n".join(f"# {key}: {value}" for key, value in about.items())
 
 
-def bandwidth(nbytes: int, time_s: float, k: int) -> Row:
-    """nccl-tests' columns: the time, algbw and busbw (`fastreduce.units.busbw`)."""
+def bandwidth(nbytes: int, time_s: float, k: int, collective: str = "all_reduce") -> Row:
+    """nccl-tests' columns: the time, algbw and busbw (`fastreduce.units.busbw`).
+
+    ``nbytes`` are those of one rank's part; nccl-tests calls those of all parts the size of an
+    all_gather or a reduce_scatter, and has the same busbw.
+    """
+    to_others = (k - 1) * nbytes
+    moved = {"broadcast": nbytes, "all_gather": to_others, "reduce_scatter": to_others}
+    rate = moved[collective] / time_s if collective in moved else busbw(nbytes, time_s, k)
     return {
         "time_s": time_s,
         "algbw_gb_per_s": nbytes / time_s / 1e9,
-        "busbw_gb_per_s": busbw(nbytes, time_s, k) / 1e9,
+        "busbw_gb_per_s": rate / 1e9,
     }
 
 

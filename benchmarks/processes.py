@@ -15,7 +15,8 @@ rank, the median over rounds.
 
 "in place" are tensors of fastreduce.distributed.empty; "one process" is fastreduce.allreduce on the
 tensors of all ranks, with a thread for each: the limit of what processes can reach. "through the
-CPU" is what tensors on GPUs get that cannot share their memory.
+CPU" is what tensors on GPUs get that cannot share their memory. "bytes" are those of one rank's
+part, and algbw is theirs over the time; busbw is that of nccl-tests for each collective.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def rows_of(
     times_s = medians(slowest_s(contenders, calls, rounds))
     for name, time_s in times_s.items():
         row = {"k": size, "collective": collective, "contender": name, "nbytes": nbytes}
-        yield {**row, **bandwidth(nbytes, time_s, size), "over_gloo": times_s["gloo"] / time_s}
+        speed = bandwidth(nbytes, time_s, size, collective)
+        yield {**row, **speed, "over_gloo": times_s["gloo"] / time_s}
 
 
 def work(settings: dict[str, Any], path: Path) -> None:

@@ -1,11 +1,15 @@
 """benchmarks/processes.py: what starts the ranks."""
 
 import importlib.util
+import json
 import subprocess
 from pathlib import Path
 
 import axes
 import pytest
+from measure import bandwidth
+
+RESULTS = Path(axes.__file__).parent / "results"
 
 
 @pytest.fixture
@@ -28,3 +32,28 @@ def test_mpi_takes_part_where_tensors_are_on_the_cpu(processes, monkeypatch, dev
     monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
     processes.in_processes(2, {"device": device}, Path("rows.json"))
     assert ("mpiexec" in commands[0]) == (starts == "mpiexec")
+
+
+def busbw_of_nccl_tests(collective, nbytes, time_s, k):
+    """As its sources have it, by file: the bytes that count, and the factor."""
+    nbytes, factor = {
+        "all_reduce": (nbytes, 2 * (k - 1) / k),  # all_reduce.cu
+        "broadcast": (nbytes, 1),  # broadcast.cu
+        "all_gather": (k * nbytes, (k - 1) / k),  # all_gather.cu
+        "reduce_scatter": (k * nbytes, (k - 1) / k),  # reduce_scatter.cu
+    }[collective]
+    return nbytes / 1e9 / time_s * factor
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+def test_each_collective_has_its_own_busbw(processes, k):
+    for collective in processes.COLLECTIVES:
+        found = bandwidth(4096, 1e-5, k, collective)["busbw_gb_per_s"]
+        assert found == pytest.approx(busbw_of_nccl_tests(collective, 4096, 1e-5, k))
+
+
+@pytest.mark.parametrize("name", ["processes", "processes_many", "processes_gpu", "machines"])
+def test_so_have_the_kept_results(name):
+    for row in json.loads((RESULTS / f"{name}.json").read_text())["rows"]:
+        about = row["collective"], row["nbytes"], row["time_s"], row["k"]
+        assert row["busbw_gb_per_s"] == pytest.approx(busbw_of_nccl_tests(*about)), about
