@@ -118,6 +118,11 @@ def _run(
 
     with contextlib.closing(_trainer(args, config, data, folder)) as trainer:
         past = trainer.restore(found) if found else []
+        if len(past) > config.epochs:
+            raise ValueError(
+                f"--epochs {config.epochs}: found {len(past)} epochs that have ended, wanted no "
+                "fewer"
+            )
         if not started().writes(config):
             for _ in trainer.epochs():
                 pass

@@ -70,6 +70,20 @@ def interrupted(trainer):
     raise KeyboardInterrupt
 
 
+def test_fewer_epochs_than_have_ended_are_refused(capsys, run):
+    """metrics.jsonl would have more of them than its settings."""
+    assert resumed(run, "--epochs", "2") == 0
+    before = (run / "metrics.jsonl").read_text()
+    capsys.readouterr()
+    assert resumed(run, "--epochs", "1") == 1
+    out, err = capsys.readouterr()
+    assert err == (
+        "fastreduce: error: --epochs 1: found 2 epochs that have ended, wanted no fewer\n"
+    )
+    assert not out and (run / "metrics.jsonl").read_text() == before
+    assert resumed(run, "--epochs", "2") == 0
+
+
 def test_or_leaves_such_steps_out(capsys, run):
     assert resumed(run, "--epochs", "2", "--lr", "1e30", "--skip-nonfinite") == 0
     out = capsys.readouterr().out
