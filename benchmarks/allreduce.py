@@ -66,7 +66,16 @@ from contenders import AGAINST, absent
 from contest import Case, fits, measure
 from expected import can_be_checked, is_exact
 from figures import OURS, summary
-from measure import at_least, machine, parser_of_sizes, preamble, save, sizes_bytes, write
+from measure import (
+    at_least,
+    check_elements,
+    machine,
+    parser_of_sizes,
+    preamble,
+    save,
+    sizes_bytes,
+    write,
+)
 from nets import GRADIENTS
 from report import conclude, describe, header, line
 from rows import Row
@@ -142,6 +151,7 @@ def arguments() -> argparse.Namespace:
     )
     args = parser.parse_args()
     args.algorithm = known if "all" in args.algorithm else args.algorithm
+    check_elements(parser, args.b, [getattr(torch, name) for name in args.d])
     for name, k in itertools.product(args.d, args.k):
         if not is_exact(args.o, getattr(torch, name), k):
             parser.error(

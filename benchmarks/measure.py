@@ -217,6 +217,16 @@ def parser_of_sizes(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
     return parser
 
 
+def check_elements(
+    parser: argparse.ArgumentParser, smallest: int, dtypes: Iterable[torch.dtype]
+) -> None:
+    """End with words where a size has no element: there is nothing to measure."""
+    for dtype in dtypes:
+        if smallest < dtype.itemsize:
+            name = str(dtype).removeprefix("torch.")
+            parser.error(f"found -b {smallest}, wanted at least {dtype.itemsize}, of one {name}")
+
+
 def sizes_bytes(smallest: int, largest: int, factor: int) -> Iterator[int]:
     if smallest > largest:
         raise SystemExit(f"found sizes from {smallest} to {largest} bytes, wanted -b up to -e")

@@ -38,6 +38,7 @@ import torch.distributed as dist
 from measure import (
     at_least,
     bandwidth,
+    check_elements,
     machine,
     medians,
     parser_of_sizes,
@@ -122,6 +123,7 @@ def rows_of(
     collective: str, nbytes: int, rounds: int, device: str, groups: dict[str, Any]
 ) -> Iterator[Row]:
     size, elems = dist.get_world_size(), nbytes // 4
+    nbytes = 4 * elems  # what is left of an odd size, as in nccl-tests
     plain = partial(torch.empty, device=device)
     own = calls_of_torch(None)
     # By name, how tensors are made and what is called.
@@ -223,6 +225,7 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of all ranks")
     args = parser.parse_args()
+    check_elements(parser, args.b, [torch.float32])
     if args.device == "cuda":
         # Gloo has not the others for GPUs.
         args.collectives = [x for x in args.collectives if x in ("all_reduce", "broadcast")]

@@ -7,6 +7,8 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fastreduce.names import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -122,6 +124,7 @@ def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path
     """Train at all these rates, and say, write and draw what accuracy each reached."""
     from fastreduce.training.sweep import Outcome, sweep, table, write
 
+    title = f"{config.model} after {counted(config.epochs, 'epoch')}"
     outcomes: list[Outcome] = []
     written: list[Path] = []
     try:
@@ -133,7 +136,7 @@ def sweep(config: Config, data: FashionMNIST, lrs: Sequence[float], folder: Path
                 f"test acc: {'diverged' if accuracy is None else format(accuracy, '.3f')}",
                 flush=True,
             )
-            written = write(outcomes, folder, f"{config.model} after {config.epochs} epochs")
+            written = write(outcomes, folder, title)
     finally:  # also where it is interrupted
         if written:
             print(table(outcomes))

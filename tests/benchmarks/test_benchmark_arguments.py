@@ -49,6 +49,14 @@ def parsed(monkeypatch, flags):
     return allreduce.arguments()
 
 
+def test_a_size_without_an_element_is_refused(capsys, monkeypatch):
+    """There is nothing to measure: it was a failure of what is measured."""
+    with pytest.raises(SystemExit):
+        parsed(monkeypatch, "-b 3 -d int8 float16 float32")
+    assert "found -b 3, wanted at least 4, of one float32" in capsys.readouterr().err
+    assert parsed(monkeypatch, "-b 3 -d int8 float16").b == 3
+
+
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 13), ("float16", 53)])
 def test_ranks_whose_sums_are_rounded_are_refused(dtype, most, capsys, monkeypatch):
     """Right results would be counted as wrong."""

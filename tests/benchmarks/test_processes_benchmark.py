@@ -45,6 +45,24 @@ def busbw_of_nccl_tests(collective, nbytes, time_s, k):
     return nbytes / 1e9 / time_s * factor
 
 
+def test_a_row_has_the_bytes_that_were_moved(processes, monkeypatch):
+    """Of an odd size whole elements are left, as in nccl-tests."""
+    monkeypatch.setattr(processes.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(processes, "call_of", lambda *_: None)
+    monkeypatch.setattr(processes, "slowest_s", lambda calls, *_: {name: [1e-6] for name in calls})
+    monkeypatch.setattr(processes, "calls_of_torch", lambda _: {})
+    rows = list(processes.rows_of("broadcast", 11, 1, "cpu", {"gloo": None}))
+    assert {(row["nbytes"], round(row["algbw_gb_per_s"], 6)) for row in rows} == {(8, 0.008)}
+
+
+def test_a_size_without_an_element_is_refused(processes, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "preamble", lambda _: pytest.fail("it has begun"))
+    monkeypatch.setattr(processes.sys, "argv", ["processes.py", "-b", "3"])
+    with pytest.raises(SystemExit):
+        processes.main()
+    assert "found -b 3, wanted at least 4, of one float32" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 def test_each_collective_has_its_own_busbw(processes, k):
     for collective in processes.COLLECTIVES:

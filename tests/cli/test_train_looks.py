@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastreduce.cli import main
-from fastreduce.training import Config, Trainer, compare, tracing
+from fastreduce.training import Config, Trainer, compare, sweep, tracing
 from fastreduce.training.data import SAMPLE
 from fastreduce.training.sweep import Outcome, table
 from fastreduce.training.tracing import SKIPPED_STEPS, TRACED_STEPS
@@ -77,7 +77,14 @@ def test_a_profile_that_is_cut_short_leaves_no_half_of_it(tmp_path, monkeypatch)
 
 
 class TestSweep:
-    def test_each_number_of_replicas_at_each_rate(self, capsys, tmp_path):
+    def test_each_number_of_replicas_at_each_rate(self, capsys, tmp_path, monkeypatch):
+        titles, real = set(), sweep.write
+
+        def write(outcomes, folder, title):
+            titles.add(title)
+            return real(outcomes, folder, title)
+
+        monkeypatch.setattr(sweep, "write", write)
         assert train(tmp_path, "--lr-sweep", "0.1", "1e30", "--model", "mlp") == 0
         found = json.loads((tmp_path / "run" / "lr_sweep.json").read_text())
         wanted = [(k, 8 * k, lr) for k in (1, 2, 4) for lr in (0.1, 1e30)]
@@ -85,6 +92,7 @@ class TestSweep:
         assert all((x["test_accuracy"] is None) == (x["lr"] > 1) for x in found)
         assert (tmp_path / "run" / "lr_sweep.png").read_bytes().startswith(b"\x89PNG")
         assert "diverged" in capsys.readouterr().out
+        assert titles == {"mlp after 1 epoch"}
 
     def test_what_is_interrupted_keeps_the_trainings_that_have_ended(
         self, capsys, tmp_path, monkeypatch
