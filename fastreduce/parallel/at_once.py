@@ -78,6 +78,14 @@ class ShardThreads:
             self._made_for = os.getpid(), cores
         return self._threads
 
+    def can_start(self) -> bool:
+        """Not where the system has no more threads, nor, from Python 3.12 on, at the end."""
+        try:
+            self.get()
+        except RuntimeError:  # the main thread has ended: Python starts no others
+            return False
+        return True
+
 
 def _sets_malloc() -> bool:
     """Whether the user has told glibc how to keep memory (mallopt(3), "Environment variables")."""
@@ -129,6 +137,7 @@ class AtOnce:
             and self._net.training not in self._drew
             and not any(map(has_max_norm, self._net.modules()))
             and _is_free()
+            and self._threads.can_start()
         )
 
     @contextmanager

@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import sys
+import textwrap
 import threading
 import weakref
 from contextvars import ContextVar
@@ -192,6 +193,22 @@ threading.Thread(target=train).start()
 
 def test_a_thread_goes_on_when_the_main_thread_has_ended():
     assert output_of(STEPS) == "trained"
+
+
+def test_where_no_thread_starts_shards_run_one_after_the_other():
+    """From Python 3.12 on none does when the main thread has ended."""
+    refused = """
+        import threading
+
+        class Refused(threading.Thread):
+            def start(self):
+                if self.name.startswith("fastreduce"):
+                    raise RuntimeError("can't create new thread at interpreter shutdown")
+                super().start()
+
+        threading.Thread = Refused
+    """
+    assert output_of(textwrap.dedent(refused) + STEPS) == "trained"
 
 
 @pytest.mark.parametrize("number", [0, 1])
