@@ -140,15 +140,15 @@ def test_more_than_the_machine_has_is_refused():
         import resource, signal
         from fastreduce.distributed import empty
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
-        for elems in (1 << 29, 1 << 50):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        for elems in (1 << 19, 1 << 50):
             try:
                 empty(elems)
             except RuntimeError as error:
                 print(error)
     """)
     control, refused = said.splitlines()
-    assert "cannot get shared memory of 2147483648 bytes: File too large" in control
+    assert "cannot get shared memory of 2097152 bytes: File too large" in control
     assert "cannot get shared memory of 4503599627370496 bytes, of " in refused
     assert "that the machine has available: Cannot allocate memory" in refused
 
