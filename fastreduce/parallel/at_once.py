@@ -67,24 +67,28 @@ class ShardThreads:
         # for milliseconds: LeNet's step took 1.17 to 1.23 times as long as one replica's, and now
         # 1.00 to 1.04 (2 cores of an AMD EPYC, family 25 model 1, 2026-11-29).
         _C.end_waiting_threads()
-        cores = torch.get_num_threads()
-        if self._made_for != (os.getpid(), cores):  # a forked process has no other threads
-            if not _sets_malloc():
-                _C.keep_freed_memory()
-            count = self._shards if self._meet else min(self._shards, cores)
-            each = max(1, cores // count)
-            made = [Worker("fastreduce replica", each) for _ in range(count)]
-            self._threads = [made[i * count // self._shards] for i in range(self._shards)]
-            self._made_for = os.getpid(), cores
+        self._start()
         return self._threads
 
     def can_start(self) -> bool:
-        """Not where the system has no more threads, nor, from Python 3.12 on, at the end."""
+        """False at the system's limit, and from Python 3.12 on once the main thread has ended."""
         try:
-            self.get()
-        except RuntimeError:  # the main thread has ended: Python starts no others
+            self._start()
+        except RuntimeError:
             return False
         return True
+
+    def _start(self) -> None:
+        cores = torch.get_num_threads()
+        if self._made_for == (os.getpid(), cores):  # a forked process has no other threads
+            return
+        if not _sets_malloc():
+            _C.keep_freed_memory()
+        count = self._shards if self._meet else min(self._shards, cores)
+        each = max(1, cores // count)
+        made = [Worker("fastreduce replica", each) for _ in range(count)]
+        self._threads = [made[i * count // self._shards] for i in range(self._shards)]
+        self._made_for = os.getpid(), cores
 
 
 def _sets_malloc() -> bool:
