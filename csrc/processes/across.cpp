@@ -23,7 +23,6 @@ void ProcessBackend::across(const Kind& kind, const Lists& inputs, const Lists& 
       machines_->agree(mine, kind.timeout);
       hand_over(moves_across(kind, from, to));
     }
-    return true;
   });
   usable.write_back();
 }

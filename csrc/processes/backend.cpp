@@ -186,19 +186,16 @@ const RankSchedule& ProcessBackend::rank_schedule_of(const Kind& kind, int64_t n
 
 void ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,
                              const Lists& inputs, const Lists& outputs) {
-  const bool in_place = outputs.front().front().is_cpu() || devices_.reach();
-  if (!execute(kind, kernel, rank_schedule, inputs, outputs, in_place))
-    execute(kind, kernel, rank_schedule, inputs, outputs, false);
-}
-
-bool ProcessBackend::execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,
-                             const Lists& inputs, const Lists& outputs, bool reached) {
   const c10::InferenceMode writes_any;  // also tensors of a caller that is in this mode
-  Usable usable(reached);
-  const auto call = [&] { return run(kind, kernel, rank_schedule, inputs, outputs, usable); };
-  if (!group_.do_call(kind.timeout, call)) return false;
-  usable.write_back();
-  return true;
+  std::optional<Usable> usable;
+  const auto ran = [&](bool reached) {
+    return run(kind, kernel, rank_schedule, inputs, outputs, usable.emplace(reached));
+  };
+  const bool reached = outputs.front().front().is_cpu() || devices_.reach();
+  group_.do_call(kind.timeout, [&] {
+    if (!ran(reached)) ran(false);
+  });
+  usable->write_back();
 }
 
 bool ProcessBackend::run(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule,

@@ -120,10 +120,8 @@ class ProcessBackend final : public c10d::Backend {
   bool keeps(const Kind& kind) const;  // whether this rank's tensors stay as they are
   void execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
                const Lists& outputs);
-  // With `reached`, tensors on a GPU stay there; if peers' GPUs cannot reach each other, this returns false and has
-  // written nothing. Without it, they go through the CPU's memory.
-  bool execute(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
-               const Lists& outputs, bool reached);
+  // False if tensors on GPUs were to stay there and peers' GPUs cannot reach each other: then nothing was written, and
+  // the tensors can go through the CPU's memory.
   bool run(const Kind& kind, const Arithmetic& kernel, const RankSchedule& rank_schedule, const Lists& inputs,
            const Lists& outputs, Usable& usable);
   // For groups on several machines.

@@ -77,7 +77,6 @@ ProcessBackend::Work ProcessBackend::delegate(const Kind& kind, const std::strin
       agree(mine, lengths, timeout);
       if (moves) moves(in, out);
       usable.write_back();
-      return true;
     });
   });
 }

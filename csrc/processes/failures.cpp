@@ -155,11 +155,11 @@ std::string Group::late(const std::string& awaited) const {
          who_is_where();
 }
 
-bool Group::do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does) {
+void Group::do_call(std::chrono::milliseconds timeout, const std::function<void()>& call) {
   const uint64_t before = round_;
   ++call_;
   try {
-    return does();
+    call();
   } catch (const GroupError&) {
     throw;
   } catch (const std::exception& error) {

@@ -147,7 +147,7 @@ class Group {
   void fail(const std::string& reason) { fail_since(round_, reason); }
   // Runs one call of this rank. An error that is raised before peers can have heard of the call fails the group, too:
   // otherwise peers would take this rank's next call for this one.
-  bool do_call(std::chrono::milliseconds timeout, const std::function<bool()>& does);
+  void do_call(std::chrono::milliseconds timeout, const std::function<void()>& call);
   // From any thread: calls of this rank that wait raise soon. With a reason, every call of every rank raises it.
   void abort(const std::string& reason = "");
   // From any thread: makes every call of every rank raise this reason, also those that have begun.
