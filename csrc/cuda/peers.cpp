@@ -124,6 +124,7 @@ void forget_peers() {
   std::lock_guard lock(peers_mutex);
   known.clear();
   hanging.clear();
+  enabled.clear();
 }
 
 }  // namespace fastreduce
