@@ -1,6 +1,7 @@
 """Ctrl-C at bad moments: the module is as it was, and the next step is right."""
 
 import contextlib
+import functools
 import itertools
 import operator
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from interrupts import interrupted
 from subprocesses import output_of
 from torch import nn
 
@@ -85,28 +87,16 @@ def test_at_the_end_of_forward(interrupt):
     assert torch.equal(model(X), wanted)
 
 
-class CtrlC:
-    """For sys.settrace: raises KeyboardInterrupt where Python would look for Ctrl-C the n-th time.
+PARALLEL = str(Path(replicas.__file__).parent)
+BY_LINE = replicas.__file__, sync_batchnorm.__file__
 
-    That is where a function of fastreduce.parallel or of contextlib begins; and, in the files that
-    change the module, before every line.
-    """
 
-    PARALLEL = str(Path(replicas.__file__).parent)
-    BY_LINE = replicas.__file__, sync_batchnorm.__file__
-
-    def __init__(self, number):
-        self._left, self.where = number, None
-
-    def __call__(self, frame, event, _):
-        file = frame.f_code.co_filename
-        begins = event == "call" and (file.startswith(self.PARALLEL) or file == contextlib.__file__)
-        if begins or (event == "line" and file in self.BY_LINE):
-            self._left -= 1
-            if self._left == 0:
-                self.where = f"{file}:{frame.f_lineno}, {event}"
-                raise KeyboardInterrupt
-        return self
+def is_moment(frame, event):
+    """Whether Python would look for Ctrl-C here: where a function of fastreduce.parallel or of
+    contextlib begins, and, in the files that change the module, before every line."""
+    file = frame.f_code.co_filename
+    begins = event == "call" and (file.startswith(PARALLEL) or file == contextlib.__file__)
+    return begins or (event == "line" and file in BY_LINE)
 
 
 def modes_of_this_thread():
@@ -133,21 +123,14 @@ def test_anywhere_in_forward(way, sync, every):
 
     wanted, modes = seeded(), modes_of_this_thread()
     for number in itertools.count(1, every):
-        ctrl_c = CtrlC(number)
-        sys.settrace(ctrl_c)
-        try:
-            model(X)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        if ctrl_c.where is None:
+        where = interrupted(functools.partial(model, X), number, is_moment)
+        if where is None:
             break
-        assert modes_of_this_thread() == modes, ctrl_c.where
+        assert modes_of_this_thread() == modes, where
         for _ in range(2):
-            assert all(map(operator.is_, net.parameters(), own)), ctrl_c.where
-            assert all("forward" not in vars(layer) for layer in net), ctrl_c.where
-            assert torch.equal(seeded(), wanted), ctrl_c.where
+            assert all(map(operator.is_, net.parameters(), own)), where
+            assert all("forward" not in vars(layer) for layer in net), where
+            assert torch.equal(seeded(), wanted), where
     # From Python 3.12 on comprehensions are no calls.
     assert number > (300 if sys.version_info < (3, 12) else 250)
 
