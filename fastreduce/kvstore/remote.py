@@ -148,8 +148,8 @@ class Remote:
             _stop(graceful=not (all_left.exception() or all_left.result()))
 
 
-_started = ""  # by this module, and not by the program itself: where the ranks met
-_kept: list[tuple[TCPStore, int, int]] = []  # that place, until rpc ends here: as in _meetings
+# The meeting (as in _meetings) of an rpc that this module has started, and not the program itself.
+_started: tuple[TCPStore, int, int] | None = None
 
 
 def _names(peers: Peers) -> list[str]:
@@ -158,10 +158,11 @@ def _names(peers: Peers) -> list[str]:
         own = rpc.get_worker_info().name
     except RuntimeError:
         own = None
-    told = peers.told((own, _started))
+    place = f"{_started[0].host}:{_started[0].port}" if _started else ""
+    told = peers.told((own, place))
     names = [name for name, _ in told]
     if all(names):
-        if len({place for _, place in told}) > 1:
+        if len({met for _, met in told}) > 1:
             raise RuntimeError(
                 "KVStore: found ranks whose torch.distributed.rpc was started for stores of other "
                 "groups, wanted one for all; make the store of the larger group first"
@@ -218,8 +219,7 @@ def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
         warnings.simplefilter("ignore", UserWarning)
         rank, size = peers.rank, peers.size
         start(names[rank], rank=rank, world_size=size, rpc_backend_options=options)
-    _started = f"{place.host}:{place.port}"
-    _kept.append((place, rank, size))
+    _started = place, rank, size
 
 
 @atexit.register  # where a program ends without `close`
@@ -227,9 +227,9 @@ def _stop(graceful: bool = False) -> None:
     """``graceful``: all ranks are about to come here, so none needs to see a connection break."""
     global _started
     if _started:
-        _started = ""
+        meeting, _started = _started, None
         with contextlib.suppress(RuntimeError):  # one has ended just now
-            _shut_down(graceful, *_kept.pop())
+            _shut_down(graceful, *meeting)
 
 
 # How long rank 0 waits for the others' last look (predicted); then one has ended.
