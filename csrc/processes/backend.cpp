@@ -42,7 +42,7 @@ ProcessBackend::ProcessBackend(const Settings& settings, const Exchange& exchang
       devices_(group_) {
   group_.join(exchange(group_.invitation()));
   Announcement first;
-  first.describe("the first meeting");
+  first.describe("the rendezvous");
   group_.agree(first, settings.timeout);
   if (machines) machines_ = std::make_unique<Machines>(group_, *std::move(machines));
   init();

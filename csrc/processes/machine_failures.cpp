@@ -11,7 +11,7 @@ namespace {
 constexpr std::chrono::milliseconds kCallGoesOn{20};
 
 // The tags of messages: a question, its answer, and why a machine gives up.
-constexpr int kTag = 0x66617374, kWordsTag = kTag + 1;
+constexpr int kTag = 0x66617374, kLastTag = kTag + 1;
 
 template <class Body>
 auto tried(const Body& body) {
@@ -49,26 +49,26 @@ void Machines::give_up(const std::string& why) {
 // of one that has ended only where no message to or from it was under way (gloo/transport/tcp/pair.cc,
 // signalException).
 void Machines::listen() {
-  heard_ = {memory_of_gloo(sizeof(Words))};
-  listening_ = settings_.across->recvAnysource(heard_, kWordsTag);
+  heard_ = {memory_of_gloo(sizeof(LastMessage))};
+  listening_ = settings_.across->recvAnysource(heard_, kLastTag);
   listener_ = std::thread([this] {
     const bool ended = tried([this] { return listening_->wait(kLongestTimeout); });
     if (!ended) return;
     others_know_ = true;
-    Words words;
-    std::memcpy(&words, heard_[0].const_data_ptr(), sizeof(Words));
-    while (words.after_this_call && asked_ && !ends_) std::this_thread::sleep_for(kCallGoesOn);
-    group_.give_up("on machine " + settings_.names[listening_->sourceRank()] + ": " + words.said.failure.data());
+    LastMessage last;
+    std::memcpy(&last, heard_[0].const_data_ptr(), sizeof(LastMessage));
+    while (last.after_this_call && asked_ && !ends_) std::this_thread::sleep_for(kCallGoesOn);
+    group_.give_up("on machine " + settings_.names[listening_->sourceRank()] + ": " + last.said.failure.data());
   });
 }
 
 // Returns when the listeners have the message, so that this process may end.
-void Machines::tell_listeners(const Words& words) {
-  Tensors bytes = {in_memory_of_gloo(words)};
+void Machines::tell_listeners(const LastMessage& last) {
+  Tensors bytes = {in_memory_of_gloo(last)};
   std::vector<Work> told;
   for (int machine = 0; machine < settings_.across->getSize(); ++machine)
     if (machine != settings_.across->getRank())
-      told.push_back(tried([&] { return settings_.across->send(bytes, machine, kWordsTag); }));
+      told.push_back(tried([&] { return settings_.across->send(bytes, machine, kLastTag); }));
   const Clock::time_point deadline = Clock::now() + kAnswer;
   for (const Work& one : told) ends_until(one, deadline);
 }
@@ -100,7 +100,7 @@ std::string Machines::silent() {
     for (const Work& answer : answers[machine]) answered = answered || ends_until(answer, deadline);
     if (!answered) silent += (silent.empty() ? "" : ", ") + settings_.names[machine];
   }
-  return silent.empty() ? "all machines answer" : "no answer from " + silent;
+  return silent.empty() ? "by now all machines answer" : "no answer from " + silent;
 }
 
 }  // namespace fastreduce

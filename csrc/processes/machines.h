@@ -95,7 +95,7 @@ class Machines {
   };
   // What a rank that gives up tells ranks of other machines that listen for it. These may be in a call in which it has
   // already done its part.
-  struct Words {
+  struct LastMessage {
     Said said;
     bool after_this_call = false;
   };
@@ -122,7 +122,7 @@ class Machines {
   Work tell_all(const Message& message, at::Tensor& all, std::chrono::milliseconds timeout);
   void wait_between(const Work& work);
   void listen();
-  void tell_listeners(const Words& words);
+  void tell_listeners(const LastMessage& last);
 
   Group& group_;
   const Settings settings_;

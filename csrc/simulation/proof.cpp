@@ -48,14 +48,14 @@ class Cells {
   std::span<uint64_t> twice(int buffer) { return part(twice_, buffer); }
 
  private:
-  std::span<uint64_t> part(Words& words, int buffer) { return std::span(words).subspan(buffer * words_, words_); }
+  std::span<uint64_t> part(RankSet& words, int buffer) { return std::span(words).subspan(buffer * words_, words_); }
 
   int ranks_;
   size_t words_;
-  Words once_;
-  Words twice_;
-  Words value_once_;
-  Words value_twice_;
+  RankSet once_;
+  RankSet twice_;
+  RankSet value_once_;
+  RankSet value_twice_;
 };
 
 int64_t steps_of(const FlatProgram& program, int instruction) {
@@ -67,7 +67,7 @@ int64_t steps_of(const FlatProgram& program, int instruction) {
 
 size_t words_of(const FlatProgram& program) { return program.ranks / 64 + 1; }
 
-std::optional<WrongCell> first_wrong(const FlatProgram& program, const std::vector<Words>& goals,
+std::optional<WrongCell> first_wrong(const FlatProgram& program, const std::vector<RankSet>& goals,
                                      std::span<const int> goal_of, const Pause& pause) {
   std::optional<WrongCell> wrong;
   Cells cells(program);
@@ -87,7 +87,7 @@ std::optional<WrongCell> first_wrong(const FlatProgram& program, const std::vect
       const auto holds = [](uint64_t word) { return word != 0; };
       if (std::equal(once.begin(), once.end(), goals[goal].begin()) && std::none_of(twice.begin(), twice.end(), holds))
         continue;
-      wrong = WrongCell{buffer, shard, Words(once.begin(), once.end()), Words(twice.begin(), twice.end())};
+      wrong = WrongCell{buffer, shard, RankSet(once.begin(), once.end()), RankSet(twice.begin(), twice.end())};
       break;
     }
     pacer.count(static_cast<int64_t>(program.buffers * words_of(program)));
@@ -97,7 +97,7 @@ std::optional<WrongCell> first_wrong(const FlatProgram& program, const std::vect
 
 std::vector<bool> completes(const FlatProgram& program, const Pause& pause) {
   std::vector<bool> found(program.size());
-  Words everyone(words_of(program));
+  RankSet everyone(words_of(program));
   for (int rank = 0; rank < program.ranks; ++rank) set(everyone, rank);
   const auto is_everyone = [&](auto words) { return std::equal(words.begin(), words.end(), everyone.begin()); };
   Cells cells(program);

@@ -112,15 +112,15 @@ py::list launch_groups(KnownProgram& program) {
 }
 
 // Python's int.from_bytes(..., "little") reads it.
-py::bytes as_bytes(const Words& words) {
+py::bytes as_bytes(const RankSet& words) {
   return py::bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t));
 }
 
 py::object first_wrong_cell(KnownProgram& program, const std::vector<std::vector<int>>& goals,
                             const py::array_t<int, py::array::c_style>& goal_of) {
-  std::vector<Words> wanted;
+  std::vector<RankSet> wanted;
   for (const auto& ranks : goals) {
-    Words& words = wanted.emplace_back(words_of(program.flat));
+    RankSet& words = wanted.emplace_back(words_of(program.flat));
     for (int rank : ranks) words.at(rank / 64) |= uint64_t{1} << (rank % 64);
   }
   const std::span<const int> cells(goal_of.data(), goal_of.size());

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fastreduce import _C
-from fastreduce.distributed.meeting import lost_are_named, own_part, told
+from fastreduce.distributed.rendezvous import lost_are_named, own_part, told
 from fastreduce.names import ranks_named
 
 NAME = "fastreduce"

@@ -148,7 +148,7 @@ class Remote:
             _stop(graceful=not (all_left.exception() or all_left.result()))
 
 
-# The meeting (as in _meetings) of an rpc that this module has started, and not the program itself.
+# The rendezvous (as in _next) of an rpc that this module has started, and not the program itself.
 _started: tuple[TCPStore, int, int] | None = None
 
 
@@ -177,11 +177,11 @@ def _names(peers: Peers) -> list[str]:
     names = [f"fastreduce-kvstore-{rank}" for rank in range(peers.size)]
     # A ValueError is what torch 2.13 raises where it is about to tell of a connection that broke.
     with others_run("KVStore", peers.names[peers.rank], (RuntimeError, ValueError)):
-        _start(names, _meeting_place(peers), peers)
+        _start(names, _rendezvous_store(peers), peers)
     return names
 
 
-def _meeting_place(peers: Peers) -> TCPStore:
+def _rendezvous_store(peers: Peers) -> TCPStore:
     """Where the ranks tell each other their addresses: at rank 0."""
     hosts = peers.told(socket.gethostname())
     host = "localhost" if len(set(hosts)) == 1 else hosts[0]
@@ -195,11 +195,11 @@ def _meeting_place(peers: Peers) -> TCPStore:
 # Not torch's own scheme "tcp", which under torchrun takes no new place but torchrun's.
 _SCHEME = "fastreduce"
 # The one that rpc is about to go to: a place, a rank and how many there are.
-_meetings: list[tuple[TCPStore, int, int]] = []
+_next: list[tuple[TCPStore, int, int]] = []
 
 
 def _meet(*_: Any, **__: Any) -> Iterator[tuple[TCPStore, int, int]]:
-    yield _meetings.pop()  # which ends with rpc: torch keeps what it is told here for ever
+    yield _next.pop()  # which ends with rpc: torch keeps what it is told here for ever
 
 
 _register: Callable[..., None] = register_rendezvous_handler
@@ -208,7 +208,7 @@ _register(_SCHEME, _meet)
 
 def _start(names: list[str], place: TCPStore, peers: Peers) -> None:
     global _started
-    _meetings.append((place, peers.rank, peers.size))
+    _next.append((place, peers.rank, peers.size))
     # Sockets, and not torch's own choice between processes of one machine: there all write into a
     # ring in shared memory, behind a flag. Who ends before it clears the flag stops the others for
     # good, who then do not even notice the end (torch 2.13 and 2.15; 1 of 750 ends, 2026-11-26).
@@ -227,9 +227,9 @@ def _stop(graceful: bool = False) -> None:
     """``graceful``: all ranks are about to come here, so none needs to see a connection break."""
     global _started
     if _started:
-        meeting, _started = _started, None
+        rendezvous, _started = _started, None
         with contextlib.suppress(RuntimeError):  # one has ended just now
-            _shut_down(graceful, *meeting)
+            _shut_down(graceful, *rendezvous)
 
 
 # How long rank 0 waits for the others' last look (predicted); then one has ended.

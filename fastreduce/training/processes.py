@@ -20,7 +20,7 @@ from torch.distributed.distributed_c10d import (
 from torch.distributed.rendezvous import rendezvous
 
 from fastreduce.devices import CPU, usable_devices
-from fastreduce.distributed.meeting import own_part
+from fastreduce.distributed.rendezvous import own_part
 from fastreduce.kvstore.peers import Group
 
 from .checkpoint import NAME, Checkpoint, CheckpointError, read, whole

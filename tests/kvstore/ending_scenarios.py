@@ -131,7 +131,7 @@ def stores_one_after_the_other_leave_nothing_open(rank):
 def where_ranks_met_lasts_until_all_have_left(rank):
     """Who still looks there would print that the server has crashed, with a stack of C++."""
     places, answers = [], []
-    meet, shutdown = remote._meeting_place, remote.rpc.shutdown
+    meet, shutdown = remote._rendezvous_store, remote.rpc.shutdown
 
     def met(peers):
         places.append(meet(peers))
@@ -142,7 +142,7 @@ def where_ranks_met_lasts_until_all_have_left(rank):
         time.sleep(0.5)
         answers.append(places[0].check(["anything"]))
 
-    remote._meeting_place = met
+    remote._rendezvous_store = met
     if rank == 1:
         remote.rpc.shutdown = slowly
     store = counting(2)

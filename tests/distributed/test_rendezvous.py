@@ -11,7 +11,7 @@ from processes import in_a_group
 from sweeps import one_in
 from torch.distributed.distributed_c10d import PrefixStore
 
-from fastreduce.distributed.meeting import own_part
+from fastreduce.distributed.rendezvous import own_part
 
 
 def meet(store, size, come=None, timeout_s=20, apart_s=0.0):

@@ -23,7 +23,7 @@ NOTHING = "-"
 
 
 def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
-    """What of ``store`` belongs to this meeting of ``size`` ranks and to no other.
+    """What of ``store`` belongs to this rendezvous of ``size`` ranks and to no other.
 
     Rank 0 makes up its name, and says it together with the word that it has from each other rank,
     again and again until all have answered with that name. Who finds its own word there, new in
@@ -32,13 +32,13 @@ def own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     Raises TimeoutError, which names those that have not come, and ValueError where ranks were told
     different sizes.
     """
-    meeting = _Meeting(store, rank, size, timeout)
-    return PrefixStore(meeting.answered() if rank == 0 else meeting.welcomed(), store)
+    rendezvous = _Rendezvous(store, rank, size, timeout)
+    return PrefixStore(rendezvous.answered() if rank == 0 else rendezvous.welcomed(), store)
 
 
-class _Meeting:
+class _Rendezvous:
     """What a rank says and hears until all have met. ``own`` is its word, which ends in the size
-    that it was told; rank 0's is the meeting's name."""
+    that it was told; rank 0's is the name of the rendezvous."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
@@ -47,7 +47,7 @@ class _Meeting:
         self._deadline = time.monotonic() + timeout.total_seconds()
 
     def answered(self) -> str:
-        """Rank 0 waits until all other ranks have answered it; returns the meeting's name."""
+        """Rank 0 waits until all other ranks have answered it; returns its name."""
         own, peers = self._own, self._peers
         while late := sorted(set(peers) - (answers := self._answers()).keys()):
             heard = [self._said(f"hello of {peer}") for peer in peers]
@@ -62,7 +62,7 @@ class _Meeting:
         return own
 
     def welcomed(self) -> str:
-        """Another rank waits until rank 0 has heard from all; returns the meeting's name."""
+        """Another rank waits until rank 0 has heard from all; returns its name."""
         own = self._own
         self._store.set(f"hello of {self._rank}", own)
         while own not in (welcome := self._said("welcome").split()) or NOTHING in welcome:
@@ -78,7 +78,7 @@ class _Meeting:
         return self._store.get(key).decode(errors="replace") if found else NOTHING
 
     def _answers(self) -> dict[int, str]:
-        """The words of the ranks that have answered this meeting's rank 0."""
+        """The words of the ranks that have answered rank 0 of this rendezvous."""
         found = {peer: self._said(f"answer of {peer}").split() for peer in self._peers}
         return {peer: answer[1] for peer, answer in found.items() if answer[:1] == [self._own]}
 
@@ -104,7 +104,7 @@ def told(
 ) -> list[str]:
     """What each of ``ranks`` says, for what this rank says.
 
-    Raises TimeoutError, which names those that have come to the meeting and then say nothing.
+    Raises TimeoutError, which names those that have come to the rendezvous and then say nothing.
     """
     store.set(f"{what} of {rank}", mine)
     deadline = time.monotonic() + timeout.total_seconds()
