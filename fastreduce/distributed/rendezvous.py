@@ -47,7 +47,7 @@ class _Rendezvous:
         self._deadline = time.monotonic() + timeout.total_seconds()
 
     def answered(self) -> str:
-        """Rank 0 waits until all other ranks have answered it; returns its name."""
+        """Rank 0 waits until all others have answered it; returns the name of the rendezvous."""
         own, peers = self._own, self._peers
         while late := sorted(set(peers) - (answers := self._answers()).keys()):
             heard = [self._said(f"hello of {peer}") for peer in peers]
@@ -62,7 +62,7 @@ class _Rendezvous:
         return own
 
     def welcomed(self) -> str:
-        """Another rank waits until rank 0 has heard from all; returns its name."""
+        """Another rank waits until rank 0 has heard from all; returns the same name."""
         own = self._own
         self._store.set(f"hello of {self._rank}", own)
         while own not in (welcome := self._said("welcome").split()) or NOTHING in welcome:
