@@ -145,8 +145,7 @@ GraphCache::Key key_of(const Schedule& schedule, const std::vector<Table>& table
     key.insert(key.end(), {static_cast<uint64_t>(device), static_cast<uint64_t>(buffer)});
   key.insert(key.end(), placement.device_of_rank.begin(), placement.device_of_rank.end());
   for (const Table& table : tables) {
-    key.push_back(static_cast<uint64_t>(table.dtype) << 32 | static_cast<uint64_t>(table.op));
-    key.push_back(table.rows.size());
+    key.insert(key.end(), {static_cast<uint64_t>(table.dtype), static_cast<uint64_t>(table.op), table.rows.size()});
     for (const Row& row : table.rows)
       key.insert(key.end(), {static_cast<uint64_t>(row.shard), static_cast<uint64_t>(row.elems)});
   }

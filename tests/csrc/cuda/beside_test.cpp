@@ -87,6 +87,23 @@ void a_call_while_another_is_captured() {
   called.expect_reduced("a call while another is captured");
 }
 
+// The capture that began last is the first to be given lanes.
+void a_capture_inside_another() {
+  const Beside outer({0, 1}), inner({0, 1});
+  for (const Beside* call : {&outer, &inner}) warm_up(*call);
+  std::optional<Captured> inner_graph;
+  const Captured outer_graph(outer.stream(), cudaStreamCaptureModeRelaxed, [&] {
+    inner_graph.emplace(inner.stream(), cudaStreamCaptureModeRelaxed, [&] { inner.run(); });
+    outer.run();
+  });
+  for (const Beside* call : {&outer, &inner}) call->fill();
+  synchronize(2);
+  outer_graph.launch(outer.stream());
+  inner_graph->launch(inner.stream());
+  synchronize(2);
+  for (const Beside* call : {&outer, &inner}) call->expect_reduced("a capture inside another");
+}
+
 // Waits between devices of a call of four ranks on two devices, once it is replayed.
 int64_t waits_of_a_replay(bool own_streams) {
   const Named& named = program_of("sharded", 4);
@@ -127,6 +144,7 @@ void calls_beside_each_other() {
   calls_that_begin_on_different_devices();
   a_users_graph_beside_a_call();
   a_call_while_another_is_captured();
+  a_capture_inside_another();
   one_wait_for_each_stream();
 }
 

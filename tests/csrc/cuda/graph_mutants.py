@@ -14,6 +14,13 @@ GRAPH_MUTANTS = {
         "graphs, no peers",
         "the lanes of another",
     ),
+    "a capture takes the lanes of one that began later": Mutant(
+        "cuda/lane_sets.cpp",
+        "set.capture_id == capture->id",
+        "set.capture_id >= capture->id",
+        "beside",
+        "capture",
+    ),
     "the lanes of a graph that is gone are never used again": Mutant(
         "cuda/lane_sets.cpp",
         "->store(false, std::memory_order_release);",

@@ -41,7 +41,7 @@ MODES = {
     "graphs, no peers": ("address", 15),
     "failures, no peers": ("plain", 2000),
     "same addresses": ("address", 21),
-    "beside": ("address", 7),
+    "beside": ("address", 9),
     "new threads": ("address", 6),
     "limits": ("address", 34),
     "limits, no peers": ("address", 1),
