@@ -178,15 +178,15 @@ def _hand_over(done: Future[None], run: Callable[[], object]) -> None:
                 done.set_running_or_notify_cancel()
             if isinstance(error, RuntimeError):
                 raise RuntimeError(
-                    "async_op=True: Python is ending and starts no thread any more; leave "
-                    "async_op out"
+                    "async_op=True: found no thread for the call, as Python is ending or the "
+                    "system starts no more; leave async_op out"
                 ) from error
             raise
 
 
 def settle(done: Future[Any], call: Callable[[], Any]) -> None:
-    """Make the call, unless it was cancelled; whoever waits for ``done`` is told what came of it,
-    whatever it raised."""
+    """Make the call; whoever waits for ``done`` is told what came of it, whatever it raised. Not
+    if it was cancelled: then whoever has done so tells them."""
     if done.cancelled() or not done.set_running_or_notify_cancel():
         return
     try:
@@ -231,7 +231,13 @@ def _started_worker() -> ThreadPoolExecutor:
     global _worker
     if _worker is None:
         mark = functools.partial(setattr, _thread, "is_worker", True)
-        _worker = _OneThread(1, thread_name_prefix="fastreduce", initializer=mark)
+        worker = _OneThread(1, thread_name_prefix="fastreduce", initializer=mark)
+        try:
+            worker.submit(int)  # starts the thread
+            _worker = worker
+        except BaseException:  # Ctrl-C, too, after which the executor may not know its thread
+            worker.shutdown(wait=False)
+            raise
     return _worker
 
 

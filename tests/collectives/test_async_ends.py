@@ -16,6 +16,11 @@ x = [torch.ones(3_000_000), torch.ones(3_000_000)]
 begun = [fastreduce.allreduce(x, "max", async_op=True) for _ in range(20)]
 """
 
+NO_THREAD = (
+    "async_op=True: found no thread for the call, as Python is ending or the system starts no "
+    "more; leave async_op out"
+)
+
 
 def test_python_ends_with_work_in_flight():
     assert output_of(MANY + "print('end')").strip() == "end"
@@ -37,10 +42,7 @@ def late():
 atexit.register(late)
 """
     )
-    assert output_of(code).splitlines() == [
-        "async_op=True: Python is ending and starts no thread any more; leave async_op out",
-        "2.0",
-    ]
+    assert output_of(code).splitlines() == [NO_THREAD, "2.0"]
 
 
 @pytest.mark.sweep("processes")
@@ -91,6 +93,43 @@ except KeyboardInterrupt:
     print("interrupted", all(work.is_completed() for work in begun))
 """
     assert output_of(code).strip() == "interrupted True"
+
+
+def test_ctrl_c_while_the_thread_starts_leaves_none_behind():
+    """It would work off calls beside the next one, and Python would wait for it at the end."""
+    code = """
+import faulthandler, threading, torch, fastreduce
+faulthandler.dump_traceback_later(60, exit=True)  # a hang is a failure
+x, start = [torch.ones(2), torch.ones(2)], threading.Thread.start
+def interrupted(thread):
+    threading.Thread.start = start
+    start(thread)
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+try:
+    fastreduce.allreduce(x, async_op=True)
+except KeyboardInterrupt:
+    left = threading.enumerate()[1:]
+    [thread.join(20) for thread in left]
+    print(len(left), threading.active_count())
+fastreduce.allreduce(x, async_op=True).wait()
+print(x[0].tolist())
+"""
+    assert output_of(code).splitlines() == ["1 1", "[2.0, 2.0]"]
+
+
+def test_the_error_where_no_thread_starts_names_the_limit_of_the_system_too():
+    code = """
+import threading, torch, fastreduce
+def start(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+try:
+    fastreduce.allreduce([torch.ones(2), torch.ones(2)], async_op=True)
+except RuntimeError as error:
+    print(error)
+"""
+    assert output_of(code).strip() == NO_THREAD
 
 
 @pytest.mark.parametrize("queued", [False, True])
