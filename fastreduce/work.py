@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastreduce import _C
+from fastreduce.kinds import is_number
 from fastreduce.names import shown
 from fastreduce.thread_modes import modes_of_this_thread
 
@@ -201,12 +202,13 @@ def settle(done: Future[Any], call: Callable[[], Any]) -> None:
 def _seconds(timeout_s: float | None) -> float | None:
     if timeout_s is None:
         return None
-    if not isinstance(timeout_s, int | float) or timeout_s != timeout_s:
+    if not is_number(timeout_s) or timeout_s != timeout_s:
         raise TypeError(
             f"wait: found timeout_s {shown(timeout_s)}, wanted a number of seconds, or None to "
             "wait as long as it takes"
         )
-    return min(timeout_s, threading.TIMEOUT_MAX)  # more, such as infinity, is an OverflowError
+    # More, such as infinity, would be an OverflowError.
+    return float(min(timeout_s, threading.TIMEOUT_MAX))
 
 
 def finish() -> None:

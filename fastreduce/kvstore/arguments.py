@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fastreduce import _C
 from fastreduce.arguments import known_op, wraps_others
+from fastreduce.kinds import is_number
 from fastreduce.kvstore.entry import Entry, Key
 from fastreduce.names import listed, meant, shown
 
@@ -37,7 +38,7 @@ def check_store(kind: str, op: Any, staleness: Any, timeout_s: float = 1) -> str
             raise ValueError(
                 f"KVStore: found staleness {shown(staleness)}, wanted 0, 1, ... or None"
             )
-    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+    if not is_number(timeout_s) or not timeout_s > 0:
         raise ValueError(
             f"KVStore: found timeout_s {shown(timeout_s)}, wanted a number of seconds above 0"
         )
@@ -255,7 +256,7 @@ def _by_priority(call: str, keys: Sequence[Key], priority: Any) -> list[Key]:
     """The keys in the order of their priorities, the highest first."""
     several = isinstance(priority, list | tuple)
     numbers: Sequence[Any] = priority if several else [priority] * len(keys)
-    if not all(isinstance(number, int | float) for number in numbers):
+    if not all(map(is_number, numbers)):
         raise TypeError(
             f"{call}: found priority {shown(priority)}, wanted a number, or a list with one per key"
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NoReturn
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from fastreduce.arguments import check_flags
 from fastreduce.devices import usable_devices
-from fastreduce.kinds import is_whole
+from fastreduce.kinds import is_number, is_whole
 
 
 def device_list(devices: Iterable[torch.device | str | int] | None) -> list[torch.device]:
@@ -112,7 +111,7 @@ class Settings:
 
     def check(self, k: int) -> None:
         """Raise TypeError or ValueError where they make no sense for ``k`` replicas."""
-        if not (isinstance(self.batch_dim, int) and self.batch_dim >= 0):
+        if not (is_whole(self.batch_dim) and self.batch_dim >= 0):
             raise ValueError(
                 f"DataParallel: found batch_dim={self.batch_dim!r}, wanted a whole number, 0 or "
                 "more"
@@ -137,7 +136,7 @@ class Settings:
         _check_shares(self.shares, k)
 
 
-def _check_shares(shares: Sequence[float] | str | None, k: int) -> None:
+def _check_shares(shares: Any, k: int) -> None:
     # An array is compared with a string element by element.
     if shares is None or (isinstance(shares, str) and shares == "measured"):
         return
@@ -151,7 +150,7 @@ def _check_shares(shares: Sequence[float] | str | None, k: int) -> None:
             f"DataParallel: found {len(shares)} shares for {k} replicas, wanted as many"
         )
     for replica, share in enumerate(shares):
-        if not (isinstance(share, Real) and math.isfinite(share) and float(share) > 0):
+        if not (is_number(share) and 0 < share <= sys.float_info.max and float(share) > 0):
             raise ValueError(
                 f"DataParallel: found share {share!r} of replica {replica}, wanted a number above 0"
             )

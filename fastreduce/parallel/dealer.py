@@ -50,7 +50,7 @@ class Dealer:
         # Micro-shards never run at once, so that their bits do not depend on the number of threads.
         at_once = settings.at_once and reproducible is None
         self.use(Replicas(net, devices, settings.sync_batchnorm, settings.overlap, at_once))
-        self.batch_dim = settings.batch_dim
+        self.batch_dim = int(settings.batch_dim)
         shards = int(reproducible or len(devices))
         self.owners = [shard * len(devices) // shards for shard in range(shards)]
         self.measured = MeasuredShares(devices) if shares == "measured" else None

@@ -138,7 +138,7 @@ def _published(found: Any) -> Iterator[Measured]:
                 )
             nbytes, time_s, busbw = point
             _positive(where, "the size", nbytes)
-            if not isinstance(busbw, int | float) or not 0 < busbw <= MOST:
+            if not is_number(busbw) or not 0 < busbw <= MOST:
                 raise ValueError(
                     f"{where}: busbw is {shown(busbw)} at {nbytes} bytes, want it above 0"
                 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 
 from fastreduce.algorithms.collectives import program as allreduce_of
 from fastreduce.algorithms.registration import Algorithm, name_of
 from fastreduce.arguments import check_flags
+from fastreduce.kinds import is_whole
 from fastreduce.listing import LazyListing
 from fastreduce.program import Program
 from fastreduce.simulation.costs import Costs
@@ -88,7 +88,7 @@ def simulate(
         name, k = name_of(program), len(topology.devices)
         program = allreduce_of("allreduce", k, algorithm=name)
         program = fitted(program, name, topology, sum(tensor_sizes(nbytes)))
-    if slices is not None and (not isinstance(slices, Integral) or slices < 1):
+    if slices is not None and (not is_whole(slices) or slices < 1):
         raise ValueError(f"slices is {slices!r}, want 1 or more, or None for the engine's choice")
     program.check_form()
     if verify and program.refusal:

@@ -56,7 +56,7 @@ def test_wait_may_end_early_and_be_repeated(gate):
     assert begun.wait(30) and tensors[0].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("timeout_s", [timedelta(seconds=3), "3", float("nan")])
+@pytest.mark.parametrize("timeout_s", [timedelta(seconds=3), "3", float("nan"), True])
 def test_a_timeout_that_is_no_number_is_refused(gate, timeout_s):
     begun = fastreduce.allreduce(noise(2, (10,), torch.float32), async_op=True)
     with pytest.raises(TypeError, match=r"wait: found timeout_s .*, wanted a number of seconds"):

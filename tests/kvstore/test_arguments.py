@@ -146,6 +146,11 @@ REFUSED = {
         TypeError,
         r"found priority \['high'\], wanted a number",
     ),
+    "a flag as priority": (
+        lambda s: s.push("w", ONES, [True]),
+        TypeError,
+        r"found priority \[True\], wanted a number",
+    ),
     "a state of numbers": (
         lambda s: s.load_state_dict({"values": 1, "optimizers": 2, "pushes": 3, "ranks": 1}),
         ValueError,

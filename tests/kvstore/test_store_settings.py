@@ -67,6 +67,11 @@ REFUSED = {
         ValueError,
         "found timeout_s '5', wanted a",
     ),
+    "a flag as time": (
+        lambda s: KVStore(timeout_s=True),
+        ValueError,
+        "found timeout_s True, wanted a",
+    ),
     "no time": (
         lambda s: KVStore(timeout_s=None),
         ValueError,

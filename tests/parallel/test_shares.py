@@ -60,6 +60,12 @@ def test_shares_of_numpy_and_a_list_that_changes_later():
     assert all(type(x) is float for x in model.shares)
 
 
+def test_numbers_of_numpy_as_other_settings():
+    numbers = {"batch_dim": np.int64(1), "reproducible": np.int64(4)}
+    model = DataParallel(nn.Linear(2, 2), ["cpu"] * 2, **numbers)
+    assert model(torch.randn(3, 8, 2)).shape == (3, 8, 2)
+
+
 def test_a_model_deals_by_what_it_measured(clock):
     seen = []
     owners = []

@@ -86,6 +86,9 @@ WRAPPING = {
     "few micro-shards": (lambda: linear(reproducible=1), ValueError, "reproducible=1 .*2 repl"),
     "no whole number": (lambda: linear(reproducible="8"), ValueError, "reproducible='8' .* whole"),
     "both": (lambda: linear(reproducible=4, shares=[2, 1]), ValueError, "reproducible and shares"),
+    "share of True": (lambda: linear(shares=[True, 1]), ValueError, "share True of replica 0"),
+    "endless share": (lambda: linear(shares=[10**400, 1]), ValueError, "share 10+ of replica 0"),
+    "True as batch_dim": (lambda: linear(batch_dim=True), ValueError, "found batch_dim=True, want"),
     "batch_dim": (lambda: linear(batch_dim=-1), ValueError, "found batch_dim=-1"),
 }  # fmt: skip
 

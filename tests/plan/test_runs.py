@@ -254,6 +254,7 @@ class TestJson:
             (TABLE | {"times_s": {"gpu": {"ring": {"2": 7}}}}, "2 ranks: found 7, want an object"),
             ({"rows": [ROW_OF_JSON | {"time_s": 10**400}]}, "row 0: the time is 10+.*, want sec"),
             (PUBLISHED | {"runs": [RUN | {"points": [[8, None, 10**400]]}]}, "busbw is 10+.* at 8"),
+            (PUBLISHED | {"runs": [RUN | {"points": [[8, None, True]]}]}, "busbw is True at 8"),
             (PUBLISHED, "the file is without 'runs'"),
             (PUBLISHED | {"runs": [1]}, "run 0 is without 'machine'"),
             (PUBLISHED | {"runs": [RUN | {"ranks": "8"}]}, r"run 0 \(a\): ranks is '8', want a"),

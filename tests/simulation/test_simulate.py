@@ -212,6 +212,7 @@ class TestErrors:
         ("empty tensors", lambda: simulate(algorithms.ring(4), star(4), [0, 0]), r"\[0, 0\]"),
         ("no tensors", lambda: simulate(algorithms.ring(4), star(4), []), r"nbytes is \[\]"),
         ("a tensor", lambda: simulate(algorithms.ring(4), star(4), [5, -1]), "tensor 1: -1 is no"),
+        ("a flag", lambda: simulate(algorithms.ring(4), star(4), 1, slices=True), "slices is True"),
         ("slices", lambda: simulate(algorithms.ring(4), star(4), 1, slices=0), "slices is 0"),
         ("part of a slice", lambda: simulate(algorithms.ring(4), star(4), 1, slices=1.5), "is 1.5"),
         (
