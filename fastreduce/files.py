@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -140,7 +141,7 @@ class _Twice(ValueError):
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise _Twice(f"an object has {shown(twice)} twice, the last time as {shown(found[twice])}")
     return found

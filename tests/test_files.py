@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from fastreduce import draw, explain, simulate
+from fastreduce import draw, explain, files, simulate
 from fastreduce.algorithms import ring
 from fastreduce.files import alone_in, lock, parse, replacing, stderr_is_terminal
 from fastreduce.plan.report import write
@@ -62,6 +62,24 @@ def test_a_key_that_is_there_twice_is_refused():
         with pytest.raises(ValueError, match=r"has 'links' twice, the last time as \[\];"):
             parse(content.encode(), WANTED, 1)
     assert parse(b'{"a": {"links": 1}, "links": 2, ' + json.dumps(RIGHT).encode()[1:], WANTED, 1)
+
+
+def test_a_key_that_is_there_twice_is_found_among_many():
+    """Each with each would take minutes for 100,000."""
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str(self) == str(other)
+
+    keys = [Key(number) for number in [*range(1000), 999]]
+    with pytest.raises(ValueError, match="has '999' twice"):
+        files._each_once([(key, None) for key in keys])
+    assert compared < 10_000
 
 
 def test_writers_of_one_name_have_a_file_each_whatever_their_process(tmp_path):
