@@ -16,8 +16,7 @@ constexpr std::chrono::milliseconds kLook{100};
 // Two areas of staging memory follow it.
 struct alignas(4096) Group::Front {
   uint64_t magic;
-  uint64_t
-      token;  // also in the invitation: so a peer knows that it has opened the memory of the process that invited it
+  uint64_t token;  // also in the invitation, so that a peer knows whose memory it has opened
   uint64_t staging_bytes;
   int32_t rank;
   int32_t size;

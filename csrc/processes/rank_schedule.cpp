@@ -35,9 +35,8 @@ uint64_t fingerprint_of(const Schedule& schedule) {
 
 RankSchedule::RankSchedule(std::shared_ptr<const Schedule> of, int rank)
     : schedule(std::move(of)), rank(rank), counts(schedule->ranks, 0), shared_(schedule->buffers * schedule->shards) {
-  std::vector<uint64_t> place(
-      schedule->instructions.size());  // by instruction: its number among those of its rank, from 1
-  std::set<int> in, out, seen;         // shards of this rank's buffer
+  std::vector<uint64_t> place(schedule->instructions.size());  // by instruction: its number in its rank, from 1
+  std::set<int> in, out, seen;                                 // shards of this rank's buffer
   for (size_t i = 0; i < place.size(); ++i) {
     const Instruction& x = schedule->instructions[i];
     if (x.rank == kHost) throw std::invalid_argument("a program with instructions of the host runs in one process");

@@ -130,8 +130,8 @@ class AtOnce:
     def may(self, owners: Sequence[int], inputs: Sequence[Any]) -> bool:
         """Whether shards of these replicas may run at the same time in the pass that begins.
 
-        It depends on nothing but this pass and the module, so a run that goes on from a checkpoint
-        has the same bits.
+        It depends on nothing but this pass, the module and whether threads can start, so a run that
+        goes on from a checkpoint has the same bits.
         """
         self._ran = False
         return (
