@@ -164,25 +164,26 @@ def begin(call: Callable[[], object], gpus: Iterable[torch.device], results: Any
 
 def _leave(done: Future[None]) -> None:
     in_flight.discard(done)
-    _room.put(None)
+    if _room.qsize() < MAX_IN_FLIGHT:  # Ctrl-C may have come before the call took its entry
+        _room.put(None)
 
 
 def _hand_over(done: Future[None], run: Callable[[], object]) -> None:
     """Let the worker do ``run``, when there is room."""
-    _room.get()
-    with _lock:
-        try:
+    try:
+        _room.get()
+        with _lock:
             in_flight.add(done)
             _started_worker().submit(settle, done, run)
-        except BaseException as error:  # Ctrl-C, too: nobody shall wait for what is not begun
-            if done.cancel():
-                done.set_running_or_notify_cancel()
-            if isinstance(error, RuntimeError):
-                raise RuntimeError(
-                    "async_op=True: found no thread for the call, as Python is ending or the "
-                    "system starts no more; leave async_op out"
-                ) from error
-            raise
+    except BaseException as error:  # Ctrl-C, too: nobody shall wait for what is not begun
+        if done.cancel():
+            done.set_running_or_notify_cancel()
+        if isinstance(error, RuntimeError):
+            raise RuntimeError(
+                "async_op=True: found no thread for the call, as Python is ending or the system "
+                "starts no more; leave async_op out"
+            ) from error
+        raise
 
 
 def settle(done: Future[Any], call: Callable[[], Any]) -> None:

@@ -155,6 +155,30 @@ def test_an_interruption_while_a_call_begins_takes_no_room(monkeypatch, queued):
     assert fastreduce.broadcast(tensors, async_op=True).wait()
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_interruption_while_a_call_waits_for_room_takes_none(monkeypatch, taken):
+    """Ctrl-C just before the call has its entry, or just after."""
+    tensors, room = [torch.ones(3), torch.ones(3)], work_module._room
+    fastreduce.broadcast(tensors, async_op=True).wait()
+
+    class Interrupted:
+        put, qsize = room.put, room.qsize
+
+        def get(self):
+            if taken:
+                room.get(timeout=20)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work_module, "_room", Interrupted())
+        for _ in range(MAX_IN_FLIGHT + 1):
+            with pytest.raises(KeyboardInterrupt):
+                fastreduce.allreduce(tensors, async_op=True)
+    assert fastreduce.broadcast(tensors, async_op=True).wait(20)
+    work_module._worker.submit(int).result(20)  # after the worker has given the entry back
+    assert room.qsize() == MAX_IN_FLIGHT
+
+
 def test_no_call_but_the_first_takes_a_lock_that_an_interruption_may_leave_taken(monkeypatch):
     tensors = [torch.ones(3), torch.ones(3)]
     fastreduce.broadcast(tensors, async_op=True).wait()
