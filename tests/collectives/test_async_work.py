@@ -1,8 +1,10 @@
 """The `Work` of `async_op=True`: waiting, futures, callbacks, and the order of calls in flight."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from concurrent.futures import Future
 from datetime import timedelta
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from reference import assert_same, noise, reduced
 
 import fastreduce
 from fastreduce import work as work_module
-from fastreduce.work import MAX_IN_FLIGHT, Work
+from fastreduce.work import MAX_IN_FLIGHT, Work, settle
 
 
 @pytest.fixture
@@ -191,3 +193,17 @@ def test_of_a_future_too_streams_wait(monkeypatch):
     future = Work(done, [event], "results").get_future()
     future.then(lambda ended: waited.append(ended.value())).wait()
     assert waited == [event, "results"]
+
+
+def test_a_call_that_fails_is_held_by_no_cycle():
+    """It would keep the tensors of the call until Python looks for cycles."""
+    done = Future()
+    held = weakref.ref(done)
+    gc.disable()
+    try:
+        settle(done, torch.ones(2).item)
+        assert isinstance(done.exception(), RuntimeError)
+        del done
+        assert held() is None
+    finally:
+        gc.enable()
