@@ -161,8 +161,8 @@ class IpcStaging::OnStream final : public Executor {
   std::unique_lock<std::mutex> place_;
 };
 
-IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_stream)
-    : device_(device), rank_(rank), current_stream_(current_stream), stagings_(ranks) {
+IpcStaging::IpcStaging(int device, int rank, int ranks, Torch torch)
+    : device_(device), rank_(rank), torch_(torch), stagings_(ranks) {
   const DeviceGuard guard(device);
   DeviceMemory memory = Kept::instance().take(device, problem_);
   if (memory.get() == nullptr) return;
@@ -184,18 +184,20 @@ IpcStaging::IpcStaging(int device, int rank, int ranks, CurrentStream current_st
   stagings_[rank] = static_cast<std::byte*>(own_.get());
 }
 
+// A group may end in any thread, on whose current GPU this process may have nothing.
 IpcStaging::~IpcStaging() {
-  int before = 0;
-  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device_) == cudaSuccess) {
+  if (own_.get() != nullptr && abandoned_)
+    Kept::instance().forget(std::move(own_), at_once_ ? std::move(at_once_->signals) : LaneSignals());
+  try {
+    const std::shared_ptr<void> calls = torch_.calls_on(device_);
     for (const auto& [handle, memory] : opened_)
       if (memory != nullptr) cudaIpcCloseMemHandle(memory);
-    cudaSetDevice(before);
+    at_once_.reset();
+    // Nobody is told of an error here, and a later launch would be blamed for it.
+    cudaGetLastError();
+  } catch (const std::exception&) {  // in a fork, or after the driver has ended: there is nothing to close
   }
-  if (own_.get() == nullptr) return;
-  if (abandoned_)
-    Kept::instance().forget(std::move(own_), at_once_ ? std::move(at_once_->signals) : LaneSignals());
-  else
-    Kept::instance().give_back(device_, std::move(own_));
+  if (own_.get() != nullptr) Kept::instance().give_back(device_, std::move(own_));
 }
 
 void IpcStaging::abandon() {
@@ -242,7 +244,7 @@ bool IpcStaging::open_all(const std::vector<DeviceAddress>& addresses) {
 }
 
 std::unique_ptr<Executor> IpcStaging::executor(const FlagsCall& call) {
-  return std::make_unique<OnStream>(*this, call, current_stream_(device_));
+  return std::make_unique<OnStream>(*this, call, torch_.current_stream(device_));
 }
 
 }  // namespace fastreduce

@@ -23,9 +23,15 @@ constexpr int64_t kAtOnceBytes = kMaxSignalTiles * kThreads * kVectorBytes;
 
 class IpcStaging final : public DeviceStaging {
  public:
-  using CurrentStream = cudaStream_t (*)(int device);
+  // What is asked of torch.
+  struct Torch {
+    cudaStream_t (*current_stream)(int device);
+    // As long as the returned object lives, the device is current in this thread, and the thread's calls break no
+    // capture of another one. It leaves no context on a GPU that had none.
+    std::shared_ptr<void> (*calls_on)(int device);
+  };
 
-  IpcStaging(int device, int rank, int ranks, CurrentStream current_stream);
+  IpcStaging(int device, int rank, int ranks, Torch torch);
   ~IpcStaging() override;
 
   DeviceAddress address() const override { return address_; }
@@ -47,7 +53,7 @@ class IpcStaging final : public DeviceStaging {
 
   const int device_;
   const int rank_;
-  const CurrentStream current_stream_;
+  const Torch torch_;
   DeviceMemory own_;
   DeviceAddress address_{};
   std::map<DeviceHandle, std::byte*> opened_;

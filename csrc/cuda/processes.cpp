@@ -1,4 +1,6 @@
 // Connects the groups of processes to CUDA. Only the CUDA build has this file.
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <memory>
@@ -20,8 +22,18 @@ cudaStream_t current_stream(int device) {
   return stream;
 }
 
-// Memory that stays pageable is right too, and slower. Any thread may ask for memory, also beside one that captures.
+struct CallsOn {
+  explicit CallsOn(int device) : guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device))) {}
+  c10::cuda::CUDAGuard guard;
+  RelaxedCapture relaxed;
+};
+
+std::shared_ptr<void> calls_on(int device) { return std::make_shared<CallsOn>(device); }
+
+// Memory that stays pageable is right too, and slower. Any thread may ask for memory, also beside one that captures, or
+// one on whose current GPU this process has nothing: there CUDA would make a context, of hundreds of MB.
 void pin(std::byte* data, size_t bytes) {
+  const c10::cuda::OptionalCUDAGuard guard(c10::cuda::getDeviceIndexWithPrimaryContext());
   const RelaxedCapture relaxed;
   if (cudaHostRegister(data, bytes, cudaHostRegisterPortable) != cudaSuccess) cudaGetLastError();
 }
@@ -31,7 +43,7 @@ std::shared_ptr<void> relaxed_capture() { return std::make_shared<RelaxedCapture
 [[maybe_unused]] const bool connected =
     (make_device_staging = [](int device, int rank, int ranks) -> std::unique_ptr<DeviceStaging> {
   current_stream(device);  // throws before anything is allocated
-  return std::make_unique<IpcStaging>(device, rank, ranks, current_stream);
+  return std::make_unique<IpcStaging>(device, rank, ranks, IpcStaging::Torch{current_stream, calls_on});
 }, pin_memory = pin, beside_captures = relaxed_capture, true);
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <set>
+#include <thread>
 
 #include "virtual_process.h"
 
@@ -100,14 +102,42 @@ void expect_refused_in_a_capture() {
 void memory_is_pinned() {
   std::byte memory[64];
   const Stream stream = make_stream();
+  const auto pinned = [] {
+    const auto calls = virtual_cuda::calls();
+    return std::count(calls.begin(), calls.end(), "cudaHostRegister");
+  };
+  const auto before = pinned();
   for (bool fails : {false, true}) {
     if (fails) virtual_cuda::fail_call("cudaHostRegister", cudaErrorMemoryAllocation);
     const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] { pin_memory(memory, sizeof(memory)); });
-    const auto calls = virtual_cuda::calls();
-    if (std::count(calls.begin(), calls.end(), "cudaHostRegister") != 1 + fails) fail("memory is not pinned");
+    if (pinned() != before + 1 + fails) fail("memory is not pinned");
     if (cudaPeekAtLastError() != cudaSuccess) fail("memory that cannot be pinned leaves an error behind");
     ++cases;
   }
+}
+
+// Threads whose current GPU is one on which this process has nothing pin memory, and end what two ranks have staged,
+// while another thread captures. An error of a call there has no one to tell it to.
+void groups_end_anywhere() {
+  std::thread([] {
+    cuda_check(cudaSetDevice(1), "cudaSetDevice");
+    const Stream stream = make_stream();
+    std::byte memory[64];
+    std::unique_ptr<DeviceStaging> one = make_staging(1, 0, 2), other = make_staging(2, 1, 2);
+    for (const auto* staging : {&one, &other})
+      if (!(*staging)->open({one->address(), other->address()})) fail("two GPUs do not reach each other");
+    const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] {
+      std::thread([&] { pin_memory(memory, sizeof(memory)); }).join();
+      std::thread([&] {
+        virtual_cuda::fail_call("cudaIpcCloseMemHandle", cudaErrorInvalidValue);
+        one.reset();
+        other.reset();
+        expect_clean("a group that ends in another thread");
+      }).join();
+    });
+  }).join();
+  if (virtual_cuda::contexts() != std::set{1, 2}) fail("a context was made on a GPU without tensors");
+  ++cases;
 }
 
 const Named& find(const std::vector<Named>& programs, const std::string& name, int ranks) {
@@ -141,6 +171,7 @@ int main(int count, char** arguments) {
                        .blocks_wait = true});
   make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
+  groups_end_anywhere();  // before others make contexts
   expect_refused_in_a_capture();
   no_memory_to_share();
   a_mark_that_fails();

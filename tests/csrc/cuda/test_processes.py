@@ -104,6 +104,30 @@ MUTANTS = {
     "memory is given up under a mark that is on its way": Mutant(
         "cuda/ipc.cpp", "Kept::instance().forget(std::move(memory), {});", "", "", "which is freed"
     ),
+    "a group that ends breaks the capture of another thread": Mutant(
+        "cuda/processes.cpp", "  RelaxedCapture relaxed;\n", "", "", "not allowed while capturing"
+    ),
+    "a group that ends makes a context": Mutant(
+        "cuda/ipc.cpp",
+        "const std::shared_ptr<void> calls = torch_.calls_on(device_);",
+        "const DeviceGuard guard(device_);\n    const RelaxedCapture relaxed;",
+        "",
+        "a context was made",
+    ),
+    "memory that is pinned makes a context": Mutant(
+        "cuda/processes.cpp",
+        "const c10::cuda::OptionalCUDAGuard guard(c10::cuda::getDeviceIndexWithPrimaryContext());",
+        "",
+        "",
+        "a context was made",
+    ),
+    "an error of a group that ends is left to a later launch": Mutant(
+        "cuda/ipc.cpp",
+        "    at_once_.reset();\n    cudaGetLastError();",
+        "    at_once_.reset();",
+        "",
+        "the last error is",
+    ),
     "nobody looks whether peers are there": Mutant(
         "processes/group.cpp", "missing(true), late", "late", "", "reached its timeout"
     ),

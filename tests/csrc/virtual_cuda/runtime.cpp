@@ -106,7 +106,9 @@ void made(const char* call) {
       "cudaGetDeviceCount",      "cudaGetDeviceProperties",  "cudaGetDriverEntryPointByVersion",
       "cudaRuntimeGetVersion",   "cudaStreamGetCaptureInfo", "cudaThreadExchangeStreamCaptureMode"};
   const std::string name = call;
-  if (name.starts_with("cuda") && !only_ask.contains(name)) host_thread().has_context = true;
+  if (!name.starts_with("cuda") || only_ask.contains(name)) return;
+  host_thread().has_context = true;
+  runtime().contexts.insert(host_thread().device);
 }
 
 void let_interrupt(std::unique_lock<std::mutex>& lock) {
@@ -201,6 +203,11 @@ void host_writes(const void* pointer, size_t bytes) { host_access(pointer, bytes
 size_t allocated_bytes(int device) {
   std::lock_guard lock(the_mutex);
   return runtime().memory.allocated_bytes(device);
+}
+
+std::set<int> contexts() {
+  std::lock_guard lock(the_mutex);
+  return runtime().contexts;
 }
 
 int64_t graphs_launched() {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -184,6 +185,7 @@ struct Runtime {
   std::vector<std::pair<Node*, std::vector<CUuserObject_st*>>> released_after;
   Handles<CUgraphExec_st> execs;
   std::map<const void*, int> dynamic_smem_bytes;
+  std::set<int> contexts;  // devices that have a primary context
   std::vector<Failure> failures;
   int driver_version = CUDART_VERSION;
   int64_t interruption_in = 0;  // calls; 0: none
@@ -202,8 +204,8 @@ bool unloading();
 // The error that a test asked this call to return, or success.
 cudaError_t count_call(Runtime& runtime, const char* name);
 
-// A new thread has a context once a call has needed one. Those that only ask do not: to be on the safe side, all that
-// CUDA does not say it of.
+// A new thread has a context once a call has needed one, and the device that is current in it has one from then on.
+// Those that only ask do not: to be on the safe side, all that CUDA does not say it of.
 void made(const char* call);
 
 // Whether a user object's destructor runs in this thread, where CUDA may not be called; says so.

@@ -80,6 +80,15 @@ TEST(devices_and_pointers_describe_themselves) {
   CHECK(count == 4 && properties.multiProcessorCount == 4 && blocks > 0);
 }
 
+TEST(devices_have_a_context_once_they_were_made_current) {
+  virtual_cuda::reset({.devices = 3});
+  int device = -1;
+  OK(cudaGetDevice(&device));
+  CHECK(device == 0 && virtual_cuda::contexts().empty());
+  OK(cudaSetDevice(2));
+  CHECK(virtual_cuda::contexts() == std::set{2});
+}
+
 TEST(events_that_were_never_recorded_hold_nothing_up) {
   virtual_cuda::reset({});
   Stream s(0);

@@ -31,6 +31,10 @@ TEST(calls_that_end_a_capture) {
   capturing(unsupported, invalidated, [](S, S, E) { return cudaMalloc(&pointer, 4); });
   capturing(unsupported, invalidated, [](S, S, E) { return cudaFree(nullptr); });
   capturing(unsupported, invalidated, [](S, S, E) { return cudaMallocHost(&pointer, 4); });
+  static cudaIpcMemHandle_t handle;
+  capturing(unsupported, invalidated, [](S, S, E) { return cudaIpcGetMemHandle(&handle, nullptr); });
+  capturing(unsupported, invalidated, [](S, S, E) { return cudaIpcOpenMemHandle(&pointer, handle, 1); });
+  capturing(unsupported, invalidated, [](S, S, E) { return cudaIpcCloseMemHandle(nullptr); });
   capturing(unsupported, invalidated, [](S s0, S, E) { return cudaStreamSynchronize(s0); });
   capturing(unsupported, invalidated, [](S s0, S, E) { return cudaStreamQuery(s0); });
   capturing(unsupported, invalidated, [](S, S, E) { return cudaDeviceSynchronize(); });

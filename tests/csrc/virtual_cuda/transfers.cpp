@@ -127,8 +127,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
+// CUDA does not say whether a capture forbids these three, as cudaMalloc and cudaFree: here they are forbidden.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
   return call("cudaIpcGetMemHandle", [&](Runtime& rt) {
+    rt.not_while_capturing("cudaIpcGetMemHandle");
     const Allocation* allocation = rt.memory.find(address(pointer));
     require(allocation && !allocation->freed && !allocation->foreign && allocation->device != kHost &&
                 allocation->begin == address(pointer),
@@ -140,6 +142,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
 
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned flags) {
   return call("cudaIpcOpenMemHandle", [&](Runtime& rt) {
+    rt.not_while_capturing("cudaIpcOpenMemHandle");
     require(flags == cudaIpcMemLazyEnablePeerAccess, cudaErrorInvalidValue);
     std::memcpy(pointer, handle.reserved, sizeof(*pointer));
     const Allocation* allocation = rt.memory.find(address(*pointer));
@@ -151,8 +154,10 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
-  return call("cudaIpcCloseMemHandle",
-              [&](Runtime& rt) { require(rt.memory.find(address(pointer)) != nullptr, cudaErrorInvalidValue); });
+  return call("cudaIpcCloseMemHandle", [&](Runtime& rt) {
+    rt.not_while_capturing("cudaIpcCloseMemHandle");
+    require(rt.memory.find(address(pointer)) != nullptr, cudaErrorInvalidValue);
+  });
 }
 
 // A pool's handle is its device's number and one.

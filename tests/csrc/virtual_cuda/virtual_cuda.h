@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +110,9 @@ void host_reads(const void* pointer, size_t bytes);
 void host_writes(const void* pointer, size_t bytes);
 
 void set_driver_version(int version);  // until the next reset
+
+// Devices that have a primary context, each of which takes hundreds of MB of the device's memory.
+std::set<int> contexts();
 
 size_t allocated_bytes(int device);  // cudaMalloc'ed; of the host's pinned memory for device -1
 int64_t graphs_launched();           // since reset, those launched into captures left out

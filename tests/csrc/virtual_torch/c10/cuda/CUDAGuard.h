@@ -1,16 +1,43 @@
-// torch's guard as tests see it: which devices it was put around.
+// torch's guards as tests see them: which devices they were put around. Afterwards the device from before is current
+// again if it has a context: as torch's, they make none.
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/cuda/CUDAFunctions.h>
 
+#include <optional>
 #include <vector>
 
 namespace c10::cuda {
 
 inline std::vector<int> guarded_devices;
 
-struct CUDAGuard {
-  explicit CUDAGuard(Device device) { guarded_devices.push_back(device.index()); }
+class CUDAGuard {
+ public:
+  explicit CUDAGuard(Device device) {
+    guarded_devices.push_back(device.index());
+    cudaGetDevice(&before_);
+    if (before_ != device.index()) cudaSetDevice(device.index());
+  }
+  CUDAGuard(const CUDAGuard&) = delete;
+  ~CUDAGuard() {
+    int now = before_;
+    cudaGetDevice(&now);
+    if (now != before_ && hasPrimaryContext(static_cast<DeviceIndex>(before_))) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+};
+
+class OptionalCUDAGuard {
+ public:
+  explicit OptionalCUDAGuard(std::optional<DeviceIndex> device) {
+    if (device) guard_.emplace(Device(kCUDA, *device));
+  }
+
+ private:
+  std::optional<CUDAGuard> guard_;
 };
 
 }  // namespace c10::cuda
