@@ -3,7 +3,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "copy_engine.h"
@@ -87,8 +86,9 @@ class CudaEngine final : public Engine {
     const Placement placement = placement_of(devices);
     if (on_one_device(placement.device_of_rank)) return true;
     const c10::cuda::CUDAGuard guard(devices.front());
-    return std::none_of(placement.current.begin(), placement.current.end(),
-                        [](cudaStream_t stream) { return capture_of(stream).has_value(); });
+    for (size_t rank = 0; rank < devices.size(); ++rank)
+      if (capture_of(placement.device_of_rank[rank], placement.current[rank])) return false;
+    return true;
   }
 
   bool needs_alignment() override { return true; }

@@ -56,8 +56,9 @@ EventsEngine::CallLanes EventsEngine::prepare(const Schedule& schedule, const st
   call.copy_engine_bytes = placement.copy_engine_bytes;
   call.closed = closed_buffers(schedule, tables, placement.device_of_rank);
   std::vector<std::optional<Capture>> capture_of_rank;
-  for (cudaStream_t stream : placement.current) {
-    const auto capture = capture_of_rank.emplace_back(capture_of(stream));
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    const auto capture =
+        capture_of_rank.emplace_back(capture_of(placement.device_of_rank[rank], placement.current[rank]));
     if (capture && call.capture && capture != call.capture)
       throw std::invalid_argument(
           "fastreduce: the devices' current streams are captured into different CUDA graphs; "

@@ -97,8 +97,10 @@ bool has_nvlink(int device, int other) {
 }
 
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams) {
+  std::set<std::pair<int, cudaStream_t>> currents;
+  for (size_t rank = 0; rank < devices.size(); ++rank) currents.emplace(devices[rank], streams[rank]);
   bool capturing = false;
-  for (cudaStream_t stream : std::set(streams.begin(), streams.end())) capturing = capturing || capture_of(stream);
+  for (const auto& [device, stream] : currents) capturing = capturing || capture_of(device, stream);
   const std::set<int> each(devices.begin(), devices.end());
   for (int device : each)
     for (int other : each) {

@@ -15,7 +15,7 @@ namespace {
 
 cudaStream_t current_stream(int device) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
-  if (capture_of(stream))
+  if (capture_of(device, stream))
     throw std::runtime_error(
         "fastreduce: a CUDA graph is being captured, and processes meet anew in each call; make the call outside of "
         "the graph");

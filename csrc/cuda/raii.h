@@ -93,8 +93,10 @@ struct Capture {
   bool operator==(const Capture& other) const { return id == other.id; }
 };
 
-// Which capture a stream is part of, if any.
-inline std::optional<Capture> capture_of(cudaStream_t stream) {
+// Which capture a stream of this device is part of, if any. The default stream is named by the current device: where
+// that is another one, it may be one that CUDA refuses to tell of, beside a blocking stream that is captured.
+inline std::optional<Capture> capture_of(int device, cudaStream_t stream) {
+  const DeviceGuard guard(device);
   cudaStreamCaptureStatus status;
   Capture capture{};
 #if CUDART_VERSION >= 13000

@@ -79,6 +79,33 @@ void a_call_that_fails_in_a_capture() {
   ++cases;
 }
 
+// Beside a stream that waits for the default one of its device, that default stream may not even be asked about. On
+// another device it may, and is the current one there.
+void a_capture_on_a_blocking_stream(int device) {
+  const Case one{program_of("sharded", 2), kSum, {500}, {0, 0}, {.devices = 2}};
+  Machine machine(2, one.setting);
+  const DeviceGuard guard(device);
+  cudaStream_t blocking;
+  cuda_check(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault), "cudaStreamCreateWithFlags");
+  const Stream stream(blocking);
+  machine.placement.device_of_rank = {device, 1 - device};
+  machine.placement.current = {blocking, nullptr};
+  const Content content = one.content();
+  const Buffers buffers(content, machine.placement);
+  const auto call = [&] { run_events(one.named.program, buffers.tables(), machine.placement); };
+  call();  // proves the peers
+  buffers.fill();
+  synchronize(2);
+  const Captured graph(blocking, cudaStreamCaptureModeThreadLocal, call);
+  graph.launch(blocking);
+  synchronize(2);
+  buffers.collect();
+  synchronize(2);
+  buffers.expect_reduced("captured on a blocking stream");
+  expect_clean("captured on a blocking stream");
+  ++cases;
+}
+
 void captures_on_all_devices() { for_each_program({2, 3}, capture_on_all_devices); }
 
 }  // namespace engines_test

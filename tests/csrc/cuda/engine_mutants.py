@@ -42,6 +42,20 @@ MUTANTS = {
         "capture",
         "unordered",
     ),
+    "the default stream of another device is asked about": Mutant(
+        "cuda/events.cpp",
+        "capture_of(placement.device_of_rank[rank], ",
+        "capture_of(placement.device_of_rank[0], ",
+        "capture",
+        "cudaErrorStreamCaptureImplicit",
+    ),
+    "the default stream of another device is asked about before": Mutant(
+        "cuda/peers.cpp",
+        "capture_of(device, stream)",
+        "capture_of(devices[0], stream)",
+        "capture",
+        "cudaErrorStreamCaptureImplicit",
+    ),
     "an error in a capture breaks what was captured before": Mutant(
         "cuda/events.cpp",
         "    if (!call.capture)\n      for (Lane*",
