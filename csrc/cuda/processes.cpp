@@ -13,7 +13,10 @@
 namespace fastreduce {
 namespace {
 
+c10::Device gpu(int device) { return {c10::kCUDA, static_cast<c10::DeviceIndex>(device)}; }
+
 cudaStream_t current_stream(int device) {
+  const c10::cuda::CUDAGuard guard(gpu(device));
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
   if (capture_of(device, stream))
     throw std::runtime_error(
@@ -23,12 +26,14 @@ cudaStream_t current_stream(int device) {
 }
 
 struct CallsOn {
-  explicit CallsOn(int device) : guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device))) {}
+  explicit CallsOn(int device) : guard(gpu(device)) {}
   c10::cuda::CUDAGuard guard;
   RelaxedCapture relaxed;
 };
 
 std::shared_ptr<void> calls_on(int device) { return std::make_shared<CallsOn>(device); }
+
+void refuse_a_captured_stream(int device) { current_stream(device); }
 
 // Memory that stays pageable is right too, and slower. Any thread may ask for memory, also beside one that captures, or
 // one on whose current GPU this process has nothing: there CUDA would make a context, of hundreds of MB.
@@ -44,7 +49,7 @@ std::shared_ptr<void> relaxed_capture() { return std::make_shared<RelaxedCapture
     (make_device_staging = [](int device, int rank, int ranks) -> std::unique_ptr<DeviceStaging> {
   current_stream(device);  // throws before anything is allocated
   return std::make_unique<IpcStaging>(device, rank, ranks, IpcStaging::Torch{current_stream, calls_on});
-}, pin_memory = pin, beside_captures = relaxed_capture, true);
+}, refuse_captures = refuse_a_captured_stream, pin_memory = pin, beside_captures = relaxed_capture, true);
 
 }  // namespace
 }  // namespace fastreduce

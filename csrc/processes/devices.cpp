@@ -38,6 +38,7 @@ bool wait_for_last_work(Executor& executor) {
 MakeDeviceStaging make_device_staging = nullptr;
 bool share_device_memory = true;
 bool wait_on_shared_gpus = false;
+void (*refuse_captures)(int device) = nullptr;
 std::shared_ptr<void> (*beside_captures)() = nullptr;
 
 bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
@@ -74,6 +75,7 @@ bool DeviceGroup::joined(DeviceStaging& staging) {
 }
 
 CallStream::CallStream(c10::Device device, bool waits) : stream_(c10::Stream::DEFAULT, device) {
+  if (refuse_captures) refuse_captures(device.index());
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream current = guard.getStream(device);
   stream_ = waits ? current : guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);

@@ -43,6 +43,9 @@ extern bool share_device_memory;
 // for some milliseconds each, so that waiting takes long. Tests turn it on, alike on all ranks.
 extern bool wait_on_shared_gpus;
 
+// Throws if this thread's current stream of the GPU is captured into a CUDA graph. Set by builds with CUDA.
+extern void (*refuse_captures)(int device);
+
 // As long as the returned object lives, this thread's CUDA calls do not break the capture of a CUDA graph in another
 // thread. Set by builds with CUDA.
 extern std::shared_ptr<void> (*beside_captures)();
@@ -68,7 +71,8 @@ class DeviceGroup {
 };
 
 // The stream of one call on a GPU. An asynchronous call has a stream of its own, so that it runs beside what the caller
-// enqueues meanwhile.
+// enqueues meanwhile. There is none where the caller's current stream is captured: the call would break the capture, by
+// waiting for the GPU, or its own stream would become part of it.
 class CallStream {
  public:
   CallStream(c10::Device device, bool waits);

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 import torch.distributed as dist
 from backend_calls import CALLS, REDUCING
@@ -152,7 +153,8 @@ def many_at_once(rank, size, device):
 def beside_a_capture(rank, size, device):
     """Another thread captures a graph, in the mode that forbids allocations in every thread.
 
-    The calls' memory is allocated, and the group's thread waits for the GPU, meanwhile.
+    Meanwhile the calls' memory is allocated, the group's thread waits for the GPU, and the group
+    ends. The thread that captures may make no call.
     """
     captured = torch.zeros(3, device=device).add_(1)
     group = dist.new_group()
@@ -163,6 +165,9 @@ def beside_a_capture(rank, size, device):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="global"):
             captured.add_(1)
+            for waits in (True, False):  # and nothing breaks the capture
+                with pytest.raises(RuntimeError, match="a CUDA graph is being captured"):
+                    dist.all_reduce(captured, async_op=not waits)
             begins.set()
             assert ends.wait(60)
         graph.replay()
@@ -173,11 +178,13 @@ def beside_a_capture(rank, size, device):
         assert capturing is None or begins.wait(60)
         work = dist.all_reduce(x, group=group, async_op=True)
         work.get_future().wait()
+        work.wait()
+        dist.destroy_process_group(group)
+        del work, group
         ends.set()
         if capturing:
             capturing.result()
             assert captured.eq(2).all()
-    work.wait()
     assert torch.equal(x, torch.full_like(x, size * (size + 1) / 2))
 
 

@@ -84,15 +84,19 @@ void expect_refused_in_a_capture() {
   const Stream stream = make_stream();
   current_streams[0] = stream.get();
   const size_t before = virtual_cuda::allocated_bytes(0);
-  std::string thrown;
-  const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] {
+  const auto expect_thrown = [](const auto& make) {
+    std::string thrown;
     try {
-      make_staging(0, 0, 2);
-    } catch (const std::runtime_error& error) {
+      make();
+    } catch (const std::exception& error) {
       thrown = error.what();
     }
+    if (thrown.find("a CUDA graph is being captured") == std::string::npos) fail("in a capture: '" + thrown + "'");
+  };
+  const Captured graph(stream.get(), cudaStreamCaptureModeGlobal, [&] {
+    expect_thrown([] { make_staging(0, 0, 2); });
+    for (bool waits : {true, false}) expect_thrown([&] { CallStream(c10::Device(c10::kCUDA, 0), waits); });
   });
-  if (thrown.find("a CUDA graph is being captured") == std::string::npos) fail("in a capture: '" + thrown + "'");
   if (virtual_cuda::allocated_bytes(0) != before) fail("memory was allocated in a capture");
   current_streams.clear();
   ++cases;

@@ -107,6 +107,13 @@ MUTANTS = {
     "a group that ends breaks the capture of another thread": Mutant(
         "cuda/processes.cpp", "  RelaxedCapture relaxed;\n", "", "", "not allowed while capturing"
     ),
+    "a call in a capture has a stream": Mutant(
+        "processes/devices.cpp",
+        "if (refuse_captures) refuse_captures(device.index());",
+        "",
+        "",
+        "in a capture",
+    ),
     "a group that ends makes a context": Mutant(
         "cuda/ipc.cpp",
         "const std::shared_ptr<void> calls = torch_.calls_on(device_);",
