@@ -40,9 +40,13 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager[None]]:
             for device, dtype, cached in autocasts:
                 stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
             for stream in streams:
+                # On its own device: when it ends, torch.cuda.stream makes a stream of the device
+                # from before current again, which creates a context there.
+                stack.enter_context(torch.cuda.device(stream.device))
                 stack.enter_context(torch.cuda.stream(stream))
-            if current is not None:
-                stack.enter_context(torch.cuda.device(current))
+            if current is not None:  # unlike torch.cuda.device, this creates no context
+                before = torch.cuda._maybe_exchange_device(current)
+                stack.callback(torch.cuda._maybe_exchange_device, before)
             yield
 
     return modes

@@ -207,10 +207,12 @@ def _unchanged(module: torch.nn.Module, devices: Sequence[torch.device]) -> Iter
         for gpu, stream in zip(gpus, streams, strict=True):
             stream.wait_stream(torch.cuda.current_stream(gpu))
         with ExitStack() as stack:
-            for stream in streams:
-                stack.enter_context(torch.cuda.stream(stream))
             if gpus:
+                # First, since when a stream ends, torch makes one of the device from before current
+                # again, which creates a context there.
                 stack.enter_context(torch.cuda.device(gpus[0]))
+            for stream in reversed(streams):  # so that the first device is current
+                stack.enter_context(torch.cuda.stream(stream))
             yield
         for gpu, stream in zip(gpus, streams, strict=True):
             torch.cuda.current_stream(gpu).wait_stream(stream)

@@ -1,13 +1,14 @@
 """`graphed.captured` over several GPUs, on a fake torch.cuda that knows which device is current."""
 
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 
 import pytest
 import torch
+from torch import nn
 
-from fastreduce.parallel.graphed import captured
+from fastreduce.parallel.graphed import _unchanged, captured
 
 GPUS = [torch.device("cuda", number) for number in (2, 0, 1)]
 
@@ -17,6 +18,7 @@ class FakeCuda:
 
     def __init__(self) -> None:
         self.current = 0
+        self.contexts: set[int] = set()  # the devices that have one
         self.numbers = count(1)
         self.users = Counter()  # of a pool's memory, by device and pool: with none, it is freed
         self.seeds: list[int] = []  # the devices of the registered generators' seeds
@@ -24,8 +26,9 @@ class FakeCuda:
     @contextmanager
     def device(self, device):
         before, self.current = self.current, device.index
+        self.contexts.add(device.index)
         yield
-        self.current = before
+        self.current = before  # which creates no context
 
     def pool(self):
         made = type("MemPool", (), {"id": (0, next(self.numbers))})
@@ -47,9 +50,11 @@ class FakeCuda:
 
             def __enter__(self):
                 self.before, fake.current = fake.current, device.index
+                fake.contexts.add(device.index)
 
             def __exit__(self, *_):
                 fake.current = self.before
+                fake.contexts.add(self.before)  # as torch.cuda.StreamContext (torch 2.11)
 
         return Stream()
 
@@ -102,3 +107,12 @@ def test_the_step_runs_on_the_first_device(cuda):
     ran_on = []
     captured(lambda: ran_on.append(cuda.current), GPUS)
     assert ran_on == [2] and cuda.current == 0
+
+
+def test_warming_up_and_capturing_make_no_context_on_other_devices(cuda, monkeypatch):
+    monkeypatch.setattr(torch.random, "fork_rng", lambda _: nullcontext())
+    devices = GPUS[::2]
+    with _unchanged(nn.Identity(), devices):
+        assert cuda.current == 2
+    captured(lambda: torch.zeros(()), devices)
+    assert (cuda.contexts, cuda.current) == ({1, 2}, 0)
