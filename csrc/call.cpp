@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 
 #include <array>
 #include <sstream>
@@ -23,7 +24,9 @@ auto parse(const char* kind, const std::string& name, const Values& values) {
     if (name == name_of(value)) return value;
     known += std::string(known.empty() ? "" : ", ") + name_of(value);
   }
-  TORCH_CHECK_VALUE(false, "unknown ", kind, " '", name, "'; known are ", known);
+  // Not TORCH_CHECK_VALUE(false, ...): without optimization g++ takes that for a condition, and warns that the end
+  // is reached.
+  C10_THROW_ERROR(ValueError, c10::str("unknown ", kind, " '", name, "'; known are ", known));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """A call of which not all is said."""
 
 import pytest
-from builds import Build, needs_compiler, run
+from builds import CSRC, Build, needs_compiler, run
 
 PROGRAM = """
 #include "call.h"
@@ -12,9 +12,9 @@ int main() {
 }
 """
 
+pytestmark = [needs_compiler, pytest.mark.sweep("compiles csrc")]
 
-@needs_compiler
-@pytest.mark.sweep("compiles csrc")
+
 def test_what_is_left_out_does_not_depend_on_what_lay_in_memory(tmp_path):
     """Or g++ does not compile this."""
     source = tmp_path / "call_test.cpp"
@@ -22,3 +22,8 @@ def test_what_is_left_out_does_not_depend_on_what_lay_in_memory(tmp_path):
     build = Build("plain", tmp_path)
     program = build.link([build.compile(source)], tmp_path)
     assert run(program).returncode == 0
+
+
+def test_a_build_for_a_debugger_has_no_warning(tmp_path):
+    """Or g++ does not compile this. Some warnings come only where nothing is optimized."""
+    Build("plain", tmp_path).compile(CSRC / "call.cpp", "-O0")
