@@ -78,6 +78,13 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(opened)
 
 
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[str]:
+    """A name of the file for libraries to which one that is not UTF-8 is an error."""
+    with path.open("rb") as file:
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
 def stderr_is_terminal() -> bool:
     """Where a progress bar can be seen. A daemon may have no stderr, which tqdm does not expect."""
     return sys.stderr is not None and sys.stderr.isatty()

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from fastreduce.files import readable
 from fastreduce.kinds import is_whole
 from fastreduce.names import listed
 from fastreduce.plan import models
@@ -114,7 +115,7 @@ def _of_header(path: Path) -> Iterator[Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, "pt") as file:
+        with readable(path) as name_of_file, safe_open(name_of_file, "pt") as file:
             for name in file.offset_keys():
                 part = file.get_slice(name)
                 kind = part.get_dtype()
@@ -170,7 +171,8 @@ def _of_state_dict(path: Path) -> Iterator[Tensor]:
         raise ValueError(f"{path} holds no model, {want}")
     try:
         # Tensors stay in the file; nothing but tensors and containers is unpickled.
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with readable(path) as name_of_file:
+            found = torch.load(name_of_file, map_location="cpu", weights_only=True, mmap=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError):
         raise ValueError(f"{path} holds more than tensors by name, or is damaged, {want}") from None
     entries = _entries(found)

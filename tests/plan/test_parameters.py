@@ -1,6 +1,7 @@
 """A model's parameters, of files that are read without their tensors."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -63,6 +64,14 @@ def files(model, tmp_path):
 def test_a_file_has_what_the_model_has(model, files, name):
     found = parameters(files / name)
     assert shapes(found) == shapes(model.parameters()) and found[0].is_meta
+
+
+@pytest.mark.parametrize("file", ["state.pt", "half.safetensors", "shapes.json"])
+def test_a_file_has_a_name_that_is_not_utf_8(model, files, file):
+    """As of an old archive; in the locale C every name with a letter beyond ASCII is one."""
+    renamed = files / os.fsdecode(b"caf\xe9-" + file.encode())
+    (files / file).rename(renamed)
+    assert sorted(shapes(parameters(renamed))) == sorted(shapes(model.parameters()))
 
 
 def test_of_safetensors_the_dtype_too(model, files):
