@@ -1,16 +1,17 @@
-// torch's guards as tests see them: which devices they were put around. Afterwards the device from before is current
-// again if it has a context: as torch's, they make none.
+// torch's guards as tests see them: which devices this thread has put one around. Afterwards the device from before is
+// current again if it has a context: as torch's, they make none.
 #pragma once
 
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 namespace c10::cuda {
 
-inline std::vector<int> guarded_devices;
+inline thread_local std::vector<int> guarded_devices;
 
 class CUDAGuard {
  public:
@@ -32,12 +33,11 @@ class CUDAGuard {
 
 class OptionalCUDAGuard {
  public:
-  explicit OptionalCUDAGuard(std::optional<DeviceIndex> device) {
-    if (device) guard_.emplace(Device(kCUDA, *device));
-  }
+  explicit OptionalCUDAGuard(std::optional<DeviceIndex> device)
+      : guard_(device ? std::make_unique<CUDAGuard>(Device(kCUDA, *device)) : nullptr) {}
 
  private:
-  std::optional<CUDAGuard> guard_;
+  std::unique_ptr<CUDAGuard> guard_;
 };
 
 }  // namespace c10::cuda
