@@ -1,5 +1,6 @@
 #include "processes/devices.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -80,12 +81,17 @@ CallStream::CallStream(c10::Device device, bool waits) : stream_(c10::Stream::DE
   const c10::Stream current = guard.getStream(device);
   stream_ = waits ? current : guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   if (waits) return;
+  // Torch's events make the device from before current again, which makes a context there. Its guards do not.
+  const c10::DeviceGuard here(device);
   before_.emplace(device.type());
   before_->record(current);
 }
 
 const c10::Stream& CallStream::begin() {
-  if (before_) before_->block(stream_);
+  if (!before_) return stream_;
+  c10::impl::VirtualGuardImpl(stream_.device_type()).setDevice(stream_.device());
+  before_->block(stream_);
+  before_.reset();
   return stream_;
 }
 

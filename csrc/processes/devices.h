@@ -77,6 +77,7 @@ class CallStream {
  public:
   CallStream(c10::Device device, bool waits);
   // In the thread that does the call: the stream, made to wait for all work that was enqueued when the call was made.
+  // The GPU of an asynchronous call stays the current one of the thread, which is the queue's own.
   const c10::Stream& begin();
   const c10::Stream& stream() const { return stream_; }
 

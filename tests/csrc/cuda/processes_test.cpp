@@ -1,11 +1,13 @@
 // The engine for processes on virtual GPUs, with threads as ranks. Small calls are one launch per rank, whose blocks
 // wait for those of the other ranks; every block is a thread, so ThreadSanitizer sees whether they wait for enough.
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <set>
 #include <thread>
 
+#include "virtual_guard.h"
 #include "virtual_process.h"
 
 namespace fastreduce {
@@ -144,6 +146,27 @@ void groups_end_anywhere() {
   ++cases;
 }
 
+// A thread whose current GPU is one on which this process has nothing makes an asynchronous call, and another such does
+// it.
+void asynchronous_calls_make_no_context() {
+  std::thread([] {
+    cuda_check(cudaSetDevice(1), "cudaSetDevice");
+    const Stream stream = make_stream();
+    std::optional<CallStream> call;
+    std::thread([&] {
+      current_streams[1] = stream.get();
+      call.emplace(c10::Device(c10::kCUDA, 1), /*waits=*/false);
+    }).join();
+    std::thread([&] {
+      const c10::StreamGuard guard(call->begin());
+      call.reset();
+    }).join();
+  }).join();
+  if (virtual_cuda::contexts() != std::set{1}) fail("a context was made on a GPU that no call is on");
+  expect_clean("an asynchronous call");
+  ++cases;
+}
+
 const Named& find(const std::vector<Named>& programs, const std::string& name, int ranks) {
   for (const Named& named : programs)
     if (named.name == name && named.program.ranks == ranks) return named;
@@ -175,7 +198,8 @@ int main(int count, char** arguments) {
                        .blocks_wait = true});
   make_staging = std::exchange(make_device_staging, make_known_staging);
   const std::vector<Named> programs = read_programs(arguments[1]);
-  groups_end_anywhere();  // before others make contexts
+  asynchronous_calls_make_no_context();  // these two before others make contexts
+  groups_end_anywhere();
   expect_refused_in_a_capture();
   no_memory_to_share();
   a_mark_that_fails();

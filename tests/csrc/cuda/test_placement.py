@@ -43,7 +43,13 @@ MUTANTS = {
         "asked to connect",
     ),
     "all streams must be captured": Mutant(
-        "cuda/engine.cpp", "std::none_of(", "!std::all_of(", "", "copies of tensors"
+        "cuda/engine.cpp",
+        "if (capture_of(placement.device_of_rank[rank], placement.current[rank])) return false;\n"
+        "    return true;",
+        "if (!capture_of(placement.device_of_rank[rank], placement.current[rank])) return true;\n"
+        "    return false;",
+        "",
+        "copies of tensors",
     ),
     "streams are those of the first device": Mutant(
         "cuda/engine.cpp",

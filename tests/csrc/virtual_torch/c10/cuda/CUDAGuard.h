@@ -17,18 +17,14 @@ class CUDAGuard {
  public:
   explicit CUDAGuard(Device device) {
     guarded_devices.push_back(device.index());
-    cudaGetDevice(&before_);
-    if (before_ != device.index()) cudaSetDevice(device.index());
+    GetDevice(&before_);
+    SetDevice(device.index());
   }
   CUDAGuard(const CUDAGuard&) = delete;
-  ~CUDAGuard() {
-    int now = before_;
-    cudaGetDevice(&now);
-    if (now != before_ && hasPrimaryContext(static_cast<DeviceIndex>(before_))) cudaSetDevice(before_);
-  }
+  ~CUDAGuard() { MaybeSetDevice(before_); }
 
  private:
-  int before_ = 0;
+  DeviceIndex before_ = 0;
 };
 
 class OptionalCUDAGuard {
