@@ -66,13 +66,6 @@ MUTANTS = {
     "launches in threads without a context": Mutant(
         "cuda/line.cpp", "need_context();", "", "new threads", "cuLaunchKernel failed"
     ),
-    "questions about memory in threads without a context": Mutant(
-        "cuda/closed_memory.cpp",
-        "need_context();",
-        "",
-        "new threads",
-        "cuPointerGetAttributes failed",
-    ),
     "one lane is not joined": Mutant(
         "cuda/events.cpp",
         "    wait(call.hub().stream.get(), lane->joined.get());",
