@@ -27,7 +27,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fastreduce.bits import bytes_of
-from fastreduce.files import lock
+from fastreduce.files import lock, readable
 from fastreduce.names import shown
 
 from .state import (
@@ -204,7 +204,7 @@ def _read(path: Path) -> Checkpoint:
             f"{path}: found a link to {path.resolve()}, wanted a file of this folder"
         )
     try:
-        with safetensors.safe_open(path, "pt") as file:
+        with readable(path) as name, safetensors.safe_open(name, "pt") as file:
             about = file.metadata() or {}
             # Copies, because they lie in the file at any address, and BLAS has other bits for a dot
             # product of what is aligned otherwise (LBFGS; torch 2.13 with MKL).

@@ -235,6 +235,12 @@ def test_tensors_begin_where_those_of_torch_do(tmp_path):
     assert [found[name].data_ptr() % 64 for name in lengths] == [0, 0, 0]
 
 
+def test_a_folder_whose_name_is_not_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    save(folder, {"x": 1}, step=1)
+    assert read(folder).state == {"x": 1}
+
+
 def test_more_words_than_a_file_can_hold(tmp_path):
     save(tmp_path, {"x": 1}, step=1)
     with pytest.raises(ValueError, match=r"step-000000002.* wanted less than 100 MB of what is no"):
