@@ -141,7 +141,7 @@ PROCESSES = {
         "flags": ("backend_values", "backend_groups"),
         "group": ("backend_values", "backend_invitations", "backend_errors", "backend_groups",
                   "backend_failures"),
-        "invitations": ("backend_invitations", "meeting"),
+        "invitations": ("backend_invitations", "rendezvous"),
         "across": ("across",),
         "machines": ("across",),
         "machine_sums": ("across",),

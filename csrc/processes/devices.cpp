@@ -20,18 +20,18 @@ bool goes_on(const Group& group, const std::exception& error) {
   return dynamic_cast<const GroupError*>(&error) && group.failed_at_all().empty();
 }
 
-// Returns whether the GPU says that it has ended.
-bool wait_for_last_work(Executor& executor) {
+// Returns why the GPU may still be at it, or nothing if it says that it has ended.
+std::string wait_for_last_work(Executor& executor) {
   const Clock::time_point end = Clock::now() + kLastWork;
   try {
     while (!executor.idle()) {
-      if (Clock::now() > end) return false;
+      if (Clock::now() > end) return "it still runs after " + std::to_string(kLastWork.count()) + " s";
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-  } catch (const std::exception&) {  // the GPU has failed, and the first error says more
-    return false;
+  } catch (const std::exception& error) {
+    return error.what();
   }
-  return true;
+  return "";
 }
 
 }  // namespace
@@ -53,8 +53,9 @@ bool DeviceGroup::run(FlagsCall& call, c10::Device device) {
     const bool may_go_on = goes_on(group_, error);
     if (!may_go_on) staging->abandon();
     // The call's memory is free after this, and if the group goes on, the next call uses it.
-    if (!wait_for_last_work(*executor) && may_go_on) {
-      group_.fail("the GPU of rank " + group_.name() + " has not ended its part of a call that differed");
+    const std::string trouble = wait_for_last_work(*executor);
+    if (may_go_on && !trouble.empty()) {
+      group_.fail("the GPU of rank " + group_.name() + " has not ended its part of a call that differed: " + trouble);
       staging->abandon();
     }
     throw;

@@ -171,10 +171,7 @@ void Queue::abort() {
 }
 
 void Queue::close() {
-  if (getpid() != pid_) {  // a fork has neither the thread nor, perhaps, a free mutex
-    if (thread_.joinable()) thread_.detach();
-    return;
-  }
+  if (getpid() != pid_) return;  // a fork has no thread, nor, perhaps, a free mutex
   std::unique_lock lock(mutex_);
   closed_ = true;
   changed_.notify_all();

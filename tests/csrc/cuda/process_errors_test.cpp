@@ -72,7 +72,7 @@ void a_gpu_fails_where_calls_differ(const Case& test) {
         thrown = error.what();
       }
       const bool differ = first && thrown.find("want the same call on all ranks") != std::string::npos;
-      if (!differ && thrown.find("has not ended its part of a call that differed") == std::string::npos)
+      if (!differ && thrown.find("a call that differed: fastreduce: cudaStreamQuery failed") == std::string::npos)
         fail_at_once(test.where() + ": thrown where a GPU failed: '" + thrown + "'");
     }
     process.wait();

@@ -80,8 +80,8 @@ MUTANTS = {
     ),
     "a group goes on though a GPU may be at its last call": Mutant(
         "processes/devices.cpp",
-        "if (!wait_for_last_work(*executor) && may_go_on)",
-        "if (!wait_for_last_work(*executor) && false)",
+        "if (may_go_on && !trouble.empty())",
+        "if (may_go_on && false)",
         "",
         "thrown where a GPU failed",
     ),
