@@ -203,3 +203,7 @@ def killed_while_any_rank_may_send(rank, size):
     said = raised(lambda: dist.recv(torch.zeros(3)))
     assert f"from any rank: the process of rank {size - 1} has ended" in said, said
     assert time.monotonic() - begun < 30
+    # A survivor that ends is one that has ended, too, to a slower one.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"heard of {rank}", "")
+    store.wait([f"heard of {x}" for x in range(size - 1)])
