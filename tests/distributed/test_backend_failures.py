@@ -8,6 +8,7 @@ import failure_scenarios as scenarios
 import late_scenarios
 import pytest
 from processes import in_a_group
+from subprocesses import output_of
 from sweeps import one_in
 
 
@@ -63,3 +64,27 @@ def test_the_others_go_on(tmp_path, size):
 @pytest.mark.parametrize("size", one_in(2, [2, 3], "processes"))
 def test_one_is_late(tmp_path, size):
     run(tmp_path, late_scenarios.run, size)
+
+
+def test_python_ends_while_a_call_waits(tmp_path):
+    """Long before the group's timeout, though the other rank lives and does not come."""
+    script = f"""
+        import os
+        from datetime import timedelta
+        import torch, torch.distributed as dist
+        import fastreduce.distributed
+
+        ended, alive = os.pipe()
+        rank = 0 if os.fork() else 1
+        limit = timedelta(minutes=30)
+        store = "file://{tmp_path}/store"
+        dist.init_process_group("fastreduce", store, limit, rank=rank, world_size=2)
+        dist.barrier()
+        if rank == 1:
+            os.close(alive)
+            os.read(ended, 1)  # until rank 0's process has ended
+            os._exit(0)
+        dist.all_reduce(torch.ones(3), async_op=True)
+        print("ends")
+    """
+    assert output_of(script) == "ends"
