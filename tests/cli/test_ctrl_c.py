@@ -1,6 +1,7 @@
 """``fastreduce train`` and Ctrl-C: it ends at once, and says what was reached and what to do."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def test_it_ends_cleanly_with_what_was_reached(tmp_path):
     assert closing.startswith("test acc: 0.")
     names = ("metrics.jsonl", "learning_curve.png", "checkpoints")
     assert written == f"written: {' '.join(str(tmp_path / name) for name in names)}"
-    assert then == f"to go on from there: fastreduce train --resume {tmp_path}"
+    assert then == f"to go on from there: fastreduce train --resume {shlex.quote(str(tmp_path))}"
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line).get("epoch") for line in lines] == [None, *range(1, len(epochs) + 1)]
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(PNG)

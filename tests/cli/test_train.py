@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -271,7 +272,8 @@ def test_a_training_that_diverges_is_said_to_go_on_at_another_rate(capsys, tmp_p
     assert main(["train", *flags]) == 1
     out = capsys.readouterr().out
     assert f"{tmp_path}/checkpoints" in out
-    assert f"to go on from there: fastreduce train --resume {tmp_path} --lr RATE (if" in out
+    again = f"fastreduce train --resume {shlex.quote(str(tmp_path))} --lr RATE (if"
+    assert f"to go on from there: {again}" in out
 
 
 def test_steps_that_are_left_out_are_counted(capsys, tmp_path):

@@ -1,6 +1,7 @@
 """``fastreduce train --kvstore`` in processes like torchrun's, and in one test its own."""
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def test_as_many_processes_are_said_to_go_on(tmp_path):
     """One alone would be refused."""
     flags = [*RUN, "--model", "mlp", "--kvstore", "dist_sync", "--out", str(tmp_path)]
     said = train(2, *flags, "--lr", "1e30", "--checkpoint-every", "1", status=1)
-    again = f"torchrun --nproc-per-node 2 -m fastreduce train --resume {tmp_path} --lr RATE (if"
+    run = shlex.quote(str(tmp_path))
+    again = f"torchrun --nproc-per-node 2 -m fastreduce train --resume {run} --lr RATE (if"
     assert f"to go on from there: {again}" in said
 
 

@@ -43,7 +43,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on_at_a_lower_rate(capsys, run):
     out, err = capsys.readouterr()
     assert "changed: lr: 0.1 -> 1e+30, epochs: 1 -> 2" in out
     assert "epoch 2, step 2: the loss of shard 0 is" in err and "try a lower --lr" in err
-    assert f"fastreduce train --resume {run} --lr RATE (if" in out
+    assert f"fastreduce train --resume {shlex.quote(str(run))} --lr RATE (if" in out
     assert resumed(run, "--epochs", "2", "--lr", "0.05") == 0
     assert "changed: lr: 0.1 -> 0.05, epochs: 1 -> 2" in capsys.readouterr().out
     first, *epochs = (run / "metrics.jsonl").read_text().splitlines()
@@ -170,7 +170,8 @@ def test_a_place_that_is_too_deep(capsys, run, name):
     assert resumed(run / name) == 1
     err = capsys.readouterr().err
     assert (
-        f"found no checkpoint, wanted step-*.safetensors there; did you mean --resume {run}?" in err
+        "found no checkpoint, wanted step-*.safetensors there; "
+        f"did you mean --resume {shlex.quote(str(run))}?" in err
     )
 
 

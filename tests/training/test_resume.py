@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import time
@@ -165,7 +166,10 @@ def test_what_is_removed_in_mid_run_is_said(capsys, tmp_path, monkeypatch):
         assert main(["train", *flags]) == 1
     out, err = capsys.readouterr()
     assert err == f"fastreduce: error: {tmp_path}/run/metrics.jsonl: No such file or directory\n"
-    assert f"to go on from there: fastreduce train --resume {tmp_path}/run" in out
+    assert (
+        f"to go on from there: fastreduce train --resume {shlex.quote(str(tmp_path / 'run'))}"
+        in out
+    )
     assert main(["train", "--data", str(SAMPLE), "--resume", str(tmp_path / "run")]) == 0
 
 
