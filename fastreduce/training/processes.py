@@ -35,17 +35,21 @@ PLACE = "folder of fastreduce train"
 
 @dataclass(frozen=True)
 class Processes:
-    """``rank`` is this one's number of ``size``, ``local_rank`` that on its machine."""
+    """``rank`` is this one's number of ``size``, ``local_rank`` that on its machine, of so many
+    ``machines``."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    machines: int = 1
 
     @property
     def command(self) -> str:
-        """What to type to start as many."""
-        torchrun = f"torchrun --nproc-per-node {self.size} -m "
-        return torchrun * (self.size > 1) + "fastreduce"
+        """What to type to start as many, on each machine."""
+        if self.size == 1:
+            return "fastreduce"
+        nodes = f"--nnodes {self.machines} " if self.machines > 1 else ""
+        return f"torchrun {nodes}--nproc-per-node {self.size // self.machines} -m fastreduce"
 
     def devices(self, names: list[str] | None, backend: str | None) -> list[torch.device]:
         """Those of these names, without names all GPUs or the CPU: one of them for each process
@@ -157,8 +161,8 @@ class Processes:
         if before not in (None, self.size):
             raise CheckpointError(
                 f"--resume {run}: the number of processes was {before} when the run was saved, and "
-                f"is {self.size} now; each goes on with its own part, so start as many: "
-                f"torchrun --nproc-per-node {before}"
+                f"is {self.size} now; each goes on with its own part, so start as many; on one "
+                f"machine: torchrun --nproc-per-node {before}"
             )
         return found
 
@@ -216,7 +220,8 @@ def started() -> Processes:
     size = _told("WORLD_SIZE", "1")
     if size <= 1:  # the others are then of something else
         return Processes()
-    return Processes(_told("RANK", "", size), size, _told("LOCAL_RANK", "0", size))
+    machines = max(1, _told("GROUP_WORLD_SIZE", "1", size + 1))
+    return Processes(_told("RANK", "", size), size, _told("LOCAL_RANK", "0", size), machines)
 
 
 def _told(name: str, default: str, size: int | None = None) -> int:

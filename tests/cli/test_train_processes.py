@@ -108,7 +108,7 @@ def test_another_number_of_processes(tmp_path, before, now):
     train(before, *flags, "--out", str(tmp_path))
     said = train(now, "--resume", str(tmp_path), "--data", str(SAMPLE), status=1)
     assert f"was {before} when the run was saved, and is {now} now; each goes on with its" in said
-    assert f"so start as many: torchrun --nproc-per-node {before}\n" in said
+    assert f"start as many; on one machine: torchrun --nproc-per-node {before}\n" in said
 
 
 def test_a_rank_whose_checkpoints_are_lost(tmp_path):

@@ -21,6 +21,10 @@ CONFIG = Config((torch.device("cpu"),), batch_size=4, kvstore="dist_sync")
         ({}, Processes()),
         ({"WORLD_SIZE": "3", "RANK": "2", "LOCAL_RANK": "1"}, Processes(2, 3, 1)),
         ({"WORLD_SIZE": "3", "RANK": "2"}, Processes(2, 3)),
+        (
+            {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "0", "GROUP_WORLD_SIZE": "2"},
+            Processes(2, 4, 0, 2),
+        ),
         # A rank without others is of something else.
         ({"RANK": "1"}, Processes()),
         ({"WORLD_SIZE": "1", "RANK": "1", "LOCAL_RANK": "x"}, Processes()),
@@ -29,6 +33,18 @@ CONFIG = Config((torch.device("cpu"),), batch_size=4, kvstore="dist_sync")
 def test_what_torchrun_says(monkeypatch, environment, expected):
     monkeypatch.setattr(os, "environ", environment)
     assert started() == expected
+
+
+@pytest.mark.parametrize(
+    ("processes", "command"),
+    [
+        (Processes(), "fastreduce"),
+        (Processes(1, 2), "torchrun --nproc-per-node 2 -m fastreduce"),
+        (Processes(1, 6, 1, 2), "torchrun --nnodes 2 --nproc-per-node 3 -m fastreduce"),
+    ],
+)
+def test_what_starts_as_many(processes, command):
+    assert processes.command == command
 
 
 @pytest.mark.parametrize(
