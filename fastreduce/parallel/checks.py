@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat
 
 import torch
 from torch import nn
@@ -150,7 +150,15 @@ def _check_shares(shares: Any, k: int) -> None:
             f"DataParallel: found {len(shares)} shares for {k} replicas, wanted as many"
         )
     for replica, share in enumerate(shares):
-        if not (is_number(share) and 0 < share <= sys.float_info.max and float(share) > 0):
+        if not (is_number(share) and _is_positive(share)):
             raise ValueError(
                 f"DataParallel: found share {share!r} of replica {replica}, wanted a number above 0"
             )
+
+
+def _is_positive(share: SupportsFloat) -> bool:
+    """As a float, which some positive numbers are too small or too large for."""
+    try:
+        return 0 < float(share) < math.inf
+    except OverflowError:
+        return False
