@@ -19,6 +19,11 @@ def lines(text):
     return {line.split()[0]: line for line in text.splitlines()}
 
 
+def test_doctor_prints_its_report(capsys):
+    assert main(["doctor"]) == 0
+    assert "torch" in capsys.readouterr().out
+
+
 def test_tells_whether_auto_is_tuned_and_when(capsys, home):
     assert main(["doctor"]) == 0
     assert "not tuned: `fastreduce tune`" in capsys.readouterr().out

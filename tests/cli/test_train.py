@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import os
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -266,16 +265,6 @@ def test_a_training_that_diverges_ends_with_what_it_reached(capsys, tmp_path):
     assert len(metrics(tmp_path)) == 1
 
 
-def test_a_training_that_diverges_is_said_to_go_on_at_another_rate(capsys, tmp_path):
-    """With the same one it would come to the same loss."""
-    flags = [*QUICK, "--lr", "1e30", "--checkpoint-every", "1", "--out", str(tmp_path)]
-    assert main(["train", *flags]) == 1
-    out = capsys.readouterr().out
-    assert f"{tmp_path}/checkpoints" in out
-    again = f"fastreduce train --resume {shlex.quote(str(tmp_path))} --lr RATE (if"
-    assert f"to go on from there: {again}" in out
-
-
 def test_steps_that_are_left_out_are_counted(capsys, tmp_path):
     flags = [*QUICK, "--lr", "1e30", "--steps", "4", "--epochs", "1", "--out", str(tmp_path)]
     assert main(["train", *flags, "--skip-nonfinite"]) == 0
@@ -295,8 +284,3 @@ def test_a_sample_is_announced_and_so_is_what_to_do(monkeypatch, caplog, tmp_pat
         assert main(["train", *QUICK[2:], "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
     assert [record.getMessage()[:22] for record in caplog.records] == ["Training on a sample o"]
     assert metrics(tmp_path / "run")[0]["data"]["is_sample"]
-
-
-def test_doctor_prints_its_report(capsys):
-    assert main(["doctor"]) == 0
-    assert "torch" in capsys.readouterr().out

@@ -38,6 +38,16 @@ def kept(folder):
     return read(folder / "checkpoints").state["config"]
 
 
+def test_a_training_that_diverges_is_said_to_go_on_at_another_rate(capsys, tmp_path):
+    """With the same one it would come to the same loss."""
+    flags = [*QUICK, "--lr", "1e30", "--checkpoint-every", "1", "--out", str(tmp_path)]
+    assert main(["train", *flags]) == 1
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/checkpoints" in out
+    again = f"fastreduce train --resume {shlex.quote(str(tmp_path))} --lr RATE (if"
+    assert f"to go on from there: {again}" in out
+
+
 def test_a_run_whose_loss_was_not_finite_goes_on_at_a_lower_rate(capsys, run):
     assert resumed(run, "--epochs", "2", "--lr", "1e30") == 1
     out, err = capsys.readouterr()
