@@ -86,9 +86,7 @@ class CudaEngine final : public Engine {
     const Placement placement = placement_of(devices);
     if (on_one_device(placement.device_of_rank)) return true;
     const c10::cuda::CUDAGuard guard(devices.front());
-    for (size_t rank = 0; rank < devices.size(); ++rank)
-      if (capture_of(placement.device_of_rank[rank], placement.current[rank])) return false;
-    return true;
+    return !any_captured(placement.device_of_rank, placement.current);
   }
 
   bool needs_alignment() override { return true; }

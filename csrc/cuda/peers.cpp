@@ -96,11 +96,14 @@ bool has_nvlink(int device, int other) {
   return *nvlink;
 }
 
+bool any_captured(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams) {
+  for (size_t rank = 0; rank < devices.size(); ++rank)
+    if (capture_of(devices[rank], streams[rank])) return true;
+  return false;
+}
+
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams) {
-  std::set<std::pair<int, cudaStream_t>> currents;
-  for (size_t rank = 0; rank < devices.size(); ++rank) currents.emplace(devices[rank], streams[rank]);
-  bool capturing = false;
-  for (const auto& [device, stream] : currents) capturing = capturing || capture_of(device, stream);
+  const bool capturing = any_captured(devices, streams);
   const std::set<int> each(devices.begin(), devices.end());
   for (int device : each)
     for (int other : each) {

@@ -16,6 +16,9 @@ bool can_reach(int device, int other);
 // which they do over NVLink, but also over PCIe of newer parts.
 bool has_nvlink(int device, int other);
 
+// Whether the stream of a rank, on its device, is part of a capture.
+bool any_captured(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams);
+
 // Finds out `can_reach` for all pairs of the devices. While one of the streams is captured, nothing can be tried out,
 // so a pair that is not known yet is an error, before anything is captured.
 void prove_peers(const std::vector<int>& devices, const std::vector<cudaStream_t>& streams);

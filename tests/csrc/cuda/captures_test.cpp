@@ -80,8 +80,8 @@ void a_call_that_fails_in_a_capture() {
 }
 
 // Beside a stream that waits for the default one of its device, that default stream may not even be asked about. On
-// another device it may, and is the current one there.
-void a_capture_on_a_blocking_stream(int device) {
+// another device it may, and is the current one there, whichever rank that is.
+void a_capture_on_a_blocking_stream(int device, bool first) {
   const Case one{program_of("sharded", 2), kSum, {500}, {0, 0}, {.devices = 2}};
   Machine machine(2, one.setting);
   const DeviceGuard guard(device);
@@ -90,6 +90,10 @@ void a_capture_on_a_blocking_stream(int device) {
   const Stream stream(blocking);
   machine.placement.device_of_rank = {device, 1 - device};
   machine.placement.current = {blocking, nullptr};
+  if (!first) {
+    std::swap(machine.placement.device_of_rank[0], machine.placement.device_of_rank[1]);
+    std::swap(machine.placement.current[0], machine.placement.current[1]);
+  }
   const Content content = one.content();
   const Buffers buffers(content, machine.placement);
   const auto call = [&] { run_events(one.named.program, buffers.tables(), machine.placement); };

@@ -83,7 +83,7 @@ void calls_beside_each_other();
 
 // captures_test.cpp
 void a_call_that_fails_in_a_capture();
-void a_capture_on_a_blocking_stream(int device);
+void a_capture_on_a_blocking_stream(int device, bool first);
 void captures_on_all_devices();
 
 // closed_memory_test.cpp

@@ -51,8 +51,8 @@ MUTANTS = {
     ),
     "the default stream of another device is asked about before": Mutant(
         "cuda/peers.cpp",
-        "capture_of(device, stream)",
-        "capture_of(devices[0], stream)",
+        "capture_of(devices[rank], ",
+        "capture_of(devices.back(), ",
         "capture",
         "cudaErrorStreamCaptureImplicit",
     ),

@@ -252,7 +252,8 @@ int main(int argc, char** argv) {
     two_captures();
     user_captures();
     a_call_that_fails_in_a_capture();
-    for (int device : {0, 1}) a_capture_on_a_blocking_stream(device);
+    for (int device : {0, 1})
+      for (bool first : {true, false}) a_capture_on_a_blocking_stream(device, first);
     captures_on_all_devices();
   } else if (mode == "new threads") {
     calls_in_new_threads();

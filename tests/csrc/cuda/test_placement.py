@@ -43,11 +43,9 @@ MUTANTS = {
         "asked to connect",
     ),
     "all streams must be captured": Mutant(
-        "cuda/engine.cpp",
-        "if (capture_of(placement.device_of_rank[rank], placement.current[rank])) return false;\n"
-        "    return true;",
-        "if (!capture_of(placement.device_of_rank[rank], placement.current[rank])) return true;\n"
-        "    return false;",
+        "cuda/peers.cpp",
+        "if (capture_of(devices[rank], streams[rank])) return true;\n  return false;",
+        "if (!capture_of(devices[rank], streams[rank])) return false;\n  return true;",
         "",
         "copies of tensors",
     ),
